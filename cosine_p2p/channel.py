@@ -1,0 +1,182 @@
+"""Messages over one stream: hello, framing, heartbeats both ways, a deadline on silence, an orderly end."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from cosine_p2p.transport.base import Stream
+from cosine_protocol import messages as m
+from cosine_protocol.codec import decode, encode
+from cosine_protocol.errors import PeerLost, RemoteProtocolError
+from cosine_protocol.framing import FrameDecoder, encode_frame
+from cosine_protocol.protocols import VERSION, check_allowed, common_features
+
+HEARTBEAT_S: Final = 1.0
+SILENCE_S: Final = 4.0
+MAX_WAITING_BYTES: Final = 4 << 20
+AGENT: Final = "cosine-p2p/0.1.0"
+FEATURES: Final[tuple[str, ...]] = ()
+_RTT_WEIGHT: Final = 0.3
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a serving peer reports with each heartbeat, so that the other end can tell alive from stalled."""
+
+    steps: int = 0
+    prefill_tokens: int = 0
+
+
+class Channel:
+    """One stream as messages. Use `async with`; exactly one task may call `receive`.
+
+    `receive` answers pings by itself and raises `PeerLost` when the stream ends or stays silent for
+    `SILENCE_S`, and `RemoteProtocolError` when the peer breaks the protocol.
+    """
+
+    def __init__(self, stream: Stream, protocol: str, *, progress: Progress | None = None) -> None:
+        self.peer_id = stream.peer_id
+        self.protocol = protocol
+        self.features: frozenset[str] = frozenset()
+        self.rtt_s: float | None = None
+        self.progress = progress or Progress()
+        self.remote_progress = Progress()
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        self._stream = stream
+        self._decoder = FrameDecoder()
+        self._received: deque[bytes] = deque()
+        self._outgoing: deque[bytes] = deque()
+        self._waiting_bytes = 0
+        self._has_outgoing = asyncio.Event()
+        self._pings: dict[int, float] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_greeted = False
+        self._is_ending = False
+
+    async def __aenter__(self) -> "Channel":
+        self.post(m.Hello(VERSION, FEATURES, AGENT))
+        self._tasks = [asyncio.ensure_future(self._write_all()), asyncio.ensure_future(self._beat())]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._flush()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._stream.close()
+
+    def post(self, message: m.Message) -> bool:
+        """Queue a message without waiting; False, and nothing queued, if the peer reads too slowly."""
+        frame = encode_frame(encode(message))
+        if self._waiting_bytes + len(frame) > MAX_WAITING_BYTES:
+            return False
+        self._outgoing.append(frame)
+        self._waiting_bytes += len(frame)
+        self._has_outgoing.set()
+        return True
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes queued and not yet handed to the stream."""
+        return self._waiting_bytes
+
+    async def receive(self) -> m.Message:
+        """The next message that is not part of the channel's own upkeep."""
+        while True:
+            message = await self._next_message()
+            if not self._keep_up(message):
+                return message
+
+    async def _next_message(self) -> m.Message:
+        while not self._received:
+            try:
+                async with asyncio.timeout(SILENCE_S):
+                    data = await self._stream.read()
+            except TimeoutError:
+                raise PeerLost(self.peer_id, f"nothing was heard for {SILENCE_S:g} s") from None
+            if not data:
+                raise PeerLost(self.peer_id, "the stream ended")
+            self.bytes_received += len(data)
+            self._received.extend(self._decoder.feed(data))
+        message = decode(self._received.popleft())
+        check_allowed(self.protocol, message)
+        return message
+
+    def _keep_up(self, message: m.Message) -> bool:
+        """Whether a message belonged to the channel itself and is dealt with."""
+        if not self._is_greeted:
+            if not isinstance(message, m.Hello):
+                raise RemoteProtocolError(f"{self.peer_id} did not start with a hello")
+            self.features = common_features(FEATURES, message)
+            self._is_greeted = True
+        elif isinstance(message, m.Ping):
+            self.remote_progress = Progress(message.steps, message.prefill_tokens)
+            self.post(m.Pong(message.number))
+        elif isinstance(message, m.Pong):
+            self._note_rtt(message.number)
+        else:
+            return False
+        return True
+
+    def _note_rtt(self, number: int) -> None:
+        sent_at_s = self._pings.pop(number, None)
+        if sent_at_s is None:
+            return
+        sample_s = asyncio.get_running_loop().time() - sent_at_s
+        self.rtt_s = sample_s if self.rtt_s is None else self.rtt_s + _RTT_WEIGHT * (sample_s - self.rtt_s)
+
+    async def _beat(self) -> None:
+        number = 0
+        while True:
+            number += 1
+            self._pings = {number: asyncio.get_running_loop().time()}
+            self.post(m.Ping(number, self.progress.steps, self.progress.prefill_tokens))
+            await asyncio.sleep(HEARTBEAT_S)
+
+    async def _write_all(self) -> None:
+        while not self._is_ending:
+            await self._has_outgoing.wait()
+            self._has_outgoing.clear()
+            try:
+                await self._write_waiting()
+            except PeerLost:
+                return
+
+    async def _write_waiting(self) -> None:
+        while self._outgoing:
+            data = b"".join(self._outgoing)
+            self._outgoing.clear()
+            await self._stream.write(data)
+            self._waiting_bytes -= len(data)
+            self.bytes_sent += len(data)
+
+    async def _flush(self) -> None:
+        """Give what is queued a moment to leave, unless the stream is broken."""
+        self._is_ending = True
+        self._has_outgoing.set()
+        await asyncio.wait(self._tasks[:1], timeout=HEARTBEAT_S)
+
+
+async def serve_channel(
+    stream: Stream,
+    protocol: str,
+    handle: "Callable[[Channel, m.Message], None]",
+    *,
+    progress: Progress | None = None,
+) -> str:
+    """Serve one stream until it ends: every message goes to `handle`; the reason of the end is returned.
+
+    A peer that breaks the protocol is told so with an `Error` and loses its stream.
+    """
+    async with Channel(stream, protocol, progress=progress) as channel:
+        try:
+            while True:
+                handle(channel, await channel.receive())
+        except PeerLost as lost:
+            return lost.reason
+        except RemoteProtocolError as error:
+            channel.post(m.Error(0, 2, str(error)[:256], None))
+            return str(error)

@@ -1,0 +1,240 @@
+"""The client for asyncio programs; `blocking.py` has the one for everybody else."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from dataclasses import dataclass
+from itertools import count
+from types import TracebackType
+from typing import Any, Final, Protocol
+
+from cosine_p2p.directory import Directory
+from cosine_p2p.generation import Chunk, Generation
+from cosine_p2p.link import Links
+from cosine_p2p.network import DEFAULT_NETWORK, joining
+from cosine_p2p.run import Ask, Prompt, Run
+from cosine_p2p.selection import pick_drafters, rank_verifiers
+from cosine_p2p.session import Job, Offload, Session
+from cosine_p2p.strategies import STRATEGIES
+from cosine_p2p.target import Target
+from cosine_p2p.tokenizer import TextCodec
+from cosine_p2p.transport.base import Transport
+from cosine_protocol.errors import GenerationFailed, UsageError
+from cosine_protocol.limits import NONCE_BYTES
+from cosine_protocol.records import NodeRecord, Role
+from cosine_protocol.request import Request, Sampling
+
+MAX_ASKED_DRAFTERS: Final = 8
+DEFAULT_MAX_NEW_TOKENS: Final = 128
+DEFAULT_TIMEOUT_S: Final = 600.0
+
+
+class Swarm(Protocol):
+    """A client's place in a network: how it reaches peers, finds them, and reads their target's text."""
+
+    @property
+    def transport(self) -> Transport: ...
+
+    @property
+    def directory(self) -> Directory: ...
+
+    async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextCodec:
+        """The tokenizer of a target, from a local folder or from one of its verifiers, checked."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+Join = Callable[[], Awaitable[Swarm]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """What holds for all generations of a client."""
+
+    target: str = "zoo:target"
+    strategy: str = "cosine"
+    dtype: str | None = None
+    max_drafters: int | None = None
+    trust: tuple[str, ...] = ()
+    verifier: str | None = None
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+    def __post_init__(self) -> None:
+        if self.strategy not in STRATEGIES:
+            known = ", ".join(sorted(STRATEGIES))
+            raise UsageError(f"There is no strategy {self.strategy!r}; choose one of {known}.")
+        if self.max_drafters is not None and self.max_drafters < 0:
+            raise UsageError("max_drafters must be 0 or more.")
+        if self.timeout_s <= 0:
+            raise UsageError("The timeout must be above 0 seconds.")
+
+
+class AsyncClient:
+    """Generates text with a swarm. Use `async with`.
+
+    `initial_peers` are addresses of bootstrap nodes; further options are the fields of `ClientConfig`. `join`
+    replaces the way into the network (`cosine_p2p.network`) and `offload` the thread that checks signatures, for
+    tests and other transports.
+    """
+
+    def __init__(
+        self,
+        initial_peers: Sequence[str] = (),
+        *,
+        network: str = DEFAULT_NETWORK,
+        join: Join | None = None,
+        offload: Offload | None = None,
+        **options: Any,
+    ) -> None:
+        self._config = ClientConfig(**options)
+        self._target = Target.parse(self._config.target)
+        self._join = join or joining(initial_peers, network=network, tokenizer_folder=self._target.folder)
+        self._swarm: Swarm | None = None
+        self._links: Links | None = None
+        self._numbers = count(1)
+        self._offload = offload or self._check_in_thread
+        self._checker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="signatures")
+
+    async def __aenter__(self) -> "AsyncClient":
+        self._swarm = await self._join()
+        self._links = Links(self._swarm.transport)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._links is not None:
+            await self._links.close()
+        if self._swarm is not None:
+            await self._swarm.close()
+        self._checker.shutdown(wait=False, cancel_futures=True)
+
+    async def generate(self, prompt: Prompt, **options: Any) -> Generation:
+        """Generate to the end. Options as for `stream`."""
+        run = await self.start(prompt, **options)
+        async for _ in run.chunks():
+            pass
+        return run.result()
+
+    async def stream(self, prompt: Prompt, **options: Any) -> AsyncGenerator[Chunk, None]:
+        """Generate chunk by chunk; options are those of `start`."""
+        run = await self.start(prompt, **options)
+        async with aclosing(run.chunks()) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def start(
+        self,
+        prompt: Prompt,
+        *,
+        max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        seed: int | None = None,
+        stop: str | Sequence[str] = (),
+        strategy: str | None = None,
+    ) -> Run:
+        """Find peers and prepare a generation.
+
+        Without `seed` one is drawn. Raises `UsageError` for what cannot be served and `GenerationFailed` if
+        nobody serves the target.
+        """
+        if max_new_tokens < 1:
+            raise UsageError("max_new_tokens must be 1 or more.")
+        sampling = Sampling(
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            repetition_penalty=repetition_penalty,
+            seed=secrets.randbits(63) if seed is None else seed,
+        )
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        ask = Ask(
+            prompt=prompt, max_new_tokens=max_new_tokens, sampling=sampling, stop=tuple(s for s in stops if s)
+        )
+        return await self._prepare(ask, strategy or self._config.strategy)
+
+    async def _prepare(self, ask: Ask, strategy: str) -> Run:
+        swarm, links = self._joined()
+        if strategy not in STRATEGIES:
+            raise UsageError(f"There is no strategy {strategy!r}; choose one of {', '.join(sorted(STRATEGIES))}.")
+        verifiers = await self._find_verifiers(swarm)
+        codec = await swarm.text_codec(verifiers)
+        prompt = _encode(codec, ask.prompt)
+        request = _request(ask, prompt, verifiers[0], swarm.transport.peer_id)
+        drafters = await self._find_drafters(swarm, strategy, verifiers[0])
+        job = Job(
+            number=next(self._numbers),
+            deadline_s=asyncio.get_running_loop().time() + self._config.timeout_s,
+            request=request,
+            strategy=strategy,
+            verifiers=verifiers,
+            drafters=drafters,
+        )
+        return Run(ask, Session(job, links, self._offload), codec, links)
+
+    def _joined(self) -> tuple[Swarm, Links]:
+        if self._swarm is None or self._links is None:
+            raise UsageError("The client has not joined a network; use it in an `async with` block.")
+        return self._swarm, self._links
+
+    async def _find_verifiers(self, swarm: Swarm) -> tuple[NodeRecord, ...]:
+        config = self._config
+        found = await swarm.directory.find(Role.VERIFIER, self._target.name)
+        digest = self._target.choose({record.target_digest for record in found})
+        found = [record for record in found if record.target_digest == digest]
+        ranked = rank_verifiers(found, numerics=config.dtype, only=config.verifier, trust=config.trust)
+        if ranked:
+            return ranked
+        if not found:
+            raise GenerationFailed(
+                f"No verifier serves {config.target!r} in this network; check --initial-peers, or start one with "
+                f"`cosine-node join --role verifier --model {config.target}`."
+            )
+        offered = ", ".join(sorted({f"{record.peer_id} ({record.numerics})" for record in found}))
+        raise GenerationFailed(f"No verifier of {config.target!r} fits what was asked for; there is {offered}.")
+
+    async def _find_drafters(self, swarm: Swarm, strategy: str, verifier: NodeRecord) -> tuple[NodeRecord, ...]:
+        config = self._config
+        if not STRATEGIES[strategy].max_drafters or config.max_drafters == 0:
+            return ()
+        limit = MAX_ASKED_DRAFTERS if config.max_drafters is None else config.max_drafters
+        found = await swarm.directory.find(Role.DRAFTER, self._target.name)
+        return pick_drafters(found, tokenizer_digest=verifier.tokenizer_digest, limit=limit, trust=config.trust)
+
+    async def _check_in_thread(self, check: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._checker, check)
+
+
+def _request(ask: Ask, prompt: tuple[int, ...], verifier: NodeRecord, client: str) -> Request:
+    room = verifier.context_tokens - len(prompt)
+    if room < 1:
+        raise UsageError(
+            f"The prompt has {len(prompt)} tokens, but the target's context holds {verifier.context_tokens}; "
+            "shorten it."
+        )
+    return Request(
+        target_digest=verifier.target_digest,
+        tokenizer_digest=verifier.tokenizer_digest,
+        numerics=verifier.numerics,
+        prompt=prompt,
+        sampling=ask.sampling,
+        eos=verifier.eos,
+        client=client,
+        nonce=secrets.token_bytes(NONCE_BYTES),
+        max_new_tokens=min(ask.max_new_tokens, room),
+    )
+
+
+def _encode(codec: TextCodec, prompt: Prompt) -> tuple[int, ...]:
+    tokens = codec.encode(prompt) if isinstance(prompt, str) else codec.encode_chat(prompt)
+    if not tokens:
+        raise UsageError("The prompt is empty; give at least one character.")
+    return tokens

@@ -1,0 +1,161 @@
+"""The directory over a DHT: records in cells that split when they are full (DESIGN section 5)."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+from cosine_p2p.postings import (
+    MAX_DEPTH,
+    PostingChecker,
+    RecordOpener,
+    RecordStore,
+    StoredValue,
+    check_cell,
+    dht_key,
+    subkey_bytes,
+)
+from cosine_protocol import limits
+from cosine_protocol.codec import encode_body
+from cosine_protocol.errors import BadSignature, LocalProtocolError, MalformedMessage, PeerLost
+from cosine_protocol.identity import Identity
+from cosine_protocol.records import NodeRecord, Role, cell_key, cell_name, seal_record
+
+logger = logging.getLogger(__name__)
+
+# Two levels below the first cell and half of the third: 17,000 nodes of one role and target.
+MAX_CELLS_READ: Final = 512
+_HEX: Final = "0123456789abcdef"
+
+
+class Cells(Protocol):
+    """Where cells are kept. `HivemindTransport` is one, `MemoryCells` another."""
+
+    async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
+        """For each cell name the signed records in it, by owner. Raises `PeerLost`."""
+        ...
+
+    async def write(self, cell: str, owner: str, data: bytes, expires_at_s: float) -> bool:
+        """Store a signed record; False where it was refused. Raises `PeerLost`."""
+        ...
+
+
+class MemoryCells:
+    """One honest storing node that everybody in the process asks: the same cells and the same checks."""
+
+    def __init__(self, *, network: str, clock: Callable[[], float] = time.time) -> None:
+        self.store = RecordStore()
+        self._opener = RecordOpener()
+        self._checker = PostingChecker(network, self._opener)
+        self._clock = clock
+
+    async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
+        return {
+            cell: {posting.owner: posting.data for posting in self.store.get(dht_key(cell), self._clock())}
+            for cell in cells
+        }
+
+    async def write(self, cell: str, owner: str, data: bytes, expires_at_s: float) -> bool:
+        key, now_s = dht_key(cell), self._clock()
+        try:
+            posting = self._checker.check(
+                key=key,
+                subkey=subkey_bytes(owner),
+                value=encode_body(StoredValue(cell, data)),
+                expires_at_s=expires_at_s,
+                now_s=now_s,
+            )
+        except (BadSignature, MalformedMessage):
+            return False
+        return self.store.put(key, posting, now_s)
+
+
+class DhtDirectory:
+    """Implements `Directory`. `dropped` counts records that `find` refused."""
+
+    def __init__(
+        self,
+        cells: Cells,
+        identity: Identity,
+        *,
+        network: str,
+        clock: Callable[[], float] = time.time,
+        opener: RecordOpener | None = None,
+    ) -> None:
+        self.dropped = 0
+        self._cells = cells
+        self._identity = identity
+        self._network = network
+        self._clock = clock
+        self._opener = opener or RecordOpener()
+
+    async def announce(self, record: NodeRecord, names: Sequence[str]) -> None:
+        """Store `record` under each name: the target's, or the hex of its digest.
+
+        Raises `LocalProtocolError` for another name and `PeerLost` if no node of the network took the record.
+        """
+        for name in names:
+            if name not in (record.target, record.target_digest.hex()):
+                raise LocalProtocolError(f"a record of {record.target} cannot be announced as {name}")
+        for name in names:
+            await self._announce_as(record, name)
+
+    async def find(self, role: Role, target: str) -> list[NodeRecord]:
+        """Checked, live records of a role for a target name or digest in hex, the newest of each peer.
+
+        Raises `PeerLost` if the DHT does not answer.
+        """
+        found: dict[str, NodeRecord] = {}
+        level, cells_left = [""], MAX_CELLS_READ
+        while level and cells_left > 0:
+            names = {self._name(role, target, prefix): prefix for prefix in level[:cells_left]}
+            cells_left -= len(names)
+            full = []
+            for cell, records in (await self._cells.read(list(names))).items():
+                good = self._opened(cell, records)
+                _keep_newest(found, good)
+                if len(good) >= limits.MAX_CELL_OWNERS:
+                    full.append(names[cell])
+            level = [prefix + digit for prefix in full for digit in _HEX if len(prefix) < MAX_DEPTH]
+        return list(found.values())
+
+    def _name(self, role: str, target: str, prefix: str) -> str:
+        return cell_name(network=self._network, role=role, target=target, prefix=prefix)
+
+    async def _announce_as(self, record: NodeRecord, name: str) -> None:
+        for depth in range(MAX_DEPTH + 1):
+            cell = cell_key(network=self._network, role=record.role, target=name, owner=record.peer_id, depth=depth)
+            if await self._has_room(cell, record.peer_id) and await self._write(cell, record):
+                return
+        raise PeerLost(record.peer_id, "no node of the network took our record")
+
+    async def _has_room(self, cell: str, owner: str) -> bool:
+        owners = self._opened(cell, (await self._cells.read([cell]))[cell])
+        return owner in owners or len(owners) < limits.MAX_CELL_OWNERS
+
+    async def _write(self, cell: str, record: NodeRecord) -> bool:
+        """Whether some storing node has the record now; the DHT's own answer is that of the last node asked."""
+        data = seal_record(record, self._identity, key=cell)
+        if await self._cells.write(cell, record.peer_id, data, record.expires_at_s):
+            return True
+        return (await self._cells.read([cell]))[cell].get(record.peer_id) == data
+
+    def _opened(self, cell: str, records: Mapping[str, bytes]) -> dict[str, NodeRecord]:
+        opened = {}
+        for owner, data in records.items():
+            try:
+                record = self._opener.open(data, cell=cell, owner=owner, now_s=self._clock())
+                check_cell(cell, network=self._network, record=record)
+            except (BadSignature, MalformedMessage) as error:
+                self.dropped += 1
+                logger.debug("a record of %s in %s was dropped: %s", owner, cell, error)
+            else:
+                opened[owner] = record
+        return opened
+
+
+def _keep_newest(found: dict[str, NodeRecord], records: Mapping[str, NodeRecord]) -> None:
+    for owner, record in records.items():
+        known = found.get(owner)
+        if known is None or record.sequence > known.sequence:
+            found[owner] = record

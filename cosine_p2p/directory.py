@@ -1,0 +1,32 @@
+"""Who is in the swarm: the directory a client reads and a node writes, and its in-memory twin."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from cosine_protocol.records import NodeRecord, Role
+
+
+class Directory(Protocol):
+    """Signed records of the nodes of one network, by role and target name."""
+
+    async def announce(self, record: NodeRecord, names: Sequence[str]) -> None:
+        """Store `record` under each target name, signed by this node."""
+        ...
+
+    async def find(self, role: Role, target: str) -> list[NodeRecord]:
+        """Live, checked records of a role for a target name, one per peer."""
+        ...
+
+
+class MemoryDirectory:
+    """A directory all of whose readers and writers share one process."""
+
+    def __init__(self) -> None:
+        self._records: dict[tuple[str, str], dict[str, NodeRecord]] = {}
+
+    async def announce(self, record: NodeRecord, names: Sequence[str]) -> None:
+        for name in names:
+            self._records.setdefault((record.role, name), {})[record.peer_id] = record
+
+    async def find(self, role: Role, target: str) -> list[NodeRecord]:
+        return list(self._records.get((role, target), {}).values())

@@ -1,0 +1,64 @@
+"""Who may draft for one request, under which author number, and what became of their drafts."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from cosine_p2p.generation import DrafterReport
+from cosine_protocol.records import NodeRecord
+
+
+class DrafterLedger:
+    """Drafters of a request in the order of their author numbers, which start at 1."""
+
+    def __init__(self, records: Sequence[NodeRecord]) -> None:
+        self._records = tuple(records)
+        self._numbers = {record.peer_id: number for number, record in enumerate(self._records, 1)}
+        self._drafted: Counter[int] = Counter()
+        self._accepted: Counter[int] = Counter()
+        self._rtt_s: dict[int, float] = {}
+
+    @property
+    def peer_ids(self) -> tuple[str, ...]:
+        return tuple(record.peer_id for record in self._records)
+
+    @property
+    def authors(self) -> range:
+        return range(1, len(self._records) + 1)
+
+    @property
+    def drafted(self) -> int:
+        """Nodes received from all drafters."""
+        return self._drafted.total()
+
+    def author_of(self, peer_id: str) -> int:
+        """The author number of a peer, 0 if it has none."""
+        return self._numbers.get(peer_id, 0)
+
+    def domain_of(self, author: int) -> str:
+        """The domains a drafter announces, or its model where it announces none."""
+        record = self._records[author - 1]
+        return ",".join(record.expertise) or record.model
+
+    def note_drafted(self, author: int, nodes: int) -> None:
+        self._drafted[author] += nodes
+
+    def note_rtt(self, author: int, rtt_s: float) -> None:
+        self._rtt_s[author] = rtt_s
+
+    def credit(self, authors: Iterable[int]) -> None:
+        """Count committed tokens for whoever drafted them."""
+        self._accepted.update(author for author in authors if author)
+
+    def reports(self) -> tuple[DrafterReport, ...]:
+        """One report for every drafter that sent anything."""
+        return tuple(
+            DrafterReport(
+                record.peer_id,
+                self.domain_of(author),
+                self._drafted[author],
+                self._accepted[author],
+                round(1e3 * self._rtt_s.get(author, 0.0), 2),
+            )
+            for author, record in enumerate(self._records, 1)
+            if self._drafted[author]
+        )

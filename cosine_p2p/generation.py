@@ -1,0 +1,67 @@
+"""What a generation gives back: the fields of the command line's JSON, as values."""
+
+from dataclasses import dataclass
+
+TARGET_SOURCE = "target"
+"""The `source` of tokens nobody drafted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Text as it comes. `source` is the peer id of the drafter whose tokens these are, or `"target"`.
+
+    `text` may be empty while a character or a possible stop string is incomplete.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterReport:
+    """One drafter's part: nodes received and nodes committed."""
+
+    peer_id: str
+    domain: str
+    drafted: int
+    accepted: int
+    rtt_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierReport:
+    """One verifier's part: output tokens it committed."""
+
+    peer_id: str
+    rtt_ms: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """A finished generation. `rounds` counts the verifier's passes, `accepted` committed tokens that were drafted.
+
+    `near_ties` counts committed tokens whose two best scores lay within 1e-4.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    prompt_tokens: int
+    tokens: int
+    finish_reason: str
+    seconds: float
+    time_to_first_token_s: float
+    strategy: str
+    seed: int
+    rounds: int
+    drafted: int
+    accepted: int
+    near_ties: int
+    bytes_sent: int
+    bytes_received: int
+    drafters: tuple[DrafterReport, ...]
+    verifiers: tuple[VerifierReport, ...]
+    why: tuple[str, ...]
+    receipts: None = None
+    audit: None = None

@@ -1,0 +1,132 @@
+"""The client's end of its streams: one long-lived link per peer and protocol, shared by all requests."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cosine_p2p.channel import Channel
+from cosine_p2p.transport.base import Transport
+from cosine_protocol import messages as m
+from cosine_protocol.codec import decode_body
+from cosine_protocol.errors import PeerLost, RemoteProtocolError
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A message for one request, with its signed body decoded; or, with `lost` set, the end of the link."""
+
+    peer_id: str
+    protocol: str
+    message: m.Message | None
+    body: m.Draft | m.Account | None = None
+    lost: str | None = None
+
+
+Sink = Callable[[Delivery], None]
+
+
+class Link:
+    """A channel whose messages are handed to the request they carry the number of."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.is_alive = True
+        self._sinks: dict[int, Sink] = {}
+        self._reader = asyncio.ensure_future(self._read())
+
+    @classmethod
+    async def open(cls, transport: Transport, peer_id: str, protocol: str) -> "Link":
+        """Dial a peer. Raises `PeerLost`."""
+        channel = Channel(await transport.dial(peer_id, protocol), protocol)
+        await channel.__aenter__()
+        return cls(channel)
+
+    @property
+    def rtt_s(self) -> float:
+        """Measured round-trip time, 0 before the first answer."""
+        return self.channel.rtt_s or 0.0
+
+    def subscribe(self, number: int, sink: Sink) -> None:
+        """Hand messages of a request to `sink` until `unsubscribe`."""
+        self._sinks[number] = sink
+
+    def unsubscribe(self, number: int) -> None:
+        self._sinks.pop(number, None)
+
+    def post(self, message: m.Message) -> bool:
+        """Send without waiting; False if the peer reads too slowly."""
+        return self.channel.post(message)
+
+    async def close(self) -> None:
+        self._reader.cancel()
+        await asyncio.gather(self._reader, return_exceptions=True)
+        await self.channel.__aexit__(None, None, None)
+
+    async def _read(self) -> None:
+        reason = "the link was closed"
+        try:
+            while True:
+                self._deliver(await self.channel.receive())
+        except PeerLost as lost:
+            reason = lost.reason
+        except RemoteProtocolError as error:
+            reason = f"it broke the protocol: {error}"
+        finally:
+            self.is_alive = False
+            self._end(reason)
+
+    def _deliver(self, message: m.Message) -> None:
+        body = _body_of(message)
+        number = getattr(message if body is None else body, "number", 0)
+        delivery = Delivery(self.channel.peer_id, self.channel.protocol, message, body)
+        if isinstance(message, m.Error) and number == 0:
+            raise RemoteProtocolError(message.message)
+        if sink := self._sinks.get(number):
+            sink(delivery)
+
+    def _end(self, reason: str) -> None:
+        lost = Delivery(self.channel.peer_id, self.channel.protocol, None, lost=reason)
+        for sink in list(self._sinks.values()):
+            sink(lost)
+
+
+def _body_of(message: m.Message) -> m.Draft | m.Account | None:
+    if isinstance(message, m.Fragment):
+        return decode_body(m.Draft, message.body)
+    if isinstance(message, m.Final):
+        return decode_body(m.Account, message.body)
+    return None
+
+
+class Links:
+    """All links of one client, opened when first needed and kept."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._links: dict[tuple[str, str], Link] = {}
+        self._opening: dict[tuple[str, str], asyncio.Lock] = {}
+
+    async def get(self, peer_id: str, protocol: str) -> Link:
+        """The live link to a peer, dialled if need be. Raises `PeerLost`."""
+        key = (peer_id, protocol)
+        async with self._opening.setdefault(key, asyncio.Lock()):
+            link = self._links.get(key)
+            if link is None or not link.is_alive:
+                if link is not None:
+                    await link.close()
+                link = self._links[key] = await Link.open(self._transport, peer_id, protocol)
+            return link
+
+    def alive(self, peer_id: str, protocol: str) -> Link | None:
+        """The live link to a peer, if there is one."""
+        link = self._links.get((peer_id, protocol))
+        return link if link is not None and link.is_alive else None
+
+    def traffic(self) -> tuple[int, int]:
+        """Bytes sent and received over all links so far."""
+        channels = [link.channel for link in self._links.values()]
+        return sum(c.bytes_sent for c in channels), sum(c.bytes_received for c in channels)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(link.close() for link in self._links.values()), return_exceptions=True)
+        self._links.clear()

@@ -1,0 +1,204 @@
+"""What may lie in the DHT: pure checks of stored values, and the bounded store of one node.
+
+The DHT shows a validator only the hash of a key, so the stored value repeats the name of its cell; the record's
+signature covers that name too.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from hashlib import sha1, sha256
+from typing import Annotated, Final
+
+import msgpack
+
+from cosine_protocol import limits
+from cosine_protocol.codec import decode_body, encode_body
+from cosine_protocol.errors import BadSignature, MalformedMessage
+from cosine_protocol.fields import Bytes, Text
+from cosine_protocol.identity import public_key_of
+from cosine_protocol.records import NodeRecord, cell_name, open_record
+
+MAX_DEPTH: Final = 4
+MAX_CELL_NAME_BYTES: Final = 1024
+MAX_VALUE_BYTES: Final = limits.MAX_RECORD_BYTES + MAX_CELL_NAME_BYTES + 16
+MAX_STORED_BYTES: Final = 64 << 20
+MAX_REMEMBERED: Final = 16_384
+# What a record costs in memory beyond its own bytes, measured once with tracemalloc and rounded up.
+ENTRY_BYTES: Final = 2048
+PURGE_EVERY_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoredValue:
+    """What lies under a DHT key and subkey."""
+
+    cell: Annotated[str, Text(MAX_CELL_NAME_BYTES)]
+    data: Annotated[bytes, Bytes(limits.MAX_RECORD_BYTES)]
+
+
+@dataclass(frozen=True, slots=True)
+class Posting:
+    """A checked record: `value` is what the DHT stores, `data` the signed record in it.
+
+    `expires_at_s` (Unix seconds) is never later than the record's own.
+    """
+
+    owner: str
+    value: bytes
+    data: bytes
+    record: NodeRecord
+    expires_at_s: float
+
+
+def dht_key(cell: str) -> bytes:
+    """hivemind's hash of a key: SHA-1 of its msgpack."""
+    return sha1(msgpack.packb(cell), usedforsecurity=False).digest()
+
+
+def subkey_bytes(owner: str) -> bytes:
+    """hivemind's form of a subkey."""
+    return bytes(msgpack.packb(owner))
+
+
+class RecordOpener:
+    """`open_record` that checks a signature once, for a bounded number of records."""
+
+    def __init__(self) -> None:
+        self._opened: OrderedDict[bytes, NodeRecord] = OrderedDict()
+
+    def open(self, data: bytes, *, cell: str, owner: str, now_s: float) -> NodeRecord:
+        """Raises what `open_record` raises."""
+        known_as = sha256(msgpack.packb((cell, owner, data))).digest()
+        record = self._opened.get(known_as)
+        if record is None:
+            record = open_record(data, key=cell, owner=owner, now_s=now_s)
+            self._opened[known_as] = record
+            if len(self._opened) > MAX_REMEMBERED:
+                self._opened.popitem(last=False)
+        elif not record.issued_at_s - limits.MAX_RECORD_SKEW_S <= now_s <= record.expires_at_s:
+            raise MalformedMessage("the record is not valid now")
+        return record
+
+
+def check_cell(cell: str, *, network: str, record: NodeRecord) -> None:
+    """Raises `MalformedMessage` unless `record` belongs in `cell` of `network`."""
+    prefix = cell.rpartition("/")[2]
+    place = sha256(public_key_of(record.peer_id)).hexdigest()
+    names = (record.target, record.target_digest.hex())
+    if len(prefix) > MAX_DEPTH or not place.startswith(prefix):
+        raise MalformedMessage("the record's owner does not belong in this cell")
+    if cell not in {cell_name(network=network, role=record.role, target=name, prefix=prefix) for name in names}:
+        raise MalformedMessage("the record is not of this network, role and target")
+
+
+class PostingChecker:
+    """Decides what may be stored under which key of one network."""
+
+    def __init__(self, network: str, opener: RecordOpener) -> None:
+        self.network = network
+        self._opener = opener
+
+    def check(self, *, key: bytes, subkey: bytes, value: bytes, expires_at_s: float, now_s: float) -> Posting:
+        """Raises `MalformedMessage` or `BadSignature`. Values lapsed for less than the allowed skew pass.
+
+        A reader whose clock is ahead meets lapsed records; the store and `find` drop them by themselves.
+        """
+        if len(value) > MAX_VALUE_BYTES:
+            raise MalformedMessage(f"a value of {len(value)} bytes is over the limit")
+        stored = decode_body(StoredValue, value)
+        owner = _owner_of(subkey)
+        if encode_body(stored) != value or dht_key(stored.cell) != key:
+            raise MalformedMessage("the value does not belong under this key")
+        if not now_s - limits.MAX_RECORD_SKEW_S <= expires_at_s <= now_s + limits.MAX_RECORD_TTL_S:
+            raise MalformedMessage("the value is to be kept too long, or has lapsed")
+        record = self._opener.open(stored.data, cell=stored.cell, owner=owner, now_s=min(now_s, expires_at_s))
+        if expires_at_s > record.expires_at_s:
+            raise MalformedMessage("the value is to be kept longer than its record")
+        check_cell(stored.cell, network=self.network, record=record)
+        return Posting(owner, value, stored.data, record, expires_at_s)
+
+    def accepts(self, *, key: bytes, subkey: bytes, value: bytes, expires_at_s: float, now_s: float) -> bool:
+        """Whether `check` passes."""
+        try:
+            self.check(key=key, subkey=subkey, value=value, expires_at_s=expires_at_s, now_s=now_s)
+        except (MalformedMessage, BadSignature):
+            return False
+        return True
+
+
+def _owner_of(subkey: bytes) -> str:
+    if len(subkey) > limits.MAX_PEER_ID_BYTES + 8:
+        raise MalformedMessage("a subkey is too long to be a peer id")
+    try:
+        owner = msgpack.unpackb(subkey)
+    except (ValueError, msgpack.UnpackException):
+        raise MalformedMessage("a subkey is not msgpack") from None
+    if type(owner) is not str or subkey_bytes(owner) != subkey:
+        raise MalformedMessage("a value without its owner's subkey")
+    return owner
+
+
+@dataclass(slots=True)
+class _Held:
+    posting: Posting
+    # Until then an older record of this owner could be replayed.
+    forget_at_s: float
+
+
+class RecordStore:
+    """The postings one node keeps for others: newest per owner, `MAX_CELL_OWNERS` a cell, bounded in bytes."""
+
+    def __init__(self, *, max_bytes: int = MAX_STORED_BYTES) -> None:
+        self._cells: dict[bytes, dict[str, _Held]] = {}
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._purge_at_s = 0.0
+
+    @property
+    def stored_bytes(self) -> int:
+        """Estimated memory of what is held."""
+        return self._bytes
+
+    def put(self, key: bytes, posting: Posting, now_s: float) -> bool:
+        """Keep a checked posting; False if it is lapsed, not newer than the held one, or one too many."""
+        if posting.expires_at_s < now_s:
+            return False
+        held = self._cells.get(key, {}).get(posting.owner)
+        if held is None:
+            return self._add(key, posting, now_s)
+        if posting.record.sequence > held.posting.record.sequence:
+            self._bytes += len(posting.value) - len(held.posting.value)
+            held.forget_at_s = max(held.forget_at_s, posting.expires_at_s)
+            held.posting = posting
+            return True
+        return posting == held.posting
+
+    def _add(self, key: bytes, posting: Posting, now_s: float) -> bool:
+        cost_bytes = len(posting.value) + ENTRY_BYTES
+        is_full = self._bytes + cost_bytes > self._max_bytes
+        if now_s >= self._purge_at_s:
+            self._purge(now_s)
+            is_full = self._bytes + cost_bytes > self._max_bytes
+        if is_full or len(self.get(key, now_s)) >= limits.MAX_CELL_OWNERS:
+            return False
+        self._cells.setdefault(key, {})[posting.owner] = _Held(posting, posting.expires_at_s)
+        self._bytes += cost_bytes
+        return True
+
+    def get(self, key: bytes, now_s: float) -> list[Posting]:
+        """The live postings under `key`."""
+        return [held.posting for held in self._cells.get(key, {}).values() if held.posting.expires_at_s >= now_s]
+
+    def all_keys(self) -> list[bytes]:
+        """Every key something was stored under and may still live."""
+        return list(self._cells)
+
+    def _purge(self, now_s: float) -> None:
+        self._purge_at_s = now_s + PURGE_EVERY_S
+        for key, cell in list(self._cells.items()):
+            for owner, held in list(cell.items()):
+                if held.forget_at_s < now_s:
+                    del cell[owner]
+                    self._bytes -= len(held.posting.value) + ENTRY_BYTES
+            if not cell:
+                del self._cells[key]

@@ -1,0 +1,126 @@
+"""One generation under way: committed tokens become chunks of text, and in the end a `Generation`."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from cosine_p2p.generation import TARGET_SOURCE, Chunk, Generation, VerifierReport
+from cosine_p2p.link import Links
+from cosine_p2p.session import Session, Tokens
+from cosine_p2p.text import TextAssembler
+from cosine_p2p.tokenizer import TextCodec
+from cosine_protocol.messages import FinishReason
+from cosine_protocol.protocols import VERIFY
+from cosine_protocol.request import Sampling
+
+Prompt = str | Sequence[Mapping[str, str]]
+"""Plain text, or a chat as `{"role", "content"}` messages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One generation's own options."""
+
+    prompt: Prompt
+    max_new_tokens: int
+    sampling: Sampling
+    stop: tuple[str, ...]
+
+
+class Run:
+    """One generation under way: iterate `chunks`, then read `result`."""
+
+    def __init__(self, ask: Ask, session: Session, codec: TextCodec, links: Links) -> None:
+        self._ask = ask
+        self._session = session
+        self._links = links
+        self._assembler = TextAssembler(codec.decode, session.job.request.prompt, ask.stop)
+        self._began_s = asyncio.get_running_loop().time()
+        self._first_s: float | None = None
+        self._ended_s = self._began_s
+        self._text: list[str] = []
+        self._token_ids: list[int] = []
+        self._is_stopped = False
+        self._bytes = links.traffic()
+
+    async def chunks(self) -> AsyncGenerator[Chunk, None]:
+        """Chunks as tokens are committed; ends at the length, an EOS token or a stop string."""
+        stream = self._session.stream()
+        try:
+            async for tokens in stream:
+                if self._first_s is None:
+                    self._first_s = _now_s()
+                for chunk in self._chunks_of(tokens):
+                    yield chunk
+                if self._is_stopped:
+                    break
+        finally:
+            await stream.aclose()
+            self._ended_s = _now_s()
+        rest = "" if self._is_stopped else self._assembler.finish().text
+        if rest:
+            self._text.append(rest)
+            yield Chunk(rest, (), TARGET_SOURCE)
+
+    def _chunks_of(self, committed: Tokens) -> Iterator[Chunk]:
+        """One chunk for every run of tokens from one source."""
+        pairs = zip(committed.tokens, committed.authors, strict=True)
+        for author, run in groupby(pairs, key=lambda pair: pair[1]):
+            ids, texts = [], []
+            for token, _ in run:
+                piece = self._assembler.add(token)
+                ids.append(token)
+                texts.append(piece.text)
+                if piece.is_stopped:
+                    self._is_stopped = True
+                    break
+            self._token_ids += ids
+            self._text.append("".join(texts))
+            yield Chunk("".join(texts), tuple(ids), self._source(author))
+            if self._is_stopped:
+                return
+
+    def _source(self, author: int) -> str:
+        return self._session.ledger.peer_ids[author - 1] if author else TARGET_SOURCE
+
+    def result(self) -> Generation:
+        """The finished generation."""
+        session, tally = self._session, self._session.tally
+        sent, received = self._links.traffic()
+        return Generation(
+            text="".join(self._text),
+            token_ids=tuple(self._token_ids),
+            prompt_tokens=len(session.job.request.prompt),
+            tokens=len(self._token_ids),
+            finish_reason=self._finish_reason(),
+            seconds=self._ended_s - self._began_s,
+            time_to_first_token_s=(self._first_s or self._ended_s) - self._began_s,
+            strategy=session.job.strategy,
+            seed=self._ask.sampling.seed,
+            rounds=tally.rounds,
+            drafted=session.ledger.drafted,
+            accepted=tally.accepted,
+            near_ties=tally.near_ties,
+            bytes_sent=sent - self._bytes[0],
+            bytes_received=received - self._bytes[1],
+            drafters=session.ledger.reports(),
+            verifiers=tuple(
+                VerifierReport(peer_id, self._rtt_ms(peer_id), tokens)
+                for peer_id, tokens in tally.tokens_by_verifier.items()
+            ),
+            why=tuple(tally.why),
+        )
+
+    def _finish_reason(self) -> str:
+        if self._is_stopped:
+            return "stop"
+        return "eos" if self._session.finish is FinishReason.EOS else "length"
+
+    def _rtt_ms(self, peer_id: str) -> float:
+        link = self._links.alive(peer_id, VERIFY)
+        return round(1e3 * link.rtt_s, 2) if link is not None else 0.0
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

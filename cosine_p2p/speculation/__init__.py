@@ -1,0 +1,1 @@
+"""Pure decisions about drafts: weighing drafters, calibrating their confidence, fusing, draft length."""

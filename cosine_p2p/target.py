@@ -1,0 +1,237 @@
+"""Which model exactly: digests of a model folder, and the digest a name stands for on this machine."""
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from platformdirs import user_cache_dir, user_data_dir
+
+from cosine_p2p.tokenizer_files import NAMES, TokenizerFiles, parse_digest
+from cosine_protocol.errors import UsageError
+
+MAX_HEADER_BYTES: Final = 100 << 20
+_READ_BYTES: Final = 1 << 20
+_MARK: Final = b"cosine/target/1"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetIdentity:
+    """A model by content. `tokenizer_digest` is None for a folder without a tokenizer."""
+
+    name: str
+    target_digest: bytes
+    tokenizer_digest: bytes | None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Tensor:
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    sha256: str
+
+
+def identify_target(folder: Path, *, name: str, cache_folder: Path | None = None) -> TargetIdentity:
+    """Digest a model folder as `save_pretrained` writes it (config.json and *.safetensors).
+
+    The target digest is a SHA-256 over config, tokenizer files, chat template and the sorted list of (name,
+    dtype, shape, SHA-256 of the raw bytes) of all tensors as stored, so that sharding does not matter. Tensor
+    hashes are cached by path, size and mtime. Raises `UsageError` if the folder is no such model.
+    """
+    config = folder / "config.json"
+    weights = sorted(folder.glob("*.safetensors"))
+    if not config.is_file() or not weights:
+        raise UsageError(f"{folder} is not a model folder: it needs config.json and *.safetensors files.")
+    tokenizer = TokenizerFiles.read(folder)
+    cache = _HashCache(cache_folder or Path(user_cache_dir("cosine-p2p")) / "tensor-hashes")
+    tensors = sorted(tensor for file in weights for tensor in cache.tensors(file))
+    _refuse_doubles(folder, tensors)
+    parts = {name: (folder / name).read_bytes() for name in NAMES if (folder / name).is_file()}
+    digest = _target_digest({"config.json": config.read_bytes(), **parts}, tensors)
+    return TargetIdentity(name, digest, tokenizer.digest if tokenizer else None)
+
+
+def _refuse_doubles(folder: Path, tensors: Sequence[_Tensor]) -> None:
+    names = {tensor.name for tensor in tensors}
+    if len(names) != len(tensors):
+        raise UsageError(f"Several files in {folder} hold the same tensor; keep one copy of the weights.")
+
+
+def _target_digest(files: Mapping[str, bytes], tensors: Sequence[_Tensor]) -> bytes:
+    listing = json.dumps(
+        [[tensor.name, tensor.dtype, list(tensor.shape), tensor.sha256] for tensor in tensors],
+        separators=(",", ":"),
+    )
+    total = hashlib.sha256(_MARK)
+    for name, data in [*sorted(files.items()), ("tensors", listing.encode())]:
+        for part in (name.encode(), data):
+            total.update(len(part).to_bytes(8, "big"))
+            total.update(part)
+    return total.digest()
+
+
+def read_tensors(file: Path) -> list[_Tensor]:
+    """Hash every tensor of a safetensors file. Raises `UsageError` if it is damaged."""
+    try:
+        with file.open("rb") as handle:
+            return list(_hashed(handle, file.stat().st_size))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UsageError(f"{file} is not a readable safetensors file ({error}); fetch it again.") from None
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read ({error.strerror}).") from None
+
+
+def _hashed(handle: BinaryIO, size_bytes: int) -> Iterator[_Tensor]:
+    """safetensors: 8 bytes little-endian header length, a JSON header, then the tensors' bytes."""
+    header_bytes = int.from_bytes(handle.read(8), "little")
+    data_start = 8 + header_bytes
+    if not 2 <= header_bytes <= min(MAX_HEADER_BYTES, size_bytes - 8):
+        raise ValueError("the header length is wrong")
+    header: dict[str, Any] = json.loads(handle.read(header_bytes))
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = map(int, entry["data_offsets"])
+        if not 0 <= begin <= end <= size_bytes - data_start:
+            raise ValueError(f"tensor {name} lies outside the file")
+        digest = _hash_range(handle, data_start + begin, end - begin)
+        yield _Tensor(name, str(entry["dtype"]), tuple(map(int, entry["shape"])), digest)
+
+
+def _hash_range(handle: BinaryIO, start: int, length: int) -> str:
+    total = hashlib.sha256()
+    handle.seek(start)
+    while length:
+        piece = handle.read(min(length, _READ_BYTES))
+        if not piece:
+            raise ValueError("it ends too early")
+        total.update(piece)
+        length -= len(piece)
+    return total.hexdigest()
+
+
+class _HashCache:
+    """Tensor hashes on disk, one small JSON file per weight file, keyed by path, size and mtime."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def tensors(self, file: Path) -> list[_Tensor]:
+        status = file.stat()
+        key = f"{file.resolve()}\n{status.st_size}\n{status.st_mtime_ns}"
+        entry = self._folder / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
+        try:
+            return [_Tensor(name, dtype, tuple(shape), digest) for name, dtype, shape, digest in _read_json(entry)]
+        except (TypeError, ValueError):
+            tensors = read_tensors(file)
+        _write_json(entry, [[t.name, t.dtype, list(t.shape), t.sha256] for t in tensors])
+        return tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A target as a user names it: under which name to look it up, its digest if known, its folder if local."""
+
+    name: str
+    digest: bytes | None = None
+    folder: Path | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "Target":
+        """A folder is looked up by its digest, anything else is `NAME[@DIGEST]`. Raises `UsageError`."""
+        folder = Path(text).expanduser()
+        if folder.is_dir():
+            digest = identify_target(folder, name=text).target_digest
+            return cls(digest.hex(), digest, folder)
+        name, known = parse_target(text)
+        return cls(name, known)
+
+    def choose(self, offered: Collection[bytes]) -> bytes | None:
+        """The digest meant among those offered, None if there is no offer; a bare name is pinned at first use.
+
+        Raises `UsageError` for another digest than the pinned one, or for several and no choice.
+        """
+        if not offered or self.digest is not None:
+            return self.digest
+        return choose_digest(self.name, sorted(offered))
+
+
+def parse_target(text: str) -> tuple[str, bytes | None]:
+    """Split `NAME[@DIGEST]`. Raises `UsageError` for something after the @ that is no digest in hex."""
+    name, at, digest = text.rpartition("@")
+    if not at:
+        return text, None
+    try:
+        return name, parse_digest(digest)
+    except ValueError:
+        raise UsageError(f"{text!r}: what follows the @ must be a target digest of 64 hex digits.") from None
+
+
+def default_pins_file() -> Path:
+    """Where the digests that names stand for are remembered."""
+    return Path(user_data_dir("cosine-p2p")) / "target-pins.json"
+
+
+def check_digest_pin(name: str, digest: bytes, pins_file: Path | None = None) -> None:
+    """Trust on first use: remember the first digest seen for `name`, refuse another one later.
+
+    Raises `UsageError` that says how to accept the new digest.
+    """
+    choose_digest(name, [digest], pins_file)
+
+
+def choose_digest(name: str, offered: Sequence[bytes], pins_file: Path | None = None) -> bytes:
+    """The digest `name` stands for among those `offered` by the network, pinned from then on.
+
+    Raises `UsageError` if several are offered and none is pinned, or the pinned one is not offered.
+    """
+    file = pins_file or default_pins_file()
+    pins = _read_pins(file)
+    digests = sorted(set(offered))
+    pinned = pins.get(name)
+    if pinned is not None:
+        if bytes.fromhex(pinned) in digests:
+            return bytes.fromhex(pinned)
+        raise UsageError(
+            f"{name} was {pinned} when it was first used, and now it is {_listed(digests)}; if that is right, "
+            f"remove {name} from {file}."
+        )
+    if len(digests) != 1:
+        raise UsageError(f"{name} stands for several models here, {_listed(digests)}; choose one as {name}@DIGEST.")
+    _write_json(file, {**pins, name: digests[0].hex()})
+    return digests[0]
+
+
+def _listed(digests: Sequence[bytes]) -> str:
+    return ", ".join(digest.hex() for digest in digests) or "nothing"
+
+
+def _read_pins(file: Path) -> dict[str, str]:
+    pins = _read_json(file) if file.exists() else {}
+    try:
+        return {str(name): parse_digest(digest).hex() for name, digest in pins.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise UsageError(f"{file} is damaged; repair or remove it.") from None
+
+
+def _read_json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _write_json(file: Path, value: Any) -> None:
+    """Replace a file whole; two writers at once leave one of the two versions."""
+    draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(json.dumps(value, indent=0), encoding="utf-8")
+        os.replace(draft, file)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written ({error.strerror}).") from None

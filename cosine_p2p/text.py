@@ -1,0 +1,70 @@
+"""Text of a stream of tokens: only whole characters, and nothing that a stop string could still take back."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+REPLACEMENT: Final = "\ufffd"
+MAX_HELD_REPLACEMENTS: Final = 4
+
+Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text that became certain. `is_stopped` says that a stop string ended the output."""
+
+    text: str
+    is_stopped: bool = False
+
+
+class TextAssembler:
+    """Text is decode(prompt + output) minus decode(prompt), cut before the first stop string.
+
+    `add` holds back incomplete UTF-8 and whatever could begin a stop string; `finish` gives the rest.
+    """
+
+    def __init__(self, decode: Decode, prompt: Sequence[int], stop: Sequence[str] = ()) -> None:
+        self._decode = decode
+        self._tokens = list(prompt)
+        self._prefix = len(decode(self._tokens))
+        self._stop = tuple(stop)
+        self._given = 0
+
+    def add(self, token: int) -> Piece:
+        """One more token; a stopped piece is the last."""
+        self._tokens.append(token)
+        text = self._text()
+        cut = self._stop_at(text)
+        if cut is not None:
+            return self._give(text[:cut], is_stopped=True)
+        return self._give(self._safe(_without_incomplete_end(text)))
+
+    def finish(self) -> Piece:
+        """The text held back so far: the output has ended without a stop string."""
+        return self._give(self._text())
+
+    def _text(self) -> str:
+        return self._decode(self._tokens)[self._prefix :]
+
+    def _stop_at(self, text: str) -> int | None:
+        found = [index for stop in self._stop if (index := text.find(stop)) >= 0]
+        return min(found, default=None)
+
+    def _safe(self, text: str) -> str:
+        """The text up to the earliest place where a stop string could have begun."""
+        for start in range(self._given, len(text)):
+            if any(stop.startswith(text[start:]) for stop in self._stop):
+                return text[:start]
+        return text
+
+    def _give(self, text: str, *, is_stopped: bool = False) -> Piece:
+        new = text[self._given :]
+        self._given = max(self._given, len(text))
+        return Piece(new, is_stopped)
+
+
+def _without_incomplete_end(text: str) -> str:
+    """Drop trailing replacement characters: bytes of a character whose rest is still to come."""
+    bare = text.rstrip(REPLACEMENT)
+    return bare if len(text) - len(bare) <= MAX_HELD_REPLACEMENTS else text

@@ -1,0 +1,56 @@
+"""The target's tokenizer and chat template, without torch or transformers."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+
+from cosine_protocol.errors import UsageError
+
+
+class TextCodec:
+    """Text to token ids and back, built from tokenizer files (name -> bytes).
+
+    Raises `UsageError` if the files hold no usable tokenizer.
+    """
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        if "tokenizer.json" not in files:
+            raise UsageError("The target has no tokenizer.json; only fast tokenizers are supported.")
+        try:
+            self._tokenizer = Tokenizer.from_buffer(files["tokenizer.json"])
+            self._config: dict[str, Any] = json.loads(files.get("tokenizer_config.json", b"{}"))
+        except ValueError as error:
+            raise UsageError(f"The target's tokenizer files cannot be read: {error}.") from None
+        template = files.get("chat_template.jinja")
+        self._chat_template = template.decode() if template else self._config.get("chat_template")
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids of a plain prompt, with the special tokens the tokenizer adds by default."""
+        return tuple(self._tokenizer.encode(text).ids)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of token ids without special tokens."""
+        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+        return text
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+        """Token ids of a chat rendered by the target's own template, ready for the assistant's turn."""
+        if not self._chat_template:
+            raise UsageError("The target has no chat template; send the prompt without --chat.")
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        try:
+            text = environment.from_string(self._chat_template).render(
+                messages=list(messages), add_generation_prompt=True, **self._special_tokens()
+            )
+        except TemplateError as error:
+            raise UsageError(f"The target's chat template refused the messages: {error}.") from None
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def _special_tokens(self) -> dict[str, str]:
+        named = {name: self._config.get(name) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
+        texts = {name: value.get("content") if isinstance(value, dict) else value for name, value in named.items()}
+        return {name: text for name, text in texts.items() if text}

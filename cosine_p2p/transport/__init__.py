@@ -1,0 +1,1 @@
+"""Byte streams between peers: the interface, its in-memory twin, and the hivemind (libp2p) one."""

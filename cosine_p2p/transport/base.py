@@ -1,0 +1,45 @@
+"""What a transport is: authenticated byte streams to peers named by their peer id."""
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+
+class Stream(Protocol):
+    """A two-way byte stream. `peer_id` is proved by the transport's handshake."""
+
+    @property
+    def peer_id(self) -> str: ...
+
+    async def read(self) -> bytes:
+        """Some bytes, or `b""` once the peer has ended the stream or is gone."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """Send all of `data`; waits while the peer is slow. Raises `PeerLost`."""
+        ...
+
+    def close(self) -> None:
+        """End the stream at once, both ways. Never raises."""
+        ...
+
+
+StreamHandler = Callable[[Stream], Awaitable[None]]
+
+
+class Transport(Protocol):
+    """Opens and accepts streams."""
+
+    @property
+    def peer_id(self) -> str: ...
+
+    async def dial(self, peer_id: str, protocol: str) -> Stream:
+        """Open a stream. Raises `PeerLost` with the reason."""
+        ...
+
+    async def serve(self, protocol: str, handler: StreamHandler) -> None:
+        """Run `handler` for every stream a peer opens on `protocol`."""
+        ...
+
+    async def close(self) -> None:
+        """Stop serving and end every stream."""
+        ...

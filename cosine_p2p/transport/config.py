@@ -1,0 +1,32 @@
+"""How a node meets the network: the settings of `HivemindTransport`, without importing it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_NETWORK = "main"
+DEFAULT_HOST_MADDRS = ("/ip4/0.0.0.0/tcp/0",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportConfig:
+    """Addresses are multiaddrs; those of other peers end in `/p2p/<peer id>`.
+
+    `relays` makes a node behind NAT reachable through those peers, `is_relay` offers that to others. A node in
+    `client_mode` dials only: it listens on no port and stores nothing for others.
+    """
+
+    identity_file: Path
+    network: str = DEFAULT_NETWORK
+    initial_peers: tuple[str, ...] = ()
+    host_maddrs: tuple[str, ...] = DEFAULT_HOST_MADDRS
+    announce_maddrs: tuple[str, ...] = ()
+    relays: tuple[str, ...] = ()
+    is_relay: bool = False
+    client_mode: bool = False
+    start_timeout_s: float = 20.0
+    dial_timeout_s: float = 10.0
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether the node can only be reached from its own machine; then no router is asked for a port."""
+        return all(maddr.startswith(("/ip4/127.", "/ip6/::1/")) for maddr in self.host_maddrs)

@@ -1,0 +1,204 @@
+"""hivemind's DHT node with our rules: nothing but checked, signed records is stored, cached, or passed on.
+
+What hivemind does and these pieces undo (read from its source, pinned by tests): its caches may shadow a full cell
+with one record; its storage lets a replayed old record shorten a newer one's life; one bad record makes a reader
+drop a whole cell; one node claiming a late expiry ends a search.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from cosine_p2p.postings import Posting, PostingChecker, RecordStore, subkey_bytes
+from cosine_p2p.transport.hivemind_library import (
+    DHTID,
+    DHTLocalStorage,
+    DHTNode,
+    DHTRecord,
+    DictionaryDHTValue,
+    RecordValidatorBase,
+    ValueWithExpiration,
+)
+from cosine_protocol import limits
+from cosine_protocol.errors import BadSignature, MalformedMessage, PeerLost
+
+RPC_TIMEOUT_S: Final = 3.0
+OPERATION_TIMEOUT_S: Final = 20.0
+# No claimed expiry is ever sufficient, so no single node can end a search early.
+_NEVER_SUFFICIENT: Final = math.nan
+
+Clock = Callable[[], float]
+
+
+class SignedRecordValidator(RecordValidatorBase):  # type: ignore[misc]  # hivemind has no types
+    """Refuses every value that is not a signed record of its network under its owner's subkey."""
+
+    def __init__(self, checker: PostingChecker, clock: Clock = time.time) -> None:
+        self._checker = checker
+        self._clock = clock
+
+    def validate(self, record: DHTRecord) -> bool:
+        return self._checker.accepts(
+            key=record.key,
+            subkey=record.subkey,
+            value=record.value,
+            expires_at_s=record.expiration_time,
+            now_s=self._clock(),
+        )
+
+    def merge_with(self, other: RecordValidatorBase) -> bool:
+        return isinstance(other, SignedRecordValidator)
+
+
+class CheckedStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind has no types
+    """A `RecordStore` with the interface of hivemind's storage. Every read gives a fresh dictionary."""
+
+    def __init__(self, store: RecordStore, checker: PostingChecker, clock: Clock = time.time) -> None:
+        super().__init__()
+        self._store = store
+        self._checker = checker
+        self._clock = clock
+
+    def store(self, key: Any, value: Any, expiration_time: float, subkey: Any = None) -> bool:
+        if isinstance(value, DictionaryDHTValue):
+            stored = [self.store_subkey(key, owner, *item) for owner, item in value.items()]
+            return all(stored)
+        return subkey is not None and self.store_subkey(key, subkey, value, expiration_time)
+
+    def store_subkey(self, key: Any, subkey: Any, value: bytes, expiration_time: float) -> bool:
+        if not isinstance(subkey, str):
+            return False
+        now_s, key_bytes = self._clock(), key.to_bytes()
+        try:
+            posting = self._checker.check(
+                key=key_bytes,
+                subkey=subkey_bytes(subkey),
+                value=value,
+                expires_at_s=expiration_time,
+                now_s=now_s,
+            )
+        except (BadSignature, MalformedMessage):
+            return False
+        return self._store.put(key_bytes, posting, now_s)
+
+    def get(self, key: Any) -> Any:
+        postings = self._store.get(key.to_bytes(), self._clock())
+        return _as_dictionary(postings) if postings else None
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        for key in self._store.all_keys():
+            postings = self._store.get(key, self._clock())
+            if postings:
+                yield DHTID.from_bytes(key), _as_dictionary(postings)
+
+    def __contains__(self, key: Any) -> bool:
+        return self.get(key) is not None
+
+    def __len__(self) -> int:
+        return len(list(self.items()))
+
+    def __bool__(self) -> bool:
+        return any(True for _ in self.items())
+
+
+class NoStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind has no types
+    """Stands in for hivemind's cache, which any peer may fill; it keeps nothing."""
+
+    def store(self, key: Any, value: Any, expiration_time: float, subkey: Any = None) -> bool:
+        return False
+
+    def store_subkey(self, key: Any, subkey: Any, value: bytes, expiration_time: float) -> bool:
+        return False
+
+
+def _as_dictionary(postings: Sequence[Posting]) -> Any:
+    dictionary = DictionaryDHTValue()
+    for posting in postings:
+        dictionary.store(posting.owner, posting.value, posting.expires_at_s)
+    return ValueWithExpiration(dictionary, dictionary.latest_expiration_time)
+
+
+def _valid_part_keeper(validator: SignedRecordValidator) -> Callable[[bytes, Any], bool]:
+    """A check that removes what is bad from a received cell instead of refusing the whole of it."""
+
+    def keep_valid_part(key: bytes, dictionary: Any) -> bool:
+        if len(dictionary.data) > limits.MAX_CELL_OWNERS:
+            return False
+        with dictionary.freeze():
+            for subkey, item in list(dictionary.items()):
+                if not isinstance(subkey, str) or not validator.validate(
+                    DHTRecord(key, subkey_bytes(subkey), item.value, item.expiration_time)
+                ):
+                    del dictionary[subkey]
+        return True
+
+    return keep_valid_part
+
+
+async def start_dht(
+    p2p: Any,
+    *,
+    peers: Sequence[str],
+    checker: PostingChecker,
+    store: RecordStore,
+    client_mode: bool,
+) -> Any:
+    """A DHT node on a running p2pd. Raises `PeerLost` if none of `peers` answers."""
+    validator = SignedRecordValidator(checker)
+    try:
+        node = await DHTNode.create(
+            p2p=p2p,
+            node_id=DHTID.generate(source=p2p.peer_id.to_base58()),
+            initial_peers=list(peers),
+            wait_timeout=RPC_TIMEOUT_S,
+            record_validator=validator,
+            client_mode=client_mode,
+            cache_locally=False,
+            cache_nearest=0,
+            cache_on_store=False,
+            cache_refresh_before_expiry=0,
+            reuse_get_requests=False,
+            strict=False,
+        )
+    except RuntimeError:
+        raise PeerLost(
+            ", ".join(peers), "no DHT node answers there; check that it belongs to this network"
+        ) from None
+    _install(node.protocol, validator, CheckedStorage(store, checker))
+    return node
+
+
+def _install(protocol: Any, validator: SignedRecordValidator, storage: CheckedStorage) -> None:
+    for key, item in list(protocol.storage.items()):
+        storage.store(key, item.value, item.expiration_time)
+    protocol.storage, protocol.cache = storage, NoStorage()
+    protocol._validate_dictionary = _valid_part_keeper(validator)
+
+
+async def read_cells(node: Any, cells: Sequence[str]) -> dict[str, dict[str, bytes]]:
+    """The signed records in each cell, by owner. Raises `TimeoutError`."""
+    async with asyncio.timeout(OPERATION_TIMEOUT_S):
+        found = await node.get_many(list(cells), sufficient_expiration_time=_NEVER_SUFFICIENT)
+    return {cell: _records_of(found.get(cell)) for cell in cells}
+
+
+def _records_of(found: Any) -> dict[str, bytes]:
+    if found is None or not isinstance(found.value, dict):
+        return {}
+    return {owner: item.value[1] for owner, item in found.value.items()}
+
+
+async def write_cell(node: Any, cell: str, owner: str, data: bytes, expires_at_s: float) -> bool:
+    """Store a signed record; False where the node asked last refused. Raises `TimeoutError`."""
+    async with asyncio.timeout(OPERATION_TIMEOUT_S):
+        return bool(
+            await node.store(
+                cell,
+                [cell, data],
+                expires_at_s,
+                subkey=owner,
+                exclude_self=node.protocol.client_mode,
+            )
+        )

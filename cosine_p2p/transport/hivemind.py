@@ -1,0 +1,278 @@
+"""Streams and the DHT of a full node over hivemind, kept up when the network daemon under them dies.
+
+Importing this module does not import hivemind; starting a transport does.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from cosine_p2p.postings import PostingChecker, RecordOpener, RecordStore
+from cosine_p2p.transport.base import StreamHandler
+from cosine_p2p.transport.config import TransportConfig
+from cosine_p2p.transport.socket_folder import sweep_socket_folders
+from cosine_p2p.transport.socket_stream import SocketStream
+from cosine_protocol.errors import PeerLost
+
+if TYPE_CHECKING:
+    from cosine_p2p.transport.daemon import Daemon
+
+logger = logging.getLogger(__name__)
+
+LOOK_EVERY_S: Final = 15.0
+CIRCUIT_WAIT_S: Final = 5.0
+MAX_KNOWN_PEERS: Final = 8
+MAX_STREAMS: Final = 4096
+FIRST_RETRY_S: Final = 0.5
+MAX_RETRY_S: Final = 30.0
+
+Restarted = Callable[[], Awaitable[None]]
+
+
+class HivemindTransport:
+    """Implements `Transport` and the DHT's `Cells`. Made by `start`; end it with `close`.
+
+    When p2pd dies its streams end, and p2pd and the DHT node come back with the same identity, port, handlers
+    and stored records; `restarts` counts that.
+    """
+
+    def __init__(self, config: TransportConfig) -> None:
+        self.config = config
+        self.peer_id = ""
+        self.restarts = 0
+        self.opener = RecordOpener()
+        self._checker = PostingChecker(config.network, self.opener)
+        self._store = RecordStore()
+        self._host_maddrs: tuple[str, ...] = config.host_maddrs
+        self._maddrs: tuple[str, ...] = ()
+        self._known: dict[str, None] = dict.fromkeys(config.initial_peers)
+        self._handlers: dict[str, StreamHandler] = {}
+        self._streams: set[SocketStream] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._on_restart: list[Restarted] = []
+        self._daemon: Daemon | None = None
+        self._dht: Any = None
+        self._supervisor: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def start(cls, config: TransportConfig) -> "HivemindTransport":
+        """Join the network.
+
+        Raises `UsageError` for addresses that cannot be used, `PeerLost` naming initial peers that do not answer.
+        """
+        from cosine_p2p.transport.addresses import check_config
+
+        check_config(config)
+        sweep_socket_folders()
+        transport = cls(config)
+        await transport._build(config.initial_peers)
+        transport._supervisor = asyncio.create_task(transport.supervise())
+        if config.relays:
+            await transport._await_circuit()
+        return transport
+
+    @property
+    def daemon_pid(self) -> int | None:
+        """The process id of p2pd, None while it is being started again."""
+        return self._daemon.pid if self._daemon else None
+
+    def on_restart(self, callback: Restarted) -> None:
+        """Await `callback` each time the daemon is back."""
+        self._on_restart.append(callback)
+
+    async def dial(self, peer_id: str, protocol: str) -> SocketStream:
+        """Open a stream; raises `PeerLost` with the reason, at the latest after `dial_timeout_s`."""
+        daemon = self._running(peer_id)
+        reader, writer = await daemon.open(peer_id, protocol, self.config.dial_timeout_s)
+        return self._track(SocketStream(peer_id, reader, writer, self._streams.discard))
+
+    async def connect(self, maddr: str) -> None:
+        """Connect to a peer at its full address, so that it can be dialled. Raises `PeerLost`."""
+        await self._running(maddr).connect(maddr, self.config.dial_timeout_s)
+
+    async def serve(self, protocol: str, handler: StreamHandler) -> None:
+        self._handlers[protocol] = handler
+        if self._daemon is not None:
+            await self._daemon.serve(protocol, self._accept)
+
+    async def visible_maddrs(self) -> tuple[str, ...]:
+        """Our full addresses, as other peers should dial them; the last known ones while the daemon is down."""
+        if self._daemon is not None:
+            try:
+                self._maddrs = await self._daemon.visible_maddrs()
+            except (OSError, EOFError, TimeoutError):
+                logger.debug("the network daemon did not tell our addresses")
+        return self._maddrs
+
+    async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
+        from cosine_p2p.transport.dht_node import read_cells
+
+        try:
+            return await read_cells(self._running_dht(), cells)
+        except TimeoutError:
+            raise PeerLost(self.peer_id, "the DHT did not answer in time") from None
+
+    async def write(self, cell: str, owner: str, data: bytes, expires_at_s: float) -> bool:
+        from cosine_p2p.transport.dht_node import write_cell
+
+        try:
+            return await write_cell(self._running_dht(), cell, owner, data, expires_at_s)
+        except TimeoutError:
+            raise PeerLost(self.peer_id, "the DHT did not answer in time") from None
+
+    async def close(self) -> None:
+        """Leave the network: stop serving, end every stream, end the daemon."""
+        tasks = [*self._tasks, *filter(None, [self._supervisor])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for stream in list(self._streams):
+            stream.close()
+        await asyncio.sleep(0)
+        daemon, self._daemon, self._dht = self._daemon, None, None
+        if daemon is not None:
+            await daemon.close()
+
+    async def supervise(self) -> None:
+        """Run until cancelled: bring the daemon back when it dies, look around now and then."""
+        while True:
+            assert self._daemon is not None
+            ended = asyncio.ensure_future(self._daemon.ended())
+            try:
+                while not ended.done():
+                    await asyncio.wait([ended], timeout=LOOK_EVERY_S)
+                    if not ended.done():
+                        await self._look_around()
+                logger.warning("the network daemon ended with code %d; starting it again", ended.result())
+                await self._rebuild()
+            finally:
+                ended.cancel()
+
+    def _running(self, peer_id: str) -> "Daemon":
+        if self._daemon is None:
+            raise PeerLost(peer_id, "the local network daemon is being started again")
+        return self._daemon
+
+    def _running_dht(self) -> Any:
+        if self._dht is None:
+            raise PeerLost(self.peer_id, "the local network daemon is being started again")
+        return self._dht
+
+    async def _build(self, peers: Sequence[str]) -> None:
+        from cosine_p2p.transport.addresses import with_ports
+        from cosine_p2p.transport.daemon import start_daemon
+        from cosine_p2p.transport.dht_node import start_dht
+
+        daemon = await start_daemon(self.config, host_maddrs=self._host_maddrs, peers=peers)
+        try:
+            async with asyncio.timeout(self.config.start_timeout_s):
+                dht = await start_dht(
+                    daemon.p2p,
+                    peers=peers,
+                    checker=self._checker,
+                    store=self._store,
+                    client_mode=self.config.client_mode,
+                )
+                maddrs = await daemon.visible_maddrs()
+                for protocol in self._handlers:
+                    await daemon.serve(protocol, self._accept)
+        except TimeoutError:
+            await daemon.close()
+            raise PeerLost(", ".join(peers), "joining took too long; check that it is running") from None
+        except BaseException:
+            await daemon.close()
+            raise
+        self._daemon, self._dht, self.peer_id, self._maddrs = daemon, dht, daemon.peer_id, maddrs
+        if not self.config.client_mode:
+            self._host_maddrs = with_ports(self._host_maddrs, maddrs)
+
+    async def _rebuild(self) -> None:
+        daemon, self._daemon, self._dht = self._daemon, None, None
+        if daemon is not None:
+            await daemon.close()
+        pause_s = FIRST_RETRY_S
+        while self._daemon is None:
+            try:
+                await self._build_with_whom_answers()
+            except Exception as error:
+                logger.warning("the network daemon could not be started again: %s", error)
+                logger.debug("why it could not", exc_info=True)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, MAX_RETRY_S)
+        self.restarts += 1
+        for callback in self._on_restart:
+            self._run(callback())
+
+    async def _build_with_whom_answers(self) -> None:
+        try:
+            await self._build(list(self._known))
+        except PeerLost:
+            await self._build([])
+
+    async def _look_around(self) -> None:
+        """Remember some connected peers for a restart; meet the known ones again if none is left."""
+        assert self._daemon is not None
+        try:
+            connected = await self._daemon.connected_maddrs()
+        except (OSError, EOFError, TimeoutError):
+            return
+        if connected:
+            self._remember(connected)
+        elif self._known:
+            await asyncio.gather(*map(self._meet, list(self._known)), return_exceptions=True)
+
+    def _remember(self, connected: Iterable[str]) -> None:
+        recent = [*self.config.initial_peers, *connected][: MAX_KNOWN_PEERS + len(self.config.initial_peers)]
+        self._known = dict.fromkeys(recent)
+
+    async def _meet(self, maddr: str) -> None:
+        from cosine_p2p.transport.addresses import peer_of
+        from cosine_p2p.transport.hivemind_library import PeerID
+
+        await self.connect(maddr)
+        await self._running_dht().protocol.call_ping(PeerID.from_base58(peer_of(maddr)))
+
+    async def _await_circuit(self) -> None:
+        """A node behind NAT is reachable only once a relay has given it an address."""
+        deadline_s = time.monotonic() + CIRCUIT_WAIT_S
+        while not any("/p2p-circuit" in maddr for maddr in await self.visible_maddrs()):
+            if time.monotonic() > deadline_s:
+                logger.warning("no relay has given us an address yet; peers may not reach this node")
+                return
+            await asyncio.sleep(0.1)
+
+    def _track(self, stream: SocketStream) -> SocketStream:
+        self._streams.add(stream)
+        return stream
+
+    def _accept(
+        self, peer_id: str, protocol: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        stream = self._track(SocketStream(peer_id, reader, writer, self._streams.discard))
+        if len(self._streams) > MAX_STREAMS:
+            logger.warning("%s was turned away: %d streams are open", peer_id, MAX_STREAMS)
+            stream.abort()
+            return
+        self._run(self._handle(stream, self._handlers[protocol]))
+
+    async def _handle(self, stream: SocketStream, handler: StreamHandler) -> None:
+        try:
+            await handler(stream)
+        finally:
+            stream.close()
+
+    def _run(self, work: Awaitable[None]) -> None:
+        task = asyncio.create_task(_logged(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _logged(work: Awaitable[None]) -> None:
+    try:
+        await work
+    except PeerLost as lost:
+        logger.debug("a stream ended: %s", lost)
+    except Exception:
+        logger.exception("a network task failed")

@@ -1,0 +1,1 @@
+"""The volunteer node: engine, verifier, drafter, announcing, the embedded models, the `cosine-node` command."""

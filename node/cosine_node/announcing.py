@@ -1,0 +1,122 @@
+"""Keeps a node's record in the directory: renewed in time, at once when it changes, withdrawn at the end."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from cosine_p2p.directory import Directory
+from cosine_protocol.errors import CosineError
+from cosine_protocol.identity import Identity
+from cosine_protocol.records import NodeRecord, seal_record
+
+logger = logging.getLogger(__name__)
+
+LIFETIME_S: Final = 300.0
+MIN_INTERVAL_S: Final = 5.0
+RETRY_S: Final = 10.0
+GOODBYE_LIFETIME_S: Final = 1.0
+GOODBYE_TIMEOUT_S: Final = 3.0
+# The key `latest` is signed for: it travels in `Status`, not in the DHT.
+STATUS_KEY: Final = "status"
+
+Sleep = Callable[[float], Awaitable[None]]
+
+
+class Announcer:
+    """Announces what `describe` returns, as often as needed. `describe` need not set sequence and times.
+
+    `clock` gives Unix seconds, `sleep` waits seconds. Run it with `run`; call `changed` when load or addresses
+    change, or the transport is back; end with `stop`.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        identity: Identity,
+        describe: Callable[[], NodeRecord],
+        names: Sequence[str],
+        *,
+        lifetime_s: float = LIFETIME_S,
+        min_interval_s: float = MIN_INTERVAL_S,
+        clock: Callable[[], float] = time.time,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self.latest: bytes | None = None
+        self._directory = directory
+        self._identity = identity
+        self._describe = describe
+        self._names = tuple(names)
+        self._lifetime_s = lifetime_s
+        self._min_interval_s = min_interval_s
+        self._clock = clock
+        self._sleep = sleep
+        self._sequence = 0
+        self._has_changed = asyncio.Event()
+        self._announced: NodeRecord | None = None
+
+    def changed(self) -> None:
+        """Announce soon, unless nothing in the record differs from the last one."""
+        self._has_changed.set()
+
+    async def restarted(self) -> None:
+        """The transport is back: announce again whether or not anything changed."""
+        self._announced = None
+        self._has_changed.set()
+
+    async def announce(self) -> bool:
+        """Announce now; False, with a log line, if nobody took the record."""
+        return await self._announce(self._describe(), self._lifetime_s)
+
+    async def run(self) -> None:
+        """Announce until cancelled."""
+        while True:
+            self._has_changed.clear()
+            is_stored = await self.announce()
+            await self._sleep(self._min_interval_s)
+            wait_s = self._lifetime_s / 3 if is_stored else RETRY_S
+            await self._wait_for_change(max(0.0, wait_s - self._min_interval_s))
+
+    async def stop(self) -> None:
+        """Replace the record by one that lapses in a second."""
+        try:
+            async with asyncio.timeout(GOODBYE_TIMEOUT_S):
+                await self._announce(self._describe(), GOODBYE_LIFETIME_S)
+        except TimeoutError:
+            logger.debug("the goodbye could not be announced in time")
+
+    async def _wait_for_change(self, wait_s: float) -> None:
+        """Return after `wait_s`, or earlier once the record has really changed."""
+        renewal = asyncio.ensure_future(self._sleep(wait_s))
+        try:
+            while not renewal.done():
+                change = asyncio.ensure_future(self._has_changed.wait())
+                await asyncio.wait([renewal, change], return_when=asyncio.FIRST_COMPLETED)
+                change.cancel()
+                if self._has_changed.is_set() and self._differs():
+                    return
+                self._has_changed.clear()
+        finally:
+            renewal.cancel()
+
+    def _differs(self) -> bool:
+        return self._announced is None or _undated(self._describe()) != _undated(self._announced)
+
+    async def _announce(self, described: NodeRecord, lifetime_s: float) -> bool:
+        now_s = self._clock()
+        self._sequence = max(self._sequence + 1, int(now_s * 1000))
+        record = replace(described, sequence=self._sequence, issued_at_s=float(now_s), lifetime_s=float(lifetime_s))
+        self.latest = seal_record(record, self._identity, key=STATUS_KEY)
+        self._announced = record
+        try:
+            await self._directory.announce(record, self._names)
+        except CosineError as error:
+            logger.warning("announcing failed, trying again in %g s: %s", RETRY_S, error)
+            return False
+        return True
+
+
+def _undated(record: NodeRecord) -> NodeRecord:
+    return replace(record, sequence=0, issued_at_s=0.0, lifetime_s=0.0)

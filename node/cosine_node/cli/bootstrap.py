@@ -1,0 +1,36 @@
+"""`cosine-node bootstrap`: a node that keeps the DHT and relays, and serves no model."""
+
+from cosine_node.cli.events import emitter, hosts, run_until_stopped, several
+from cosine_node.cli.options import (
+    AnnounceMaddrs,
+    AsJson,
+    HostMaddrs,
+    IdentityFile,
+    InitialPeers,
+    LogFormat,
+    Network,
+)
+from cosine_p2p.transport.config import DEFAULT_NETWORK
+
+
+def bootstrap(
+    initial_peers: InitialPeers = None,
+    network: Network = DEFAULT_NETWORK,
+    identity: IdentityFile = None,
+    host_maddr: HostMaddrs = None,
+    announce_maddr: AnnounceMaddrs = None,
+    log_format: LogFormat = "pretty",
+    as_json: AsJson = False,
+) -> None:
+    """Keep the DHT and relay for others until interrupted."""
+    from cosine_node.node import NetworkOptions, run_bootstrap
+
+    emit = emitter("json" if as_json else log_format)
+    place = NetworkOptions(
+        network=network,
+        identity_file=identity,
+        initial_peers=several(initial_peers),
+        host_maddrs=hosts(host_maddr),
+        announce_maddrs=several(announce_maddr),
+    )
+    run_until_stopped(lambda stop: run_bootstrap(place, emit, stop))

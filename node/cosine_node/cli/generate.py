@@ -1,0 +1,104 @@
+"""`cosine-node generate`: text from the swarm."""
+
+import asyncio
+import json
+import sys
+from contextlib import aclosing
+from typing import Annotated, Any
+
+import typer
+
+from cosine_node.cli.events import json_safe, several
+from cosine_node.cli.options import AsJson, InitialPeers, Network, Target
+from cosine_p2p.generation import Generation
+from cosine_p2p.transport.config import DEFAULT_NETWORK
+from cosine_protocol.errors import UsageError
+
+
+def generate(
+    prompt: Annotated[str, typer.Argument(help="The prompt, or - to read it from stdin.")],
+    chat: Annotated[bool, typer.Option("--chat", help="Apply the target's chat template.")] = False,
+    initial_peers: InitialPeers = None,
+    network: Network = DEFAULT_NETWORK,
+    target: Target = "zoo:target",
+    max_new_tokens: Annotated[int, typer.Option(envvar="COSINE_MAX_NEW_TOKENS")] = 128,
+    temperature: Annotated[float, typer.Option(envvar="COSINE_TEMPERATURE", help="0 is greedy.")] = 0.0,
+    top_p: Annotated[float, typer.Option(envvar="COSINE_TOP_P")] = 1.0,
+    top_k: Annotated[int, typer.Option(envvar="COSINE_TOP_K", help="0 is off.")] = 0,
+    min_p: Annotated[float, typer.Option(envvar="COSINE_MIN_P")] = 0.0,
+    repetition_penalty: Annotated[float, typer.Option(envvar="COSINE_REPETITION_PENALTY")] = 1.0,
+    seed: Annotated[int | None, typer.Option(help="Same seed, same text; drawn and printed if absent.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="Stop before this text; may be repeated.")] = None,
+    strategy: Annotated[
+        str, typer.Option(envvar="COSINE_STRATEGY", help="plain, speculative or cosine")
+    ] = "cosine",
+    dtype: Annotated[str | None, typer.Option(envvar="COSINE_DTYPE", help="Only verifiers that run in it.")] = None,
+    timeout: Annotated[float, typer.Option(envvar="COSINE_TIMEOUT", help="Seconds.")] = 600.0,
+    max_drafters: Annotated[
+        int | None, typer.Option(envvar="COSINE_MAX_DRAFTERS", help="0 sends the prompt to no drafter.")
+    ] = None,
+    trust: Annotated[list[str] | None, typer.Option(help="Only these peers; may be repeated.")] = None,
+    verifier: Annotated[str | None, typer.Option(help="Only this verifier.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Generate text with a swarm; it is exactly what the target alone would write."""
+    text = sys.stdin.read() if prompt == "-" else prompt
+    if not text:
+        raise UsageError("The prompt is empty; give at least one character.")
+    client = {
+        "target": target,
+        "strategy": strategy,
+        "dtype": None if dtype == "auto" else dtype,
+        "max_drafters": max_drafters,
+        "trust": several(trust),
+        "verifier": verifier,
+        "timeout_s": timeout,
+    }
+    options = {
+        "max_new_tokens": max_new_tokens,
+        "temperature": temperature,
+        "top_p": top_p,
+        "top_k": top_k,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "seed": seed,
+        "stop": several(stop),
+    }
+    ask: Any = [{"role": "user", "content": text}] if chat else text
+    done = asyncio.run(_generate(several(initial_peers), network, client, ask, options, is_quiet=as_json))
+    if as_json:
+        sys.stdout.write(json.dumps(json_safe(done)) + "\n")
+    else:
+        sys.stderr.write(_summary(done) + "\n")
+
+
+async def _generate(
+    initial_peers: tuple[str, ...],
+    network: str,
+    client_options: dict[str, Any],
+    prompt: Any,
+    options: dict[str, Any],
+    *,
+    is_quiet: bool,
+) -> Generation:
+    from cosine_p2p import AsyncClient
+
+    async with AsyncClient(initial_peers, network=network, **client_options) as client:
+        run = await client.start(prompt, **options)
+        async with aclosing(run.chunks()) as chunks:
+            async for chunk in chunks:
+                if not is_quiet:
+                    sys.stdout.write(chunk.text)
+                    sys.stdout.flush()
+        if not is_quiet:
+            sys.stdout.write("\n")
+        return run.result()
+
+
+def _summary(done: Generation) -> str:
+    rate = done.tokens / done.seconds if done.seconds else 0.0
+    helpers = ", ".join(f"{d.domain} {d.accepted}" for d in done.drafters if d.accepted) or "nobody"
+    return (
+        f"{done.tokens} tokens in {done.seconds:.2f} s ({rate:.1f} tokens/s), {done.rounds} passes, "
+        f"accepted drafts from {helpers}; finished by {done.finish_reason}, seed {done.seed}"
+    )

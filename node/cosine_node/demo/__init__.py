@@ -1,0 +1,1 @@
+"""A whole swarm in processes on this machine: plain decoding and `cosine` side by side."""

@@ -1,0 +1,79 @@
+"""Nodes as child processes that speak JSON events."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from cosine_protocol.errors import CosineError
+
+READY_TIMEOUT_S: Final = 150.0
+STOP_TIMEOUT_S: Final = 15.0
+MAX_LINE_BYTES: Final = 1 << 20
+
+
+class NodeDied(CosineError):
+    """A node ended before it was ready; the text holds what it said last."""
+
+
+@dataclass(slots=True)
+class NodeProcess:
+    """One `cosine-node` child. `ready` is its first event, `stopped` its last."""
+
+    name: str
+    process: asyncio.subprocess.Process
+    log: Path
+    ready: dict[str, Any] = field(default_factory=dict)
+    stopped: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    async def start(cls, name: str, arguments: Sequence[str], folder: Path) -> "NodeProcess":
+        """Start `cosine-node` with these arguments on loopback; logs and identity lie in `folder`."""
+        log = folder / f"{name}.log"
+        command = (
+            *(sys.executable, "-m", "cosine_node", *arguments),
+            *("--host-maddr", "/ip4/127.0.0.1/tcp/0", "--identity", str(folder / f"{name}.key")),
+            *("--log-format", "json"),
+        )
+        with log.open("wb") as errors:
+            process = await asyncio.create_subprocess_exec(
+                *command, stdout=asyncio.subprocess.PIPE, stderr=errors, limit=MAX_LINE_BYTES
+            )
+        return cls(name, process, log)
+
+    async def wait_ready(self) -> None:
+        """Wait for the ready event. Raises `NodeDied`."""
+        assert self.process.stdout is not None
+        try:
+            async with asyncio.timeout(READY_TIMEOUT_S):
+                line = await self.process.stdout.readline()
+        except TimeoutError:
+            raise NodeDied(f"{self.name} was not ready after {READY_TIMEOUT_S:g} s; see {self.log}.") from None
+        if not line:
+            last = self.log.read_text("utf-8", "replace").strip().splitlines()[-1:]
+            raise NodeDied(f"{self.name} ended before it was ready: {' '.join(last) or 'it said nothing'}")
+        self.ready = json.loads(line)
+
+    @property
+    def maddrs(self) -> list[str]:
+        """The node's full addresses."""
+        return list(self.ready["maddrs"])
+
+    async def stop(self) -> None:
+        """SIGTERM, the last event, and SIGKILL for a node that does not end."""
+        if self.process.returncode is None:
+            self.process.terminate()
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                out, _ = await self.process.communicate()
+        except TimeoutError:
+            self.process.kill()
+            await self.process.wait()
+            return
+        for line in out.splitlines():
+            event = json.loads(line)
+            if event.get("event") == "stopped":
+                self.stopped = event

@@ -1,0 +1,1 @@
+"""The drafter: follows commits, drafts ahead, signs what it sends."""

@@ -1,0 +1,274 @@
+"""The drafter's shell: streams in, passes over many requests, signed fragments out."""
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import Final
+
+from cosine_node.drafter.draft_tree import Branch, DraftTree, Grown
+from cosine_node.engine.base import Engine, OutOfPages, Row, RowResult
+from cosine_node.engine.curve import CostCurve
+from cosine_node.runner import Runner, count_tokens
+from cosine_p2p.channel import Channel, Progress, serve_channel
+from cosine_p2p.speculation.calibration import Calibration
+from cosine_p2p.transport.base import Stream, Transport
+from cosine_protocol import messages as m
+from cosine_protocol.codec import encode_body
+from cosine_protocol.digests import request_digest
+from cosine_protocol.errors import ErrorCode, PeerError, UsageError
+from cosine_protocol.identity import Identity
+from cosine_protocol.nodes import NodeBlock
+from cosine_protocol.protocols import DRAFT
+from cosine_protocol.request import Request
+
+LOG = logging.getLogger(__name__)
+IDLE_S: Final = 2.0
+RETRY_AFTER_S: Final = 2.0
+BUDGET_TOKENS: Final = 32
+MAX_FRAGMENT_BACKLOG_BYTES: Final = 32 << 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterConfig:
+    """Whom a drafter helps and how many at once."""
+
+    tokenizer_digest: bytes
+    max_requests: int = 16
+
+
+@dataclass(slots=True)
+class Followed:
+    """A request the drafter follows."""
+
+    channel: Channel
+    number: int
+    request: Request
+    d_0: bytes
+    tree: DraftTree
+    sequence: int
+    heard_at_s: float
+    fragments: int = 0
+    has_started: bool = False
+    sent_nodes: int = field(default=0)
+
+
+class DrafterService:
+    """Serves `/cosine/draft`. `run` is the drafting loop; cancel it to stop."""
+
+    def __init__(
+        self, *, engine: Engine, runner: Runner, curve: CostCurve, identity: Identity, config: DrafterConfig
+    ) -> None:
+        self._engine = engine
+        self._runner = runner
+        self._curve = curve
+        self._identity = identity
+        self._config = config
+        self._followed: dict[tuple[Channel, int], Followed] = {}
+        self._released: list[Followed] = []
+        self._work = asyncio.Event()
+        self._is_draining = False
+        self._calibration = Calibration()
+        self.progress = Progress()
+
+    @property
+    def requests(self) -> int:
+        """Requests followed now."""
+        return len(self._followed)
+
+    async def start(self, transport: Transport) -> None:
+        """Begin to accept streams."""
+        await transport.serve(DRAFT, self.handle)
+
+    async def handle(self, stream: Stream) -> None:
+        """Serve one client's stream until it ends."""
+        channels: list[Channel] = []
+
+        def receive(channel: Channel, message: m.Message) -> None:
+            if not channels:
+                channels.append(channel)
+            self._receive(channel, message)
+
+        reason = await serve_channel(stream, DRAFT, receive, progress=self.progress)
+        LOG.debug("client %s: %s", stream.peer_id, reason)
+        for key in [key for key in self._followed if key[0] in channels]:
+            self._released.append(self._followed.pop(key))
+        self._work.set()
+
+    async def run(self) -> None:
+        """The drafting loop."""
+        while True:
+            self._free_released()
+            rows = self._plan()
+            if rows:
+                await self._step(rows)
+            else:
+                self._work.clear()
+                await self._work.wait()
+
+    async def drain(self) -> None:
+        """Take no new request and let the present ones go: they lose only hints."""
+        self._is_draining = True
+        for followed in list(self._followed.values()):
+            error = m.Error(followed.number, ErrorCode.SHUTTING_DOWN, "the drafter is shutting down", None)
+            followed.channel.post(error)
+            self._release(followed)
+
+    def _receive(self, channel: Channel, message: m.Message) -> None:
+        if isinstance(message, m.Start):
+            self._start(channel, message)
+        elif isinstance(message, m.Assign | m.Advance | m.Release):
+            if followed := self._followed.get((channel, message.number)):
+                self._follow(followed, message)
+        else:
+            channel.post(m.Error(0, ErrorCode.MALFORMED, f"unexpected {type(message).__name__}", None))
+        self._work.set()
+
+    def _start(self, channel: Channel, message: m.Start) -> None:
+        if self._is_draining or len(self._followed) >= self._config.max_requests:
+            channel.post(m.Busy(message.number, RETRY_AFTER_S))
+            return
+        try:
+            request = self._check(message, channel.peer_id)
+            if (channel, message.number) in self._followed:
+                raise PeerError(ErrorCode.MALFORMED, "this request number is in use")
+        except PeerError as refusal:
+            channel.post(m.Error(message.number, refusal.code, refusal.message, refusal.retry_after_s))
+            return
+        d_0 = request_digest(request)
+        sequence = self._engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt))
+        self._followed[(channel, message.number)] = Followed(
+            channel,
+            message.number,
+            request,
+            d_0,
+            DraftTree(d_0, request.prompt, message.committed, self._calibration),
+            sequence,
+            asyncio.get_running_loop().time(),
+        )
+
+    def _check(self, message: m.Start, client: str) -> Request:
+        try:
+            request = message.request.request()
+        except UsageError as error:
+            raise PeerError(ErrorCode.MALFORMED, str(error)) from None
+        tokens = (*request.prompt, *message.committed)
+        if request.client != client or not request.prompt:
+            raise PeerError(ErrorCode.MALFORMED, "the request does not fit its stream")
+        if request.tokenizer_digest != self._config.tokenizer_digest:
+            raise PeerError(ErrorCode.WRONG_TOKENIZER, "the drafter has another tokenizer")
+        if max(tokens) >= self._engine.vocab_tokens:
+            raise PeerError(ErrorCode.WRONG_TOKENIZER, "a token id lies outside the drafter's vocabulary")
+        if len(tokens) >= self._engine.context_tokens:
+            raise PeerError(ErrorCode.PROMPT_TOO_LONG, "the prompt is longer than the drafter's context")
+        return request
+
+    def _follow(self, followed: Followed, message: m.Assign | m.Advance | m.Release) -> None:
+        followed.heard_at_s = asyncio.get_running_loop().time()
+        match message:
+            case m.Assign():
+                branch = Branch(message.base, message.guess, message.depth, message.width, message.window)
+                self._send(followed, followed.tree.assign(branch))
+            case m.Advance():
+                if max(message.tokens, default=0) < self._engine.vocab_tokens:
+                    self._send(followed, followed.tree.advance(message.position, message.tokens))
+            case m.Release():
+                self._finish(followed)
+
+    def _plan(self) -> list[tuple[Followed, Row]]:
+        """Rows of the next pass. Requests take turns: whoever was served last comes last."""
+        now_s = asyncio.get_running_loop().time()
+        rows: list[tuple[Followed, Row]] = []
+        for key, followed in list(self._followed.items()):
+            row = self._row_of(followed, now_s)
+            if row is None:
+                continue
+            if rows and count_tokens([r for _, r in rows]) + len(row.tokens) > BUDGET_TOKENS:
+                break
+            rows.append((followed, row))
+            self._followed[key] = self._followed.pop(key)
+        return rows
+
+    def _row_of(self, followed: Followed, now_s: float) -> Row | None:
+        """What to feed for a request, or None: silent clients and full contexts get nothing."""
+        self._sync(followed)
+        if now_s - followed.heard_at_s > IDLE_S:
+            return None
+        row = followed.tree.plan(followed.sequence)
+        if row is None or followed.tree.tokens_fed_after(row) > self._engine.context_tokens:
+            return None
+        try:
+            self._engine.reserve(followed.sequence, len(row.tokens))
+        except OutOfPages:
+            followed.channel.post(m.Busy(followed.number, RETRY_AFTER_S))
+            self._release(followed)
+            return None
+        return row
+
+    def _sync(self, followed: Followed) -> None:
+        """Let the engine forget what the tree dropped and keep what became certain."""
+        self._engine.prune(followed.sequence, followed.tree.take_dropped())
+        self._engine.keep(followed.sequence, followed.tree.take_kept())
+
+    async def _step(self, rows: list[tuple[Followed, Row]]) -> None:
+        try:
+            done = await self._runner.forward([row for _, row in rows])
+        except Exception:
+            LOG.exception("a pass over %d requests failed", len(rows))
+            for followed, _ in rows:
+                self._refuse(followed, ErrorCode.INTERNAL, "a forward pass failed")
+            return
+        self.progress.steps += 1
+        for (followed, row), result in zip(rows, done.results, strict=True):
+            if result.error is not None:
+                self._refuse(followed, ErrorCode.BAD_LOGITS, str(result.error))
+            elif (followed.channel, followed.number) in self._followed:
+                self._absorb(followed, row, result)
+
+    def _absorb(self, followed: Followed, row: Row, result: RowResult) -> None:
+        grown = followed.tree.absorb(row, result.choices)
+        if not followed.has_started:
+            followed.has_started = True
+            token_us = round(1e6 * self._curve.seconds(1))
+            followed.channel.post(m.Started(followed.number, result.nll or 0.0, token_us))
+        self._send(followed, grown)
+
+    def _send(self, followed: Followed, grown: Grown | None) -> None:
+        if grown is not None and followed.channel.waiting_bytes <= MAX_FRAGMENT_BACKLOG_BYTES:
+            followed.channel.post(self._fragment(followed, grown))
+
+    def _fragment(self, followed: Followed, grown: Grown) -> m.Fragment:
+        followed.fragments += 1
+        followed.sent_nodes += len(grown.nodes)
+        draft = m.Draft(followed.number, followed.fragments, grown.base, grown.position, NodeBlock.of(grown.nodes))
+        body = encode_body(draft)
+        return m.Fragment(body, self._identity.sign(kind="fragment", digest=followed.d_0, body=body))
+
+    def _refuse(self, followed: Followed, code: ErrorCode, sentence: str) -> None:
+        followed.channel.post(m.Error(followed.number, code, sentence, None))
+        self._release(followed)
+
+    def _finish(self, followed: Followed) -> None:
+        """Answer a `Release` with a signed account of what was sent."""
+        tip = followed.tree.tip
+        account = m.Account(
+            followed.number,
+            m.FinishReason.CANCELLED,
+            followed.tree.position,
+            tip.digest,
+            (followed.sent_nodes,),
+        )
+        body = encode_body(account)
+        signature = self._identity.sign(kind="final", digest=followed.d_0, body=body)
+        followed.channel.post(m.Final(body, signature))
+        self._release(followed)
+
+    def _release(self, followed: Followed) -> None:
+        if self._followed.pop((followed.channel, followed.number), None) is not None:
+            self._released.append(followed)
+            self._work.set()
+
+    def _free_released(self) -> None:
+        """Give pages back between passes: the engine must not change under a running one."""
+        for followed in self._released:
+            self._engine.release(followed.sequence)
+        self._released.clear()

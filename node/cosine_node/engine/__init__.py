@@ -1,0 +1,1 @@
+"""Forward passes over packed token trees: interface, PyTorch engine, scripted twin."""

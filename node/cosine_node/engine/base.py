@@ -1,0 +1,116 @@
+"""What an engine is: one forward pass over several sequences, each a kept prefix and a tree of tokens."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from cosine_protocol.errors import CosineError
+from cosine_protocol.request import Sampling
+
+PREFIX: Final = -1
+"""The parent of a node that directly follows the kept prefix."""
+
+
+class OutOfPages(CosineError):
+    """The pool has no page left for a sequence; nothing was changed."""
+
+
+class BadLogits(CosineError):
+    """A pass gave NaN or infinite logits for a sequence: damaged weights or an overflow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Tokens of one sequence to be fed in a pass.
+
+    The caller names its nodes: `nodes[i]` is a non-negative name unused in the sequence's present tree, and
+    `parents[i]` is `PREFIX`, an earlier name of this row, or a node fed in an earlier pass and still alive.
+    Choices are returned for `tokens[scored_from:]`.
+    """
+
+    sequence: int
+    tokens: tuple[int, ...]
+    nodes: tuple[int, ...]
+    parents: tuple[int, ...]
+    scored_from: int = 0
+    candidates: int = 0
+    """How many (token, probability) pairs to return with each choice."""
+    wants_nll: bool = False
+    """Whether to return the mean negative log-likelihood of the row's tokens (a chain), given their prefix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the model says after one node.
+
+    `token` is the keyed choice (DESIGN idea I), `margin` the distance between the two best scores it was chosen
+    by. `candidates` are tokens in falling order of that score with the node's own estimate, 0..1, that
+    a target sharing the noise chooses them.
+    """
+
+    token: int
+    margin: float
+    candidates: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RowResult:
+    """One row's outcome. `error` is set, and `choices` empty, if this row alone failed (`BadLogits`)."""
+
+    choices: tuple[Choice, ...]
+    nll: float | None = None
+    error: CosineError | None = None
+
+
+class Engine(Protocol):
+    """A model with its KV pool. Not thread-safe: one caller at a time.
+
+    A sequence is a kept prefix plus a tree of nodes fed since. Output position 0 is the token after
+    `prompt_tokens` tokens; the keyed noise of a choice after a node at absolute index j (the first prompt token
+    has index 0) is that of output position `j + 1 - prompt_tokens`. The repetition penalty of a choice sees the
+    kept prefix and the node's own path.
+    """
+
+    @property
+    def vocab_tokens(self) -> int: ...
+
+    @property
+    def context_tokens(self) -> int: ...
+
+    @property
+    def numerics(self) -> str:
+        """What makes two engines agree on near-ties: dtype and quantisation, for example `float32`."""
+        ...
+
+    @property
+    def free_tokens(self) -> int:
+        """Tokens the pool can still take."""
+        ...
+
+    def open(self, *, sampling: Sampling, prompt_tokens: int) -> int:
+        """A new empty sequence; its number. Takes no page yet."""
+        ...
+
+    def reserve(self, sequence: int, tokens: int) -> None:
+        """Make room for `tokens` more tokens in a sequence. Raises `OutOfPages`."""
+        ...
+
+    def forward(self, rows: Sequence[Row]) -> list[RowResult]:
+        """Feed all rows in one pass. At most one row per sequence. Reserves by itself; raises `OutOfPages`."""
+        ...
+
+    def keep(self, sequence: int, path: Sequence[int]) -> None:
+        """Append the nodes of `path` (a chain starting at `PREFIX`) to the prefix; drop what does not follow it.
+
+        Nodes that descend from the end of the path stay alive under their names; its children now have the
+        parent `PREFIX`. An empty path changes nothing.
+        """
+        ...
+
+    def prune(self, sequence: int, nodes: Sequence[int]) -> None:
+        """Drop these nodes and all that descend from them. Unknown names are ignored."""
+        ...
+
+    def release(self, sequence: int) -> None:
+        """Forget a sequence and give its pages back."""
+        ...

@@ -1,0 +1,42 @@
+"""The tensors of the KV pool, one pair a layer."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class LayerPages(NamedTuple):
+    """Keys [heads, slots, key width] and values [heads, slots, value width] of one layer."""
+
+    keys: Tensor
+    values: Tensor
+
+
+class KvStore:
+    """Keys and values of every slot. A layer's shape is known when its attention first runs.
+
+    The engine runs one token through the model when it is built, so all memory is taken then and never grows.
+    """
+
+    def __init__(self, *, slots: int) -> None:
+        self.slots = slots
+        self._layers: dict[int, LayerPages] = {}
+
+    @property
+    def layers(self) -> int:
+        return len(self._layers)
+
+    @property
+    def bytes(self) -> int:
+        return sum(tensor.nbytes for layer in self._layers.values() for tensor in layer)
+
+    def layer(self, index: int, key: Tensor, value: Tensor) -> LayerPages:
+        """One layer's pages; `key` and `value` [1, heads, tokens, width] give their shape the first time."""
+        pages = self._layers.get(index)
+        if pages is None:
+            pages = self._layers[index] = LayerPages(self._zeros(key), self._zeros(value))
+        return pages
+
+    def _zeros(self, like: Tensor) -> Tensor:
+        return torch.zeros((like.shape[1], self.slots, like.shape[3]), dtype=like.dtype, device=like.device)

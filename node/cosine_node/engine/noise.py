@@ -1,0 +1,91 @@
+"""Keyed Gumbel noise of a whole vocabulary at once; `cosine_protocol.noise` is the reference it must equal.
+
+The 64-bit words live in int64 tensors: products wrap around, and logical shifts are arithmetic shifts with
+the copied sign bits masked off.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from cosine_protocol.noise import GAMMA, MIX_A, MIX_B, position_key
+
+Place = tuple[int, int]
+"""A seed and an output position."""
+
+REUSED_POSITIONS: Final = 128
+"""Noise vectors kept, because the siblings of a tree and the next pass ask for the same position again."""
+DRAWN_ROWS: Final = 16
+"""Rows drawn at a time on a GPU, to bound the float64 intermediates."""
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >> 63 else word
+
+
+def _shift_right(words: Tensor, bits: int) -> Tensor:
+    return (words >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix64(words: Tensor) -> Tensor:
+    words = (words ^ _shift_right(words, 30)) * _signed(MIX_A)
+    words = (words ^ _shift_right(words, 27)) * _signed(MIX_B)
+    return words ^ _shift_right(words, 31)
+
+
+@lru_cache(maxsize=8)
+def _token_steps(vocab_tokens: int, device: torch.device) -> Tensor:
+    return torch.arange(1, vocab_tokens + 1, dtype=torch.int64, device=device) * _signed(GAMMA)
+
+
+def noise_bits(*, seed: int, position: int, vocab_tokens: int, device: torch.device) -> Tensor:
+    """The hash words of every token at one output position: int64 [vocab], the reference's bits as signed.
+
+    `seed` is any whole number from 0 to 2**64 - 1; `position` may be negative (inside the prompt).
+    """
+    key = _signed(position_key(seed=seed, position=position))
+    return _mix64(_token_steps(vocab_tokens, device) + key)
+
+
+def _drawn(keys: Sequence[int], *, vocab_tokens: int, device: torch.device) -> Tensor:
+    """Noise of whole vocabularies, float32 [keys, vocab]."""
+    # MPS has no float64, so its noise is made on the CPU.
+    where = torch.device("cpu") if device.type == "mps" else device
+    column = torch.tensor(keys, dtype=torch.int64, device=where)[:, None]
+    bits = _mix64(_token_steps(vocab_tokens, where) + column)
+    uniform = (_shift_right(bits, 11).to(torch.float64) + 0.5) * 2.0**-53
+    return uniform.log_().neg_().log_().neg_().to(torch.float32).to(device)
+
+
+@lru_cache(maxsize=REUSED_POSITIONS)
+def gumbel_noise(*, seed: int, position: int, vocab_tokens: int, device: torch.device) -> Tensor:
+    """Standard Gumbel noise of every token at one output position: float32 [vocab], shared, read-only.
+
+    The logarithms are the device's own in float64, good to an ulp of theirs, before the one rounding to
+    float32.
+    """
+    key = _signed(position_key(seed=seed, position=position))
+    return _drawn([key], vocab_tokens=vocab_tokens, device=device)[0]
+
+
+def gumbel_rows(places: Sequence[Place], *, vocab_tokens: int, device: torch.device) -> Tensor:
+    """The noise at several (seed, position), float32 [places, vocab]."""
+    if device.type != "cuda":
+        return torch.stack(
+            [gumbel_noise(seed=s, position=p, vocab_tokens=vocab_tokens, device=device) for s, p in places]
+        )
+    return drawn_together(places, vocab_tokens=vocab_tokens, device=device)
+
+
+def drawn_together(places: Sequence[Place], *, vocab_tokens: int, device: torch.device) -> Tensor:
+    """What `gumbel_rows` gives, drawn anew a few rows at a time: few launches rather than a cache."""
+    rank = {place: i for i, place in enumerate(dict.fromkeys(places))}
+    keys = [_signed(position_key(seed=seed, position=position)) for seed, position in rank]
+    blocks = [
+        _drawn(keys[start : start + DRAWN_ROWS], vocab_tokens=vocab_tokens, device=device)
+        for start in range(0, len(keys), DRAWN_ROWS)
+    ]
+    return torch.cat(blocks)[[rank[place] for place in places]]

@@ -1,0 +1,59 @@
+"""A transformers model that runs packed passes: plan in, logits out."""
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cosine_node.engine.attention import ATTENTION_NAME, register_packed_attention
+from cosine_node.engine.base import PREFIX, Row
+from cosine_node.engine.kv_store import KvStore
+from cosine_node.engine.pass_plan import PassPlan
+from cosine_node.engine.support import UnsupportedModel
+from cosine_node.engine.tree import SequenceTree
+from cosine_protocol.request import Sampling
+
+Feeds = list[tuple[SequenceTree, Row]]
+
+
+class PackedModel:
+    """Wraps a causal LM for packed passes over a pool of `slots` token slots.
+
+    Switches the model to `cosine_packed` attention and eval mode, and runs one token through it, which
+    allocates the pool and shows the width of the vocabulary. Raises `UnsupportedModel`.
+    """
+
+    def __init__(self, model: Any, *, slots: int) -> None:
+        register_packed_attention()
+        model.set_attn_implementation(ATTENTION_NAME)
+        if model.config._attn_implementation != ATTENTION_NAME:
+            raise UnsupportedModel(model.config.model_type, "its attention cannot be replaced")
+        self.model = model.eval()
+        self.device: torch.device = model.device
+        self.store = KvStore(slots=slots)
+        self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self.vocab_tokens = self._warm_up()
+
+    def _warm_up(self) -> int:
+        tree = SequenceTree(sampling=Sampling(), prompt_tokens=0)
+        row = Row(sequence=0, tokens=(0,), nodes=(0,), parents=(PREFIX,))
+        tree.add(row, slots=[0], indices=[0])
+        return self.logits([(tree, row)], wanted=[0]).shape[1]
+
+    def logits(self, feeds: Feeds, *, wanted: list[int]) -> Tensor:
+        """Feed rows already in their trees; logits [wanted, vocab] of these positions of the pass."""
+        with torch.inference_mode():
+            plan = PassPlan(feeds, store=self.store, device=self.device)
+            keep = None
+            if len(wanted) < plan.input_ids.shape[1]:
+                keep = torch.tensor(wanted, dtype=torch.int64, device=self.device)
+            extra = {"logits_to_keep": keep} if keep is not None and self._keeps_logits else {}
+            output: Tensor = self.model(
+                input_ids=plan.input_ids,
+                position_ids=plan.position_ids,
+                use_cache=False,
+                plan=plan,
+                **extra,
+            ).logits[0]
+            return output if keep is None or self._keeps_logits else output[keep]

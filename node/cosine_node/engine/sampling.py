@@ -1,0 +1,198 @@
+"""The keyed sampler: from logits to choices, in the processor order of DESIGN idea I.
+
+Repetition penalty, temperature, top-k, top-p, min-p, renormalise, add noise, argmax; at temperature 0 the
+penalty alone, then argmax. Everything is computed in float32.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cosine_node.engine.base import Choice
+from cosine_node.engine.noise import gumbel_rows
+from cosine_protocol.request import Sampling
+
+COLDEST: Final = 1e-30
+"""Smaller temperatures would underflow in float32; at this one all but exact ties is greedy already."""
+
+COLUMN_TOKENS: Final = 64
+WORTH_SPLITTING: Final = 1 << 14
+"""Scores from which on selecting the best by columns is faster than `topk` (measured on a CPU)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What one row of logits is to be turned into: `candidates` tokens for output position `position`.
+
+    `prefix` and `path` are the token ids the repetition penalty sees; rows of one sequence share `prefix`.
+    """
+
+    sampling: Sampling
+    position: int
+    candidates: int = 0
+    prefix: Sequence[int] = ()
+    path: Sequence[int] = ()
+
+
+class Recipe(NamedTuple):
+    """The sampling parameters that rows must share to be computed as one block."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+
+
+def choose(logits: Tensor, queries: Sequence[Query]) -> list[Choice | None]:
+    """One choice for each row of `logits` [rows, vocab]; None where the row holds NaN or infinity.
+
+    Infinity here is +inf, or a row of nothing but -inf: a model may rule out single tokens by -inf.
+    """
+    choices: list[Choice | None] = [None] * len(queries)
+    for recipe, rows in _by_recipe(queries).items():
+        block = logits if len(rows) == len(queries) else logits[rows]
+        asked = [queries[row] for row in rows]
+        for row, choice in zip(rows, _choose_alike(block.float(), asked, recipe), strict=True):
+            choices[row] = choice
+    return choices
+
+
+def _by_recipe(queries: Sequence[Query]) -> dict[Recipe, list[int]]:
+    groups: dict[Recipe, list[int]] = {}
+    for row, query in enumerate(queries):
+        groups.setdefault(_recipe(query.sampling), []).append(row)
+    return groups
+
+
+def _recipe(sampling: Sampling) -> Recipe:
+    if sampling.is_greedy:
+        return Recipe(0.0, 0, 1.0, 0.0, sampling.repetition_penalty)
+    return Recipe(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.repetition_penalty)
+
+
+def _choose_alike(logits: Tensor, queries: Sequence[Query], recipe: Recipe) -> list[Choice | None]:
+    scores = logits
+    if recipe.repetition_penalty != 1:
+        scores = penalise(scores, seen=_seen(scores, queries), penalty=recipe.repetition_penalty)
+    if recipe.temperature > 0:
+        scores = log_probabilities(scores, recipe) + _noise(scores, queries)
+    return _ranked(scores, queries)
+
+
+def _noise(scores: Tensor, queries: Sequence[Query]) -> Tensor:
+    places = [(query.sampling.seed, query.position) for query in queries]
+    return gumbel_rows(places, vocab_tokens=scores.shape[1], device=scores.device)
+
+
+def _seen(scores: Tensor, queries: Sequence[Query]) -> Tensor:
+    seen = torch.zeros(scores.shape, dtype=torch.bool)
+    first_with: dict[int, int] = {}
+    for row, query in enumerate(queries):
+        first = first_with.setdefault(id(query.prefix), row)
+        if first == row:
+            seen[row, torch.tensor(query.prefix, dtype=torch.int64)] = True
+        else:
+            seen[row] = seen[first]
+    # Paths come last, for they would leak into the rows that copy a prefix.
+    for row, query in enumerate(queries):
+        seen[row, torch.tensor(query.path, dtype=torch.int64)] = True
+    return seen.to(scores.device)
+
+
+def penalise(scores: Tensor, *, seen: Tensor, penalty: float) -> Tensor:
+    """Scores [rows, vocab] with `seen` tokens less likely: positive ones divided, negative multiplied."""
+    return torch.where(seen, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
+
+
+def log_probabilities(scores: Tensor, recipe: Recipe) -> Tensor:
+    """Log of the distribution that is sampled from, [rows, vocab]; -inf where a filter rules a token out."""
+    # Shifted by the maximum, so that a tiny temperature gives -inf to the rest and never inf - inf.
+    scores = (scores - scores.amax(-1, keepdim=True)) / max(recipe.temperature, COLDEST)
+    if recipe.top_k:
+        scores = keep_top_k(scores, recipe.top_k)
+    if recipe.top_p < 1:
+        scores = keep_top_p(scores, recipe.top_p)
+    if recipe.min_p > 0:
+        scores = keep_min_p(scores, recipe.min_p)
+    return scores.log_softmax(-1)
+
+
+def keep_top_k(scores: Tensor, top_k: int) -> Tensor:
+    """Rule out what scores below the `top_k`-th best token; ties with it stay."""
+    lowest_kept = scores.topk(min(top_k, scores.shape[-1])).values[..., -1:]
+    return scores.masked_fill(scores < lowest_kept, -math.inf)
+
+
+def keep_top_p(scores: Tensor, top_p: float) -> Tensor:
+    """Rule out the least likely tokens whose joint probability is at most 1 - `top_p`; the best one stays."""
+    rising, ids = scores.sort(dim=-1, stable=True)
+    is_tail = rising.softmax(-1).cumsum(-1) <= 1 - top_p
+    is_tail[..., -1] = False
+    return scores.masked_fill(torch.empty_like(is_tail).scatter_(-1, ids, is_tail), -math.inf)
+
+
+def keep_min_p(scores: Tensor, min_p: float) -> Tensor:
+    """Rule out tokens less likely than `min_p` times the likeliest."""
+    probabilities = scores.softmax(-1)
+    is_unlikely = probabilities < min_p * probabilities.amax(-1, keepdim=True)
+    return scores.masked_fill(is_unlikely, -math.inf)
+
+
+def _ranked(scores: Tensor, queries: Sequence[Query]) -> list[Choice | None]:
+    most = max(query.candidates for query in queries)
+    values, ids = best_tokens(scores, min(max(2, most), scores.shape[1]))
+    totals = torch.logsumexp(scores, -1, keepdim=True) if most else values[:, :1]
+    host = _to_host(torch.cat([values, totals], 1), ids)
+    return [_choice(scores[row], *host[row], count=query.candidates) for row, query in enumerate(queries)]
+
+
+def best_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` best scores of each row and their ids, both [rows, count]; like `topk`, ties in any order.
+
+    Of a large vocabulary split into columns, the best tokens lie in the columns with the best maxima, and
+    maxima are an order of magnitude cheaper than selection.
+    """
+    columns = -(-scores.shape[1] // COLUMN_TOKENS)
+    if scores.numel() < WORTH_SPLITTING or columns < count:
+        values, ids = scores.topk(count)
+        return values, ids
+    padding = columns * COLUMN_TOKENS - scores.shape[1]
+    padded = F.pad(scores, (0, padding), value=-math.inf) if padding else scores
+    table = padded.view(len(scores), COLUMN_TOKENS, columns)
+    best_columns = table.amax(1).topk(count).indices
+    entries = table.gather(2, best_columns[:, None].expand(-1, COLUMN_TOKENS, -1)).flatten(1)
+    values, places = entries.topk(count)
+    return values, places // count * columns + best_columns.gather(1, places % count)
+
+
+def _to_host(floats: Tensor, ids: Tensor) -> list[tuple[list[float], list[int]]]:
+    if ids.device.type == "cpu":
+        return list(zip(floats.tolist(), ids.tolist(), strict=True))
+    # Both travel as one block of 32-bit words: one synchronisation with the device, not two.
+    words = torch.cat([floats.view(torch.int32), ids.to(torch.int32)], 1).cpu()
+    width = floats.shape[1]
+    float_rows = words[:, :width].contiguous().view(torch.float32).tolist()
+    return list(zip(float_rows, words[:, width:].tolist(), strict=True))
+
+
+def _choice(scores: Tensor, floats: list[float], ids: list[int], *, count: int) -> Choice | None:
+    *values, total = floats
+    if not math.isfinite(values[0]):
+        return None
+    margin = values[0] - values[1] if len(values) > 1 else math.inf
+    ranked = list(zip(values, ids, strict=True))
+    if margin == 0:
+        # topk orders ties as it likes; the rule is the lowest id.
+        best = (values[0], int(scores.argmax()))
+        others = sorted((pair for pair in ranked if pair != best), key=lambda pair: (-pair[0], pair[1]))
+        ranked = [best, *others][: len(ranked)]
+    candidates = tuple(
+        (token, min(1.0, math.exp(value - total))) for value, token in ranked[:count] if value > -math.inf
+    )
+    return Choice(ranked[0][1], margin, candidates)

@@ -1,0 +1,238 @@
+"""A deterministic engine without weights or torch, for tests and simulation.
+
+Its "logits" are a hash of the last few tokens of a path, its choices follow the same rule as the real ones
+(DESIGN idea I), and a twin with a `fidelity` below 1 is a drafter that is right about that often.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from heapq import nlargest
+from typing import Final
+
+from cosine_node.engine.base import Choice, Row, RowResult
+from cosine_node.engine.kv_pool import PagePool
+from cosine_node.engine.sequences import Sequences
+from cosine_node.engine.tree import SequenceTree
+from cosine_protocol.errors import UsageError
+from cosine_protocol.noise import gumbel, mix64, noise_bits
+from cosine_protocol.request import Sampling
+
+ORDER: Final = 3
+"""How many tokens of the path the logits depend on."""
+SPREAD: Final = 8.0
+"""Logits lie between 0 and this."""
+UNIT: Final = 2.0**-53
+
+Logits = tuple[float, ...]
+
+
+@lru_cache(maxsize=8192)
+def scripted_logits(*, model_seed: int, vocab_tokens: int, tail: tuple[int, ...]) -> Logits:
+    """The logits after a path that ends in `tail`: uniform in [0, SPREAD), one for each token."""
+    return tuple(_uniform(model_seed, tail, token) * SPREAD for token in range(vocab_tokens))
+
+
+def _uniform(seed: int, tail: tuple[int, ...], token: int) -> float:
+    state = seed
+    for previous in tail:
+        state = mix64(state ^ (previous + 1))
+    return (noise_bits(seed=state, position=len(tail), token=token) >> 11) * UNIT
+
+
+class ScriptedEngine:
+    """Implements `cosine_node.engine.base.Engine`, contract checks included.
+
+    Engines with equal `model_seed` and `vocab_tokens` are one target. With `fidelity` f an engine gives its
+    target's choice after a share of about f of all paths; after the others the target's token comes second in
+    half of the cases, third in a quarter, and so on. `drafter_seed` says which paths and where.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocab_tokens: int = 64,
+        context_tokens: int = 4096,
+        pool_tokens: int = 65_536,
+        model_seed: int = 0,
+        fidelity: float = 1.0,
+        drafter_seed: int = 0,
+    ) -> None:
+        if not 0 <= fidelity <= 1:
+            raise UsageError(f"fidelity must lie between 0 and 1, not {fidelity}.")
+        self._pool = PagePool(tokens=pool_tokens)
+        self._sequences = Sequences(self._pool)
+        self._vocab_tokens = vocab_tokens
+        self._context_tokens = context_tokens
+        self._model_seed = model_seed
+        self._fidelity = fidelity
+        self._drafter_seed = mix64(drafter_seed + 1)
+        self.passes = 0
+
+    @property
+    def vocab_tokens(self) -> int:
+        return self._vocab_tokens
+
+    @property
+    def context_tokens(self) -> int:
+        return self._context_tokens
+
+    @property
+    def numerics(self) -> str:
+        return "scripted"
+
+    @property
+    def free_tokens(self) -> int:
+        return self._pool.free_tokens
+
+    @property
+    def live_tokens(self) -> int:
+        """Tokens held by all sequences; 0 once everything is released."""
+        return self._sequences.live_tokens
+
+    @property
+    def open_sequences(self) -> int:
+        return len(self._sequences)
+
+    def open(self, *, sampling: Sampling, prompt_tokens: int) -> int:
+        return self._sequences.open(sampling=sampling, prompt_tokens=prompt_tokens)
+
+    def reserve(self, sequence: int, tokens: int) -> None:
+        self._sequences.reserve(sequence, tokens)
+
+    def keep(self, sequence: int, path: Sequence[int]) -> None:
+        self._sequences.keep(sequence, path)
+
+    def prune(self, sequence: int, nodes: Sequence[int]) -> None:
+        self._sequences.prune(sequence, nodes)
+
+    def release(self, sequence: int) -> None:
+        self._sequences.release(sequence)
+
+    def forward(self, rows: Sequence[Row]) -> list[RowResult]:
+        """One pass. Raises `LocalProtocolError` or `OutOfPages`; nothing is fed then."""
+        trees = self._sequences.feed(rows, vocab_tokens=self.vocab_tokens, context_tokens=self.context_tokens)
+        self.passes += bool(rows)
+        return [self._result(tree, row) for tree, row in zip(trees, rows, strict=True)]
+
+    def logits_after(self, tail: Sequence[int]) -> Logits:
+        """The target's logits after a path of tokens, of which the last `ORDER` matter."""
+        return scripted_logits(
+            model_seed=self._model_seed, vocab_tokens=self._vocab_tokens, tail=tuple(tail[-ORDER:])
+        )
+
+    def demotion(self, tail: Sequence[int]) -> int:
+        """How many ranks too low this engine puts its target's best token after a path; 0 if right."""
+        last = tuple(tail[-ORDER:])
+        if self._fidelity == 1 or _uniform(self._drafter_seed, last, 0) < self._fidelity:
+            return 0
+        return 1 + int(-math.log2(1 - _uniform(self._drafter_seed, last, 1)))
+
+    def _result(self, tree: SequenceTree, row: Row) -> RowResult:
+        choices = tuple(self._choice(tree, name, row.candidates) for name in row.nodes[row.scored_from :])
+        return RowResult(choices=choices, nll=self._nll(tree, row) if row.wants_nll else None)
+
+    def _choice(self, tree: SequenceTree, name: int, candidates: int) -> Choice:
+        is_penalised = tree.sampling.repetition_penalty != 1
+        tokens = _tokens(tree, name, limit=None if is_penalised else ORDER)
+        position = tree.nodes[name].index + 1 - tree.prompt_tokens
+        scores = keyed_scores(self.logits_after(tokens), tree.sampling, seen=tokens, position=position)
+        return best_choice(demoted(scores, self.demotion(tokens)), candidates=candidates)
+
+    def _nll(self, tree: SequenceTree, row: Row) -> float | None:
+        losses = [
+            -self._log_probabilities(_tokens(tree, name, limit=ORDER))[token]
+            for name, token in zip(row.nodes, row.tokens[1:], strict=False)
+        ]
+        return math.fsum(losses) / len(losses) if losses else None
+
+    def _log_probabilities(self, tokens: Sequence[int]) -> list[float]:
+        return _log_softmax(demoted(self.logits_after(tokens), self.demotion(tokens)))
+
+
+def _tokens(tree: SequenceTree, name: int, *, limit: int | None) -> list[int]:
+    """The last `limit` tokens of prefix and path up to a node, or all."""
+    tokens = []
+    for node in _upwards(tree, name):
+        tokens.append(node)
+        if len(tokens) == limit:
+            break
+    missing = len(tree.tokens) if limit is None else limit - len(tokens)
+    prefix = tree.tokens[len(tree.tokens) - min(missing, len(tree.tokens)) :]
+    return [*prefix, *reversed(tokens)]
+
+
+def _upwards(tree: SequenceTree, name: int) -> Iterator[int]:
+    while name in tree.nodes:
+        node = tree.nodes[name]
+        yield node.token
+        name = node.parent
+
+
+def keyed_scores(logits: Sequence[float], sampling: Sampling, *, seen: Sequence[int], position: int) -> list[float]:
+    """What the choice at an output position maximises, in pure Python; `seen` tokens are penalised."""
+    scores = list(logits)
+    if sampling.repetition_penalty != 1:
+        for token in set(seen):
+            penalty = sampling.repetition_penalty
+            scores[token] = scores[token] * penalty if scores[token] < 0 else scores[token] / penalty
+    if not sampling.is_greedy:
+        scores = [
+            score + gumbel(seed=sampling.seed, position=position, token=token) if score > -math.inf else score
+            for token, score in enumerate(_log_softmax(_filtered(scores, sampling)))
+        ]
+    return scores
+
+
+def demoted(scores: Sequence[float], ranks: int) -> list[float]:
+    """The same scores with the best token moved `ranks` down, as far as there are tokens to pass it."""
+    changed = list(scores)
+    top = [token for token in _best(scores, ranks + 1) if scores[token] > -math.inf]
+    for token, score in zip([*top[1:], top[0]], [scores[token] for token in top], strict=True):
+        changed[token] = score
+    return changed
+
+
+def _best(scores: Sequence[float], count: int) -> list[int]:
+    return nlargest(count, range(len(scores)), key=lambda token: (scores[token], -token))
+
+
+def best_choice(scores: Sequence[float], *, candidates: int = 0) -> Choice:
+    """The best-scored token, lowest id first among equals, with its margin and candidates."""
+    ranked = _best(scores, max(2, candidates))
+    logs = _log_softmax(scores) if candidates else scores
+    margin = scores[ranked[0]] - scores[ranked[1]] if len(ranked) > 1 else math.inf
+    shown = tuple((token, math.exp(logs[token])) for token in ranked[:candidates] if logs[token] > -math.inf)
+    return Choice(ranked[0], margin, shown)
+
+
+def _filtered(scores: Sequence[float], sampling: Sampling) -> list[float]:
+    top = max(scores)
+    tempered = [(score - top) / sampling.temperature for score in scores]
+    if sampling.top_k:
+        lowest = nlargest(sampling.top_k, tempered)[-1]
+        tempered = [score if score >= lowest else -math.inf for score in tempered]
+    if sampling.top_p < 1:
+        tempered = _keep_top_p(tempered, sampling.top_p)
+    if sampling.min_p > 0:
+        bar = math.log(sampling.min_p)
+        tempered = [score if score >= bar else -math.inf for score in tempered]
+    return tempered
+
+
+def _keep_top_p(scores: Sequence[float], top_p: float) -> list[float]:
+    kept = list(scores)
+    logs = _log_softmax(scores)
+    tail = 0.0
+    for token in sorted(range(len(scores)), key=lambda token: (scores[token], token))[:-1]:
+        tail += math.exp(logs[token])
+        if tail > 1 - top_p:
+            break
+        kept[token] = -math.inf
+    return kept
+
+
+def _log_softmax(scores: Sequence[float]) -> list[float]:
+    top = max(scores)
+    total = top + math.log(math.fsum(math.exp(score - top) for score in scores))
+    return [score - total for score in scores]

@@ -1,0 +1,77 @@
+"""Which models packed passes are exact for, as far as configurations tell."""
+
+from typing import Any, Final
+
+import torch
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+from cosine_protocol.errors import UsageError
+
+EXACT_LAYER_TYPES: Final = frozenset({"full_attention", "sliding_attention", "attention"})
+STRETCHED_ROPES: Final = frozenset({"dynamic", "longrope"})
+"""Rotary embeddings whose frequencies depend on the longest sequence in the batch."""
+
+UNBOUNDED_TOKENS: Final = 1 << 20
+"""The context of a model whose configuration names none."""
+
+
+class UnsupportedModel(UsageError):
+    """A model this engine would run wrongly, or cannot run at all."""
+
+    def __init__(self, model_type: str, reason: str) -> None:
+        super().__init__(
+            f"Models of type '{model_type}' cannot be used: {reason}. Supported are decoder-only models whose "
+            "only state is the keys and values of full or sliding-window attention, such as Llama, Qwen, "
+            "Mistral, Gemma, Phi or GPT-2."
+        )
+        self.model_type = model_type
+        self.reason = reason
+
+
+def refuse_by_config(config: Any) -> None:
+    """Raise `UnsupportedModel` for what a configuration already gives away, before weights are read."""
+    text = config.get_text_config()
+    if config.is_encoder_decoder:
+        raise UnsupportedModel(config.model_type, "it is an encoder-decoder model")
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise UnsupportedModel(config.model_type, "it is no causal language model")
+    if _is_stateful(config):
+        raise UnsupportedModel(config.model_type, "it keeps a recurrent state, which a token tree cannot share")
+    foreign = sorted(set(getattr(text, "layer_types", None) or ()) - EXACT_LAYER_TYPES)
+    if foreign:
+        raise UnsupportedModel(config.model_type, f"it has layers of the kind {', '.join(foreign)}")
+    if getattr(text, "attention_chunk_size", None):
+        raise UnsupportedModel(config.model_type, "its attention works in chunks")
+
+
+def _is_stateful(config: Any) -> bool:
+    return bool(getattr(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], "_is_stateful", False))
+
+
+def context_tokens(config: Any) -> int:
+    """The longest sequence whose tokens do not depend on the rest of the pass."""
+    text = config.get_text_config()
+    longest: int = getattr(text, "max_position_embeddings", None) or UNBOUNDED_TOKENS
+    for rope in _ropes(text):
+        if rope.get("rope_type") in STRETCHED_ROPES:
+            longest = min(longest, rope.get("original_max_position_embeddings") or longest)
+    return longest
+
+
+def _ropes(text: Any) -> list[dict[str, Any]]:
+    parameters = getattr(text, "rope_parameters", None) or {}
+    return [parameters, *(rope for rope in parameters.values() if isinstance(rope, dict))]
+
+
+def numerics(model: Any) -> str:
+    """What near-ties depend on: the dtype, and the quantisation if there is one."""
+    name = str(model.dtype).removeprefix("torch.")
+    quantisation = getattr(model.config, "quantization_config", None)
+    if quantisation is None:
+        return name
+    method = quantisation.get("quant_method") if isinstance(quantisation, dict) else quantisation.quant_method
+    return f"{name}+{getattr(method, 'value', method)}"
+
+
+def is_sixteen_bit(dtype: torch.dtype) -> bool:
+    return dtype.itemsize < 4

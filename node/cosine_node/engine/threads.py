@@ -1,0 +1,17 @@
+"""How many CPU threads a node's passes use."""
+
+from pathlib import Path
+from typing import Final
+
+import torch
+
+SMALL_MODEL_BYTES: Final = 400_000_000
+
+
+def limit_threads(threads: int | None, folder: Path) -> None:
+    """Use `threads`, or one for a small model: several nodes on one machine otherwise wait for each other."""
+    size_bytes = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    if threads is not None:
+        torch.set_num_threads(threads)
+    elif size_bytes < SMALL_MODEL_BYTES:
+        torch.set_num_threads(1)

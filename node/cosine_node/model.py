@@ -1,0 +1,151 @@
+"""From what a volunteer names to something a node can serve: the engine, its curve, and who it is by content."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tokenizers import Tokenizer
+
+from cosine_node import zoo
+from cosine_node.engine.base import Engine
+from cosine_node.engine.curve import CostCurve, measure_curve
+from cosine_p2p.target import identify_target
+from cosine_p2p.tokenizer_files import NAMES, TokenizerFiles
+from cosine_protocol.errors import UsageError
+from cosine_protocol.records import Role
+
+NGRAM: Final = "ngram"
+POOL_TOKENS: Final = 32_768
+
+Emit = Callable[[str, dict[str, object]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """What to load and how. `target` is whose tokenizer a drafter must share, or a verifier's public name."""
+
+    model: str
+    target: str
+    device: str
+    dtype: str
+    threads: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A loaded model and everything its record says."""
+
+    engine: Engine
+    curve: CostCurve
+    model_name: str
+    target_name: str
+    names: tuple[str, ...]
+    """Names under which the record is announced."""
+    target_digest: bytes
+    tokenizer_digest: bytes
+    tokenizer_folder: Path
+    eos: tuple[int, ...]
+
+
+def load_served(source: ModelSource, role: Role, emit: Emit) -> Served:
+    """Fetch, load and measure a model. Blocks; raises `UsageError` with one sentence for the volunteer."""
+    target_folder = fetch_folder(source.model if role is Role.VERIFIER else source.target)
+    emit("loading", {"model": source.model})
+    engine = _load_engine(source, target_folder)
+    emit("measuring", {"model": source.model})
+    curve = measure_curve(engine, clock=time.perf_counter)
+    files = TokenizerFiles.read(target_folder)
+    if files is None:
+        raise UsageError(f"The target {source.target!r} has no tokenizer files; serve a model that has them.")
+    if role is Role.DRAFTER and source.model != NGRAM:
+        _check_same_tokenizer(fetch_folder(source.model), files, source)
+    identity = identify_target(target_folder, name=source.target)
+    digest = identity.target_digest
+    name = digest.hex() if Path(source.target).expanduser().is_dir() else source.target
+    return Served(
+        engine=engine,
+        curve=curve,
+        model_name=_public_name(source.model),
+        target_name=name,
+        names=tuple(dict.fromkeys((name, digest.hex()))),
+        target_digest=digest,
+        tokenizer_digest=files.digest,
+        tokenizer_folder=target_folder,
+        eos=read_eos(target_folder),
+    )
+
+
+def fetch_folder(source: str) -> Path:
+    """The local folder of `zoo:NAME`, a folder, or a Hugging Face id, which is downloaded if need be."""
+    place = zoo.resolve(source)
+    return place if isinstance(place, Path) else _download(place)
+
+
+def _download(model_id: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    patterns = ["*.json", "*.safetensors", *NAMES]
+    try:
+        return Path(snapshot_download(model_id, allow_patterns=patterns))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UsageError(
+            f"No model {model_id!r} was found: it is no folder here and no zoo:NAME, and the Hugging Face hub "
+            f"answered: {reason}"
+        ) from None
+
+
+def _load_engine(source: ModelSource, target_folder: Path) -> Engine:
+    if source.model == NGRAM:
+        from cosine_node.engine.ngram import NgramEngine
+
+        config = json.loads((target_folder / "config.json").read_text("utf-8"))
+        return NgramEngine(
+            vocab_tokens=config["vocab_size"], context_tokens=config.get("max_position_embeddings", 4096)
+        )
+    from cosine_node.engine.loading import load_engine
+    from cosine_node.engine.threads import limit_threads
+
+    folder = fetch_folder(source.model)
+    limit_threads(source.threads, folder)
+    return load_engine(str(folder), dtype=source.dtype, device=source.device, pool_tokens=POOL_TOKENS)
+
+
+def _check_same_tokenizer(folder: Path, target: TokenizerFiles, source: ModelSource) -> None:
+    """A drafter's token ids must mean what the target's mean. A folder without a tokenizer uses the target's."""
+    own = TokenizerFiles.read(folder)
+    if own is None or own.digest == target.digest:
+        return
+    if _vocabulary(own) != _vocabulary(target):
+        raise UsageError(
+            f"{source.model!r} has another tokenizer than the target {source.target!r}, so its drafts would mean "
+            "other text; use a drafter of the same family."
+        )
+
+
+def _vocabulary(files: TokenizerFiles) -> dict[str, int]:
+    data = files.files.get("tokenizer.json")
+    if data is None:
+        raise UsageError("A drafter and its target need a tokenizer.json to be compared.")
+    vocabulary: dict[str, int] = Tokenizer.from_buffer(data).get_vocab()
+    return vocabulary
+
+
+def read_eos(folder: Path) -> tuple[int, ...]:
+    """The end-of-sequence ids a model generates by: of its generation config, else of its config."""
+    for name in ("generation_config.json", "config.json"):
+        file = folder / name
+        ids = json.loads(file.read_text("utf-8")).get("eos_token_id") if file.is_file() else None
+        if ids is not None:
+            return tuple(ids) if isinstance(ids, list) else (int(ids),)
+    return ()
+
+
+def _public_name(source: str) -> str:
+    """How a model is called in records: never by a path of the volunteer's machine."""
+    path = Path(source).expanduser()
+    return path.resolve().name if path.is_dir() else source

@@ -1,0 +1,250 @@
+"""One volunteer node from start to end: model, network, service, announcements, an orderly stop."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cosine_node.announcing import Announcer
+from cosine_node.discover_service import DiscoverService
+from cosine_node.drafter.service import DrafterConfig, DrafterService
+from cosine_node.emulation import Emulation
+from cosine_node.engine.curve import CostCurve
+from cosine_node.model import ModelSource, Served, load_served
+from cosine_node.runner import PacedRunner, Runner, ThreadRunner
+from cosine_node.status_service import StatusService
+from cosine_node.verifier.service import VerifierConfig, VerifierService
+from cosine_p2p.channel import AGENT
+from cosine_p2p.dht import DhtDirectory
+from cosine_p2p.keys import default_identity_file, load_identity
+from cosine_p2p.tokenizer_files import TokenizerFiles
+from cosine_p2p.transport.base import StreamHandler
+from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS, TransportConfig
+from cosine_p2p.transport.delay import delayed
+from cosine_p2p.transport.hivemind import HivemindTransport
+from cosine_protocol.identity import Identity
+from cosine_protocol.protocols import DISCOVER, DRAFT, STATUS, VERIFY
+from cosine_protocol.records import SCHEMA, NodeRecord, Role
+
+LOG = logging.getLogger(__name__)
+LOAD_CHECK_S: Final = 5.0
+DRAIN_S: Final = 20.0
+
+Emit = Callable[[str, dict[str, object]], None]
+"""Says what happens to whoever started the node: an event name and its fields."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkOptions:
+    """How a node meets the network."""
+
+    network: str
+    identity_file: Path | None
+    initial_peers: tuple[str, ...] = ()
+    host_maddrs: tuple[str, ...] = DEFAULT_HOST_MADDRS
+    announce_maddrs: tuple[str, ...] = ()
+    relays: tuple[str, ...] = ()
+
+    def transport_config(self, *, is_relay: bool = False) -> TransportConfig:
+        return TransportConfig(
+            identity_file=self.identity_file or default_identity_file(),
+            network=self.network,
+            initial_peers=self.initial_peers,
+            announce_maddrs=self.announce_maddrs,
+            relays=self.relays,
+            is_relay=is_relay,
+            host_maddrs=self.host_maddrs,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOptions:
+    """What a node serves."""
+
+    role: Role
+    source: ModelSource
+    expertise: tuple[str, ...]
+    max_requests: int
+    emulation: Emulation | None
+    metrics_port: int | None
+
+
+Service = VerifierService | DrafterService
+
+
+async def run_bootstrap(network: NetworkOptions, emit: Emit, stop: asyncio.Event) -> None:
+    """A node that only keeps the DHT and relays, until `stop` is set."""
+    load_identity(network.transport_config().identity_file)
+    transport = await HivemindTransport.start(network.transport_config(is_relay=True))
+    try:
+        await transport.serve(DISCOVER, DiscoverService(_cell_reader(transport)).handle)
+        emit("ready", await _ready_fields(transport, "bootstrap"))
+        await stop.wait()
+    finally:
+        await transport.close()
+
+
+async def run_node(network: NetworkOptions, options: NodeOptions, emit: Emit, stop: asyncio.Event) -> None:
+    """A drafter or verifier, until `stop` is set; then it drains and says goodbye.
+
+    Raises `UsageError` for a model, identity or address that cannot be used and `PeerLost` for initial peers that
+    do not answer.
+    """
+    identity = load_identity(network.transport_config().identity_file)
+    served = await asyncio.to_thread(load_served, options.source, options.role, emit)
+    async with AsyncExitStack() as stack:
+        transport = await HivemindTransport.start(network.transport_config())
+        stack.push_async_callback(transport.close)
+        node = _Node(transport, identity, served, network, options)
+        await node.serve()
+        emit("ready", await _ready_fields(transport, options.role))
+        await node.work(stop)
+        emit("stopped", node.summary())
+
+
+async def _ready_fields(transport: HivemindTransport, role: str) -> dict[str, object]:
+    return {"peer_id": transport.peer_id, "role": role, "maddrs": list(await transport.visible_maddrs())}
+
+
+def _cell_reader(transport: HivemindTransport) -> Callable[[str], "asyncio.Future[Sequence[bytes]]"]:
+    async def read(cell: str) -> Sequence[bytes]:
+        return list((await transport.read([cell])).get(cell, {}).values())
+
+    return lambda cell: asyncio.ensure_future(read(cell))
+
+
+class _Node:
+    """The parts of a running node."""
+
+    def __init__(
+        self,
+        transport: HivemindTransport,
+        identity: Identity,
+        served: Served,
+        network: NetworkOptions,
+        options: NodeOptions,
+    ) -> None:
+        self._transport = transport
+        self._served = served
+        self._options = options
+        self._addresses: tuple[str, ...] = ()
+        self._curve = options.emulation.curve(options.role) if options.emulation else served.curve
+        self._runner = _runner(served, options, self._curve)
+        self._service = _service(served, options, self._runner, self._curve, identity)
+        directory = DhtDirectory(transport, identity, network=network.network, opener=transport.opener)
+        self._announcer = Announcer(directory, identity, self._describe, served.names)
+        transport.on_restart(self._announcer.restarted)
+
+    async def serve(self) -> None:
+        """Answer streams, and be in the directory, before anybody is told that the node is ready."""
+        files = TokenizerFiles.read(self._served.tokenizer_folder)
+        handlers: dict[str, StreamHandler] = {
+            VERIFY if self._options.role is Role.VERIFIER else DRAFT: self._service.handle,
+            DISCOVER: DiscoverService(_cell_reader(self._transport), files).handle,
+            STATUS: StatusService(self._status).handle,
+        }
+        one_way_s = self._options.emulation.one_way_s if self._options.emulation else 0.0
+        for protocol, handler in handlers.items():
+            await self._transport.serve(protocol, delayed(handler, one_way_s=one_way_s))
+        self._addresses = await self._transport.visible_maddrs()
+        if self._options.metrics_port is not None:
+            self._serve_metrics(self._options.metrics_port)
+        await self._announcer.announce()
+
+    async def work(self, stop: asyncio.Event) -> None:
+        """Run the service's loop and the announcements until `stop`; an error of the loop ends the node."""
+        loops = [
+            asyncio.ensure_future(work) for work in (self._service.run(), self._announcer.run(), self._watch())
+        ]
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            done, _ = await asyncio.wait([*loops, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if stopping in done:
+                await self._say_goodbye(loops[1])
+            for task in done - {stopping}:
+                task.result()
+        finally:
+            for task in (*loops, stopping):
+                task.cancel()
+            await asyncio.gather(*loops, stopping, return_exceptions=True)
+            self._runner.close()
+
+    def summary(self) -> dict[str, object]:
+        """What the node did, for its last event."""
+        fields: dict[str, object] = {"passes": self._service.progress.steps}
+        if isinstance(self._runner, PacedRunner):
+            fields |= {"late_passes": self._runner.late_passes, "emulated": self._record_emulation()}
+        return fields
+
+    async def _say_goodbye(self, announcing: "asyncio.Future[None]") -> None:
+        announcing.cancel()
+        await asyncio.gather(announcing, return_exceptions=True)
+        await self._announcer.stop()
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                await self._service.drain()
+        except TimeoutError:
+            LOG.warning("requests were still running after %g s; they will go on elsewhere", DRAIN_S)
+
+    async def _watch(self) -> None:
+        """Announce a changed load or address soon."""
+        while True:
+            await asyncio.sleep(LOAD_CHECK_S)
+            self._addresses = await self._transport.visible_maddrs()
+            self._announcer.changed()
+
+    def _describe(self) -> NodeRecord:
+        served = self._served
+        return NodeRecord(
+            schema=SCHEMA,
+            peer_id=self._transport.peer_id,
+            role=self._options.role,
+            target=served.target_name,
+            target_digest=served.target_digest,
+            tokenizer_digest=served.tokenizer_digest,
+            numerics=served.engine.numerics,
+            model=served.model_name,
+            expertise=self._options.expertise,
+            capacity_requests=self._options.max_requests,
+            load_requests=self._service.requests,
+            pass_us=round(1e6 * self._curve.seconds(1)),
+            context_tokens=served.engine.context_tokens,
+            eos=served.eos,
+            addresses=self._addresses[:16],
+            software=AGENT,
+            emulated=self._record_emulation(),
+            sequence=0,
+            issued_at_s=0.0,
+            lifetime_s=0.0,
+        )
+
+    def _record_emulation(self) -> str:
+        return self._options.emulation.name if self._options.emulation else ""
+
+    def _status(self) -> tuple[bytes, int, int]:
+        return self._announcer.latest or b"", self._service.requests, self._service.progress.steps
+
+    def _serve_metrics(self, port: int) -> None:
+        from cosine_node.metrics import serve_metrics
+
+        serve_metrics(port, role=self._options.role, service=self._service)
+
+
+def _runner(served: Served, options: NodeOptions, curve: CostCurve) -> Runner:
+    runner = ThreadRunner(served.engine)
+    return PacedRunner(runner, curve) if options.emulation else runner
+
+
+def _service(served: Served, options: NodeOptions, runner: Runner, curve: CostCurve, identity: Identity) -> Service:
+    if options.role is Role.VERIFIER:
+        verifier = VerifierConfig(
+            target_digest=served.target_digest,
+            tokenizer_digest=served.tokenizer_digest,
+            max_requests=options.max_requests,
+        )
+        return VerifierService(engine=served.engine, runner=runner, curve=curve, identity=identity, config=verifier)
+    drafter = DrafterConfig(tokenizer_digest=served.tokenizer_digest, max_requests=options.max_requests)
+    return DrafterService(engine=served.engine, runner=runner, curve=curve, identity=identity, config=drafter)

@@ -1,0 +1,92 @@
+"""Runs blocking forward passes away from the event loop, and paces them under emulation."""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+from cosine_node.engine.base import Engine, Row, RowResult
+from cosine_node.engine.curve import CostCurve
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A finished pass: one result a row, and how long it took, pacing included."""
+
+    results: list[RowResult]
+    elapsed_s: float
+
+
+class Runner(Protocol):
+    """Carries out one pass at a time for one engine."""
+
+    async def forward(self, rows: Sequence[Row]) -> Pass: ...
+
+    def close(self) -> None: ...
+
+
+class ThreadRunner:
+    """One worker thread: a pass never stalls heartbeats."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+
+    async def forward(self, rows: Sequence[Row]) -> Pass:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        results = await loop.run_in_executor(self._executor, self._engine.forward, rows)
+        return Pass(results, loop.time() - began_s)
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+class InlineRunner:
+    """Runs the pass on the event loop and lets it last what a curve says, in the loop's own (virtual) time."""
+
+    def __init__(self, engine: Engine, curve: CostCurve) -> None:
+        self._engine = engine
+        self._curve = curve
+
+    async def forward(self, rows: Sequence[Row]) -> Pass:
+        results = self._engine.forward(rows)
+        elapsed_s = self._curve.seconds(count_tokens(rows))
+        await asyncio.sleep(elapsed_s)
+        return Pass(results, elapsed_s)
+
+    def close(self) -> None:
+        return
+
+
+class PacedRunner:
+    """Makes every pass last at least what a named measured curve says: an *emulated* device.
+
+    `late_passes` of `passes` took longer in reality than the curve, so figures of such a run are not the
+    emulated device's.
+    """
+
+    def __init__(self, runner: Runner, curve: CostCurve) -> None:
+        self._runner = runner
+        self._curve = curve
+        self.passes = 0
+        self.late_passes = 0
+
+    async def forward(self, rows: Sequence[Row]) -> Pass:
+        loop = asyncio.get_running_loop()
+        due_s = loop.time() + self._curve.seconds(count_tokens(rows))
+        done = await self._runner.forward(rows)
+        left_s = due_s - loop.time()
+        self.passes += 1
+        self.late_passes += left_s < 0
+        await asyncio.sleep(max(0.0, left_s))
+        return Pass(done.results, done.elapsed_s + max(0.0, loop.time() - due_s + left_s))
+
+    def close(self) -> None:
+        self._runner.close()
+
+
+def count_tokens(rows: Sequence[Row]) -> int:
+    """Tokens fed by a pass."""
+    return sum(len(row.tokens) for row in rows)

@@ -1,0 +1,146 @@
+"""One request at a verifier: its stream so far, its live tree, and what a pass over it means."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+
+from cosine_node.engine.base import PREFIX, Choice, Row
+from cosine_node.verifier.account import SpeculationAccount
+from cosine_node.verifier.patience import Patience
+from cosine_p2p.tree import LiveTree, TreeNode
+from cosine_protocol.digests import request_digest, roll_digest
+from cosine_protocol.messages import FinishReason, Pacing
+from cosine_protocol.request import Request
+
+NEAR_TIE: Final = 1e-4
+
+
+class Stage(Enum):
+    """Where a request stands in the step loop."""
+
+    PREFILL = auto()
+    DECODE = auto()
+    AWAIT_VERIFY = auto()
+    """Stepped pacing: nothing happens until the client asks for a pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one pass committed. `authors` credits each token (0 = the target's own)."""
+
+    base: bytes
+    position: int
+    tokens: tuple[int, ...]
+    authors: bytes
+    accepted_nodes: tuple[int, ...]
+    """Names of the row's nodes that are now part of the prefix, in order."""
+    near_ties: int
+    finish: FinishReason | None
+
+
+@dataclass(slots=True)
+class VerifierRequest:
+    """The state of a request between passes. `output` includes what it was resumed with."""
+
+    number: int
+    request: Request
+    pacing: Pacing
+    authors: int
+    sequence: int
+    output: list[int]
+    stage: Stage = Stage.PREFILL
+    is_cancelled: bool = False
+    nodes: list[TreeNode] = field(default_factory=list)
+    """Tree nodes of the pass under way; node i of the row is `nodes[i - 1]`, node 0 the pending token."""
+    account: SpeculationAccount = field(default_factory=SpeculationAccount)
+    patience: Patience = field(default_factory=Patience)
+    accepted: dict[int, int] = field(default_factory=dict)
+    d_0: bytes = b""
+    tree: LiveTree = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.d_0 = request_digest(self.request)
+        self.tree = LiveTree(roll_digest(self.d_0, self.output), len(self.output))
+
+    @property
+    def tokens_left(self) -> int:
+        return self.request.max_new_tokens - len(self.output)
+
+    @property
+    def may_hold(self) -> bool:
+        """Whether a pass may be held for drafts: only where some may come and speculation is in credit."""
+        is_free = self.pacing is Pacing.FREE and self.stage is Stage.DECODE
+        return is_free and self.authors > 0 and self.account.may_speculate
+
+    def prefill_row(self) -> Row:
+        """The row that feeds the prompt and the tokens it was resumed with."""
+        tokens = (*self.request.prompt, *self.output)
+        count = len(tokens)
+        return Row(self.sequence, tokens, tuple(range(count)), tuple(range(-1, count - 1)), scored_from=count - 1)
+
+    def decode_row(self, chosen: Sequence[TreeNode]) -> Row:
+        """The row that feeds the pending token and chosen nodes of the live tree, parents first."""
+        self.nodes = sorted(chosen, key=lambda node: node.position)
+        name_of = {node.digest: name for name, node in enumerate(self.nodes, 1)}
+        parents = (name_of.get(node.parent, 0) for node in self.nodes)
+        return Row(
+            self.sequence,
+            (self.output[-1], *(node.token for node in self.nodes)),
+            tuple(range(len(self.nodes) + 1)),
+            (PREFIX, *parents),
+        )
+
+    def accept(self, row: Row, choices: Sequence[Choice]) -> Step:
+        """Walk down from the row's last certain token while a fed child equals the target's own choice."""
+        base, position = self.tree.root, len(self.output)
+        children = self._fed_children()
+        name = 0
+        tokens, authors, path, near_ties = [], bytearray(), [*row.nodes[: row.scored_from + 1]], 0
+        finish = None
+        while finish is None:
+            choice = choices[name]
+            near_ties += choice.margin < NEAR_TIE
+            tokens.append(choice.token)
+            finish = self._finish_after(choice.token, len(tokens))
+            child = children.get((name, choice.token))
+            authors.append(0 if child is None else self._credit(self.nodes[child - 1]))
+            if child is None or finish is not None:
+                break
+            name = child
+            path.append(child)
+        return Step(base, position, tuple(tokens), bytes(authors), tuple(path), near_ties, finish)
+
+    def apply(self, step: Step) -> None:
+        """Take a step into the stream and the tree."""
+        self.output.extend(step.tokens)
+        self.tree.advance(step.tokens)
+        self.nodes = []
+        for author in step.authors:
+            if author:
+                self.accepted[author] = self.accepted.get(author, 0) + 1
+
+    def book(self, step: Step, *, began_s: float, elapsed_s: float, plain_pass_s: float, nodes: int) -> float:
+        """Charge a pass to the account and let patience learn; returns how long it was held, in seconds."""
+        held_s = self.patience.note_pass(
+            began_s=began_s,
+            ended_s=began_s + elapsed_s,
+            nodes=nodes,
+            tokens=len(step.tokens),
+            is_tree_empty=len(self.tree) == 0,
+        )
+        if self.stage is not Stage.PREFILL:
+            self.account.charge(spent_s=elapsed_s + held_s, tokens=len(step.tokens), plain_pass_s=plain_pass_s)
+        return held_s
+
+    def _fed_children(self) -> dict[tuple[int, int], int]:
+        name_of = {node.digest: name for name, node in enumerate(self.nodes, 1)}
+        return {(name_of.get(node.parent, 0), node.token): name for name, node in enumerate(self.nodes, 1)}
+
+    def _credit(self, node: TreeNode) -> int:
+        return max(node.claims, key=lambda author: (node.claims[author], -author))
+
+    def _finish_after(self, token: int, new_tokens: int) -> FinishReason | None:
+        if token in self.request.eos:
+            return FinishReason.EOS
+        return FinishReason.LENGTH if new_tokens >= self.tokens_left else None

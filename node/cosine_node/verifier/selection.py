@@ -1,0 +1,58 @@
+"""Which draft nodes enter a pass: those whose expected gain exceeds what they cost everyone in it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cosine_node.engine.curve import CostCurve
+from cosine_p2p.tree import LiveTree, TreeNode
+
+MIN_GAIN = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A node of request `owner`, with the probability that its whole path is committed."""
+
+    owner: int
+    node: TreeNode
+    probability: float
+
+
+def candidates_of(owner: int, tree: LiveTree, *, max_depth: int) -> list[Candidate]:
+    """Every node of a live tree whose path is not hopeless and at most `max_depth` deep, parents first."""
+    reach = {tree.root: 1.0}
+    found = []
+    for node in tree.walk():
+        above = reach.get(node.parent, 0.0)
+        probability = above * max(node.claims.values())
+        if probability >= MIN_GAIN and node.position - tree.position < max_depth:
+            reach[node.digest] = probability
+            found.append(Candidate(owner, node, probability))
+    return found
+
+
+def best_leaf_probability(candidates: Sequence[Candidate]) -> float | None:
+    """The probability of the most probable path that ends in a leaf, None for an empty tree."""
+    leaves = (c.probability for c in candidates if not c.node.children)
+    return max(leaves, default=None)
+
+
+def select_nodes(
+    candidates: Sequence[Candidate], *, plain_rows: int, curve: CostCurve, budget_tokens: int
+) -> list[Candidate]:
+    """The most probable candidates, as many as maximise expected committed tokens per second of the pass.
+
+    A pass of `plain_rows` requests commits one token each for sure; a node adds its path's probability and one
+    token's cost on the device's curve. A node is never chosen without its parent.
+    """
+    ranked = sorted(candidates, key=lambda c: (-c.probability, c.node.position))
+    ranked = ranked[: max(0, budget_tokens - plain_rows)]
+    expected = float(plain_rows)
+    best_rate = expected / curve.seconds(plain_rows)
+    best_count = 0
+    for count, candidate in enumerate(ranked, 1):
+        expected += candidate.probability
+        rate = expected / curve.seconds(plain_rows + count)
+        if rate > best_rate:
+            best_rate, best_count = rate, count
+    return ranked[:best_count]

@@ -1,0 +1,371 @@
+"""The verifier's shell: streams in, the step loop *admit, select, forward, commit*, messages out."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from cosine_node.engine.base import Engine, OutOfPages, Row, RowResult
+from cosine_node.engine.curve import CostCurve
+from cosine_node.runner import Pass, Runner
+from cosine_node.verifier.request import Stage, Step, VerifierRequest
+from cosine_node.verifier.selection import (
+    Candidate,
+    best_leaf_probability,
+    candidates_of,
+    select_nodes,
+)
+from cosine_p2p.channel import Channel, Progress, serve_channel
+from cosine_p2p.transport.base import Stream, Transport
+from cosine_protocol import messages as m
+from cosine_protocol.codec import encode_body
+from cosine_protocol.errors import CosineError, ErrorCode, PeerError, UsageError
+from cosine_protocol.identity import Identity
+from cosine_protocol.protocols import VERIFY
+from cosine_protocol.request import Request
+
+LOG = logging.getLogger(__name__)
+RETRY_AFTER_S: Final = 2.0
+BUDGET_TOKENS: Final = 64
+MAX_COMMIT_BACKLOG_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifierConfig:
+    """What a verifier serves and how much of it."""
+
+    target_digest: bytes
+    tokenizer_digest: bytes
+    max_requests: int = 16
+    budget_tokens: int = BUDGET_TOKENS
+
+
+@dataclass(slots=True)
+class Served:
+    """A request together with the channel it is answered on."""
+
+    channel: Channel
+    state: VerifierRequest
+
+    @property
+    def key(self) -> tuple[Channel, int]:
+        return self.channel, self.state.number
+
+
+class VerifierService:
+    """Serves `/cosine/verify`. `run` is the step loop; cancel it to stop."""
+
+    def __init__(
+        self, *, engine: Engine, runner: Runner, curve: CostCurve, identity: Identity, config: VerifierConfig
+    ) -> None:
+        self._engine = engine
+        self._runner = runner
+        self._curve = curve
+        self._identity = identity
+        self._config = config
+        self._served: dict[tuple[Channel, int], Served] = {}
+        self._released: list[int] = []
+        self._work = asyncio.Event()
+        self._tree_grew = asyncio.Event()
+        self._is_draining = False
+        self._is_idle = asyncio.Event()
+        self.progress = Progress()
+
+    @property
+    def requests(self) -> int:
+        """Requests served now."""
+        return len(self._served)
+
+    async def start(self, transport: Transport) -> None:
+        """Begin to accept streams."""
+        await transport.serve(VERIFY, self.handle)
+
+    async def handle(self, stream: Stream) -> None:
+        """Serve one client's stream until it ends; its requests go with it."""
+        channels: list[Channel] = []
+
+        def receive(channel: Channel, message: m.Message) -> None:
+            if not channels:
+                channels.append(channel)
+            self._receive(channel, message)
+
+        reason = await serve_channel(stream, VERIFY, receive, progress=self.progress)
+        LOG.debug("client %s: %s", stream.peer_id, reason)
+        for served in self._served.values():
+            if served.channel in channels:
+                served.state.is_cancelled = True
+        self._wake()
+
+    async def run(self) -> None:
+        """The step loop."""
+        while True:
+            self._free_cancelled()
+            rows = await self._admit_and_select()
+            if rows:
+                await self._step(rows)
+            else:
+                if self._is_draining and not self._served:
+                    self._is_idle.set()
+                self._work.clear()
+                await self._work.wait()
+
+    async def drain(self) -> None:
+        """Take no new request and return when the present ones are done."""
+        self._is_draining = True
+        self._wake()
+        await self._is_idle.wait()
+
+    def _wake(self) -> None:
+        self._work.set()
+        self._tree_grew.set()
+
+    def _receive(self, channel: Channel, message: m.Message) -> None:
+        match message:
+            case m.Open():
+                self._open(channel, message)
+            case m.Tree():
+                self._attach(channel, message)
+            case m.Verify():
+                self._ask_pass(channel, message)
+            case m.Cancel(number):
+                if served := self._served.get((channel, number)):
+                    served.state.is_cancelled = True
+            case _:
+                channel.post(m.Error(0, ErrorCode.MALFORMED, f"unexpected {type(message).__name__}", None))
+        self._wake()
+
+    def _open(self, channel: Channel, message: m.Open) -> None:
+        try:
+            served = Served(channel, self._admit(message, channel.peer_id))
+        except PeerError as refusal:
+            channel.post(m.Error(message.number, refusal.code, refusal.message, refusal.retry_after_s))
+            return
+        if served.key in self._served:
+            self._released.append(served.state.sequence)
+            channel.post(m.Error(message.number, ErrorCode.MALFORMED, "this request number is in use", None))
+            return
+        self._served[served.key] = served
+        channel.post(m.Opened(message.number, round(1e6 * self._curve.seconds(1))))
+
+    def _admit(self, message: m.Open, client: str) -> VerifierRequest:
+        try:
+            request = message.request.request()
+        except UsageError as error:
+            raise PeerError(ErrorCode.MALFORMED, str(error)) from None
+        self._check(request, client)
+        committed = message.committed
+        if len(committed) >= request.max_new_tokens or any(token in request.eos for token in committed):
+            raise PeerError(ErrorCode.BAD_COMMITTED, "the committed tokens already end the request")
+        self._check_vocabulary((*request.prompt, *committed))
+        if self._is_draining:
+            raise PeerError(ErrorCode.SHUTTING_DOWN, "the verifier is shutting down", RETRY_AFTER_S)
+        if len(self._served) >= self._config.max_requests:
+            raise PeerError(
+                ErrorCode.OVERLOADED, f"all {self._config.max_requests} places are taken", RETRY_AFTER_S
+            )
+        sequence = self._engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt))
+        return VerifierRequest(
+            message.number, request, m.Pacing(message.pacing), len(message.authors), sequence, list(committed)
+        )
+
+    def _check(self, request: Request, client: str) -> None:
+        config = self._config
+        total = len(request.prompt) + request.max_new_tokens
+        for holds, code, sentence in (
+            (request.client == client, ErrorCode.MALFORMED, "the request names another client"),
+            (
+                request.target_digest == config.target_digest,
+                ErrorCode.WRONG_TARGET,
+                "another target is served",
+            ),
+            (
+                request.tokenizer_digest == config.tokenizer_digest,
+                ErrorCode.WRONG_TOKENIZER,
+                "the tokenizer digest differs from the target's",
+            ),
+            (
+                request.numerics == self._engine.numerics,
+                ErrorCode.UNSUPPORTED,
+                f"the target runs in {self._engine.numerics}, not {request.numerics}",
+            ),
+            (bool(request.prompt), ErrorCode.UNSUPPORTED, "the prompt is empty"),
+            (
+                total <= self._engine.context_tokens,
+                ErrorCode.PROMPT_TOO_LONG,
+                f"prompt and output need {total} tokens, the context has {self._engine.context_tokens}",
+            ),
+        ):
+            if not holds:
+                raise PeerError(code, sentence)
+
+    def _check_vocabulary(self, tokens: Iterable[int]) -> None:
+        if max(tokens) >= self._engine.vocab_tokens:
+            raise PeerError(ErrorCode.WRONG_TOKENIZER, "a token id lies outside the target's vocabulary")
+
+    def _attach(self, channel: Channel, message: m.Tree | m.Verify) -> Served | None:
+        served = self._served.get((channel, message.number))
+        if served is None:
+            return None
+        state = served.state
+        if len(message.authors) != len(message.nodes) or max(message.authors, default=0) > state.authors:
+            self._fail(served, PeerError(ErrorCode.MALFORMED, "a tree's authors do not fit its nodes"))
+            return None
+        if max(message.nodes.tokens, default=0) >= self._engine.vocab_tokens:
+            self._fail(served, PeerError(ErrorCode.MALFORMED, "a tree holds a token outside the vocabulary"))
+            return None
+        if state.tree.attach(message.base, message.position, message.nodes, list(message.authors)):
+            state.patience.note_arrival(asyncio.get_running_loop().time())
+        return served
+
+    def _ask_pass(self, channel: Channel, message: m.Verify) -> None:
+        served = self._attach(channel, message)
+        if served is None:
+            return
+        if served.state.stage is not Stage.AWAIT_VERIFY or message.base != served.state.tree.root:
+            self._fail(served, PeerError(ErrorCode.MALFORMED, "a pass was asked for on another prefix"))
+            return
+        served.state.stage = Stage.DECODE
+
+    def _free_cancelled(self) -> None:
+        """Between passes only: the engine must not change under a running one."""
+        for served in [served for served in self._served.values() if served.state.is_cancelled]:
+            self._finish(served, m.FinishReason.CANCELLED)
+        for sequence in self._released:
+            self._engine.release(sequence)
+        self._released.clear()
+
+    def _active(self) -> list[Served]:
+        return [s for s in self._served.values() if s.state.stage is not Stage.AWAIT_VERIFY]
+
+    async def _admit_and_select(self) -> list[tuple[Served, Row]]:
+        """The rows of the next pass; a request alone may first be held for a draft about to come."""
+        active = self._active()
+        if len(active) == 1 and active[0].state.may_hold:
+            await self._hold(active[0])
+            active = self._active()
+        chosen = self._select(active)
+        rows = []
+        for index, served in enumerate(active):
+            nodes = [c.node for c in chosen if c.owner == index]
+            row = (
+                served.state.prefill_row()
+                if served.state.stage is Stage.PREFILL
+                else served.state.decode_row(nodes)
+            )
+            if self._reserve(served, row):
+                rows.append((served, row))
+        return rows
+
+    def _select(self, active: list[Served]) -> list[Candidate]:
+        candidates: list[Candidate] = []
+        for index, served in enumerate(active):
+            state = served.state
+            if state.stage is Stage.DECODE and (state.account.may_speculate or state.pacing is m.Pacing.STEPPED):
+                candidates += candidates_of(index, state.tree, max_depth=state.tokens_left - 1)
+        if all(served.state.pacing is m.Pacing.STEPPED for served in active):
+            return candidates
+        return select_nodes(
+            candidates,
+            plain_rows=max(1, len(active)),
+            curve=self._curve,
+            budget_tokens=self._config.budget_tokens,
+        )
+
+    async def _hold(self, served: Served) -> None:
+        """Wait-or-go: hold the pass for a draft that is about to arrive, while that pays."""
+        loop = asyncio.get_running_loop()
+        state = served.state
+        while not state.is_cancelled:
+            leaf = best_leaf_probability(candidates_of(0, state.tree, max_depth=state.tokens_left - 1))
+            until_s = state.patience.hold_until(
+                loop.time(), plain_pass_s=self._curve.seconds(1), leaf_probability=leaf
+            )
+            if until_s <= loop.time():
+                return
+            self._tree_grew.clear()
+            try:
+                async with asyncio.timeout_at(until_s):
+                    await self._tree_grew.wait()
+            except TimeoutError:
+                return
+
+    def _reserve(self, served: Served, row: Row) -> bool:
+        try:
+            self._engine.reserve(served.state.sequence, len(row.tokens))
+        except OutOfPages:
+            error = PeerError(ErrorCode.OUT_OF_MEMORY, "the verifier's memory is full", RETRY_AFTER_S)
+            self._fail(served, error)
+            return False
+        return True
+
+    async def _step(self, rows: list[tuple[Served, Row]]) -> None:
+        began_s = asyncio.get_running_loop().time()
+        try:
+            done = await self._runner.forward([row for _, row in rows])
+        except Exception:
+            LOG.exception("a pass over %d requests failed", len(rows))
+            for served, _ in rows:
+                self._fail(served, PeerError(ErrorCode.INTERNAL, "a forward pass failed"))
+            return
+        self.progress.steps += 1
+        for (served, row), result in zip(rows, done.results, strict=True):
+            if result.error is not None:
+                self._fail(served, result.error)
+            elif served.key in self._served and not served.state.is_cancelled:
+                self._commit(served, row, result, done, began_s, len(rows))
+
+    def _commit(self, served: Served, row: Row, result: RowResult, done: Pass, began_s: float, load: int) -> None:
+        state = served.state
+        step = state.accept(row, result.choices)
+        self._engine.keep(state.sequence, step.accepted_nodes)
+        self._engine.prune(state.sequence, row.nodes)
+        is_prefill = state.stage is Stage.PREFILL
+        state.apply(step)
+        held_s = state.book(
+            step,
+            began_s=began_s,
+            elapsed_s=done.elapsed_s,
+            plain_pass_s=self._curve.seconds(load),
+            nodes=0 if is_prefill else len(row.tokens) - 1,
+        )
+        if is_prefill:
+            self.progress.prefill_tokens += len(row.tokens)
+        is_answer = not is_prefill and state.pacing is m.Pacing.STEPPED
+        state.stage = Stage.AWAIT_VERIFY if state.pacing is m.Pacing.STEPPED else Stage.DECODE
+        self._report(served, step, row, done, held_s, is_answer=is_answer)
+        if step.finish is not None:
+            self._finish(served, step.finish)
+
+    def _report(self, served: Served, step: Step, row: Row, done: Pass, held_s: float, *, is_answer: bool) -> None:
+        stats = m.PassStats(
+            nodes=len(row.tokens) - row.scored_from - 1,
+            near_ties=step.near_ties,
+            pass_us=round(1e6 * done.elapsed_s),
+            held_us=round(1e6 * held_s),
+        )
+        number, digest = served.state.number, served.state.tree.root
+        message: m.Message = m.Commit(number, step.position, step.tokens, digest, step.authors, stats)
+        if is_answer:
+            message = m.Verified(number, step.base, step.position, step.tokens, digest, step.authors, stats)
+        if not served.channel.post(message):
+            served.state.is_cancelled = True
+
+    def _fail(self, served: Served, error: CosineError) -> None:
+        code = error.code if isinstance(error, PeerError) else ErrorCode.BAD_LOGITS
+        retry_after_s = error.retry_after_s if isinstance(error, PeerError) else None
+        served.channel.post(m.Error(served.state.number, code, str(error), retry_after_s))
+        self._forget(served)
+
+    def _finish(self, served: Served, reason: m.FinishReason) -> None:
+        state = served.state
+        accepted = tuple(state.accepted.get(author, 0) for author in range(1, state.authors + 1))
+        account = m.Account(state.number, reason, len(state.output), state.tree.root, accepted)
+        body = encode_body(account)
+        served.channel.post(m.Final(body, self._identity.sign(kind="final", digest=state.d_0, body=body)))
+        self._forget(served)
+
+    def _forget(self, served: Served) -> None:
+        if self._served.pop(served.key, None) is not None:
+            self._released.append(served.state.sequence)
+            self._wake()

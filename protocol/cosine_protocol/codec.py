@@ -1,0 +1,102 @@
+"""msgpack codec over a closed registry: one array `[tag, fields...]` per message."""
+
+from types import MappingProxyType
+from typing import Any, Final, TypeVar, cast
+
+import msgpack
+
+from cosine_protocol import messages as m
+from cosine_protocol.errors import LocalProtocolError, MalformedMessage
+from cosine_protocol.fields import pack_fields, unpack_fields
+from cosine_protocol.limits import MAX_FRAME_BYTES, MAX_PROMPT_TOKENS
+
+_BODY = TypeVar("_BODY")
+
+TAGS: Final = MappingProxyType(
+    {
+        1: m.Hello,
+        2: m.Ping,
+        3: m.Pong,
+        4: m.Error,
+        5: m.Final,
+        16: m.Open,
+        17: m.Opened,
+        18: m.Tree,
+        19: m.Verify,
+        20: m.Verified,
+        21: m.Commit,
+        22: m.Cancel,
+        32: m.Start,
+        33: m.Started,
+        34: m.Assign,
+        35: m.Fragment,
+        36: m.Advance,
+        37: m.Busy,
+        38: m.Release,
+        48: m.AskRecords,
+        49: m.Records,
+        50: m.AskFile,
+        51: m.FilePiece,
+        64: m.AskStatus,
+        65: m.Status,
+    }
+)
+_TAG_OF: Final = {cls: tag for tag, cls in TAGS.items()}
+
+
+def _unpack(data: bytes) -> object:
+    """Strict msgpack: bounded, no extension types, no maps with odd keys."""
+    try:
+        return msgpack.unpackb(
+            data,
+            raw=False,
+            strict_map_key=True,
+            max_bin_len=MAX_FRAME_BYTES,
+            max_str_len=MAX_FRAME_BYTES,
+            max_array_len=MAX_PROMPT_TOKENS,
+            max_map_len=0,
+            max_ext_len=0,
+        )
+    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+        raise MalformedMessage(f"not msgpack: {error or type(error).__name__}") from None
+
+
+def _packed(values: list[object], what: str) -> bytes:
+    try:
+        return cast(bytes, msgpack.packb(values, use_bin_type=True))
+    except (OverflowError, TypeError, ValueError) as error:
+        raise LocalProtocolError(f"{what} cannot be encoded: {error}") from None
+
+
+def encode(message: m.Message) -> bytes:
+    """The frame body of a message. Raises `LocalProtocolError` where a field is out of its bounds."""
+    name = type(message).__name__
+    try:
+        fields = pack_fields(message)
+    except MalformedMessage as error:
+        raise LocalProtocolError(f"{name}: {error}") from None
+    return _packed([_TAG_OF[type(message)], *fields], name)
+
+
+def decode(data: bytes) -> m.Message:
+    """The message in a frame body. Raises `MalformedMessage`, whatever the bytes are."""
+    values = _unpack(data)
+    if not isinstance(values, list) or not values or type(values[0]) is not int:
+        raise MalformedMessage("a message is an array that starts with a tag")
+    cls = TAGS.get(values[0])
+    if cls is None:
+        raise MalformedMessage(f"unknown message tag {values[0]}")
+    return cast(m.Message, unpack_fields(cls, values[1:]))
+
+
+def encode_body(body: Any) -> bytes:
+    """The bytes of a signed body (`Draft`, `Account`, a record): an array of its fields."""
+    try:
+        return _packed(pack_fields(body), type(body).__name__)
+    except MalformedMessage as error:
+        raise LocalProtocolError(f"{type(body).__name__}: {error}") from None
+
+
+def decode_body(cls: type[_BODY], data: bytes) -> _BODY:
+    """The inverse of `encode_body`; trailing fields are ignored. Raises `MalformedMessage`."""
+    return cast(_BODY, unpack_fields(cls, _unpack(data)))

@@ -1,0 +1,66 @@
+"""Rolling prefix digests: `d_0 = H(request)`, `d_{i+1} = H(d_i || token)` with H = BLAKE2b-128."""
+
+import struct
+from collections.abc import Iterable
+from hashlib import blake2b
+
+from cosine_protocol.limits import DIGEST_BYTES
+from cosine_protocol.request import Request
+
+_MAGIC = b"cosine/request/1"
+_TOKEN = struct.Struct(">I")
+_SAMPLING = struct.Struct(">dIdddQ")
+
+
+def _hash(data: bytes) -> bytes:
+    return blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+def _counted(data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + data
+
+
+def _tokens(tokens: tuple[int, ...]) -> bytes:
+    return struct.pack(f">I{len(tokens)}I", len(tokens), *tokens)
+
+
+def encode_request(request: Request) -> bytes:
+    """Canonical bytes of a request: everything that fixes its stream and its owner, big-endian, counted."""
+    sampling = request.sampling
+    return b"".join(
+        (
+            _MAGIC,
+            _counted(request.target_digest),
+            _counted(request.numerics.encode()),
+            _counted(request.tokenizer_digest),
+            _tokens(request.prompt),
+            _SAMPLING.pack(
+                sampling.temperature,
+                sampling.top_k,
+                sampling.top_p,
+                sampling.min_p,
+                sampling.repetition_penalty,
+                sampling.seed,
+            ),
+            _tokens(request.eos),
+            _counted(request.client.encode()),
+            _counted(request.nonce),
+        )
+    )
+
+
+def request_digest(request: Request) -> bytes:
+    """`d_0` of a request, 16 bytes."""
+    return _hash(encode_request(request))
+
+
+def extend_digest(digest: bytes, token: int) -> bytes:
+    """The digest after one more token."""
+    return _hash(digest + _TOKEN.pack(token))
+
+
+def roll_digest(digest: bytes, tokens: Iterable[int]) -> bytes:
+    """The digest after several more tokens."""
+    for token in tokens:
+        digest = extend_digest(digest, token)
+    return digest

@@ -1,0 +1,83 @@
+"""The error tree. Whose fault an error is stands in its type.
+
+CosineError
+├── LocalProtocolError      we are about to break the protocol: our bug
+├── RemoteProtocolError     the peer broke it: close, score down, go on
+│   ├── FrameTooLarge
+│   ├── MalformedMessage
+│   └── BadSignature
+├── PeerError               the peer answered with `Error(code, message, retry_after)`
+├── PeerLost                the stream ended, was silent too long, or could not be opened
+├── GenerationFailed        no verifier could go on; says what was tried
+└── UsageError              what the user asked for cannot be; says what to do next
+"""
+
+from enum import IntEnum
+
+
+class CosineError(Exception):
+    """Root of every error this project raises on purpose."""
+
+
+class LocalProtocolError(CosineError):
+    """Our own code tried to send something the protocol forbids."""
+
+
+class RemoteProtocolError(CosineError):
+    """A peer sent something the protocol forbids."""
+
+
+class FrameTooLarge(RemoteProtocolError):
+    """A frame announced more bytes than its limit."""
+
+
+class MalformedMessage(RemoteProtocolError):
+    """A frame does not decode to a known message within its limits."""
+
+
+class BadSignature(RemoteProtocolError):
+    """A signature does not match its signer, request and body."""
+
+
+class ErrorCode(IntEnum):
+    """Codes carried by an `Error` message."""
+
+    INTERNAL = 1
+    MALFORMED = 2
+    WRONG_TARGET = 3
+    WRONG_TOKENIZER = 4
+    UNSUPPORTED = 5
+    PROMPT_TOO_LONG = 6
+    OVERLOADED = 7
+    UNKNOWN_REQUEST = 8
+    OUT_OF_MEMORY = 9
+    SHUTTING_DOWN = 10
+    BAD_COMMITTED = 11
+    BAD_LOGITS = 12
+
+
+class PeerError(CosineError):
+    """A peer refused or failed a request with a typed error."""
+
+    def __init__(self, code: int, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.retry_after_s = retry_after_s
+
+
+class PeerLost(CosineError):
+    """A peer cannot be reached or went silent; `reason` is a short clause."""
+
+    def __init__(self, peer_id: str, reason: str) -> None:
+        super().__init__(f"{peer_id}: {reason}")
+        self.peer_id = peer_id
+        self.reason = reason
+
+
+class GenerationFailed(CosineError):
+    """Nobody could finish the request. The text is one sentence that names what was tried."""
+
+
+class UsageError(CosineError):
+    """A request that cannot be served as asked. The text is one sentence for the user."""

@@ -1,0 +1,174 @@
+"""Field kinds: how one value of a message is checked on both ways of the wire.
+
+A kind stands in the `Annotated` type of a dataclass field; `fields_of` reads a class once. Decoding raises
+`MalformedMessage`, and so does encoding, which the codec turns into `LocalProtocolError`.
+"""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import Any, Protocol, get_type_hints
+
+from cosine_protocol.errors import MalformedMessage
+
+
+class Kind(Protocol):
+    """Checks and converts one value; `pack` is the inverse of `unpack`."""
+
+    def unpack(self, value: object) -> Any: ...
+
+    def pack(self, value: Any) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole number between two bounds, both included."""
+
+    high: int
+    low: int = 0
+
+    def unpack(self, value: object) -> int:
+        if type(value) is not int or not self.low <= value <= self.high:
+            raise MalformedMessage(f"expected a whole number from {self.low} to {self.high}")
+        return value
+
+    def pack(self, value: int) -> object:
+        return self.unpack(int(value) if isinstance(value, IntEnum) else value)
+
+
+@dataclass(frozen=True, slots=True)
+class Real:
+    """A finite float between two bounds, both included."""
+
+    high: float
+    low: float = 0.0
+
+    def unpack(self, value: object) -> float:
+        if type(value) is not float or not math.isfinite(value) or not self.low <= value <= self.high:
+            raise MalformedMessage(f"expected a number from {self.low} to {self.high}")
+        return value
+
+    def pack(self, value: float) -> object:
+        return self.unpack(float(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """Between `low` and `high` bytes."""
+
+    high: int
+    low: int = 0
+
+    def unpack(self, value: object) -> bytes:
+        if type(value) is not bytes or not self.low <= len(value) <= self.high:
+            raise MalformedMessage(f"expected {self.low} to {self.high} bytes")
+        return value
+
+    def pack(self, value: bytes) -> object:
+        return self.unpack(value)
+
+
+def exactly(size: int) -> Bytes:
+    """Exactly `size` bytes."""
+    return Bytes(size, size)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """UTF-8 text of at most `high` bytes."""
+
+    high: int
+
+    def unpack(self, value: object) -> str:
+        if type(value) is not str or len(value) > self.high or len(_encoded(value)) > self.high:
+            raise MalformedMessage(f"expected text of at most {self.high} bytes")
+        return value
+
+    def pack(self, value: str) -> object:
+        return self.unpack(str(value) if isinstance(value, StrEnum) else value)
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise MalformedMessage("text holds lone surrogates") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A tuple of at most `high` values of one kind."""
+
+    kind: Kind
+    high: int
+
+    def unpack(self, value: object) -> tuple[Any, ...]:
+        if not isinstance(value, list | tuple) or len(value) > self.high:
+            raise MalformedMessage(f"expected a list of at most {self.high}")
+        return tuple(map(self.kind.unpack, value))
+
+    def pack(self, value: tuple[Any, ...]) -> object:
+        if len(value) > self.high:
+            raise MalformedMessage(f"{len(value)} items are over the limit of {self.high}")
+        return [self.kind.pack(item) for item in value]
+
+
+@dataclass(frozen=True, slots=True)
+class Maybe:
+    """A value of one kind, or nothing."""
+
+    kind: Kind
+
+    def unpack(self, value: object) -> Any:
+        return None if value is None else self.kind.unpack(value)
+
+    def pack(self, value: Any) -> object:
+        return None if value is None else self.kind.pack(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """A nested dataclass, on the wire an array of its fields; unknown trailing fields are ignored."""
+
+    cls: type
+
+    def unpack(self, value: object) -> Any:
+        return unpack_fields(self.cls, value)
+
+    def pack(self, value: Any) -> object:
+        return pack_fields(value)
+
+
+def fields_of(cls: type) -> tuple[tuple[str, Kind], ...]:
+    """The (name, kind) of every field of a message class, in wire order."""
+    hints = get_type_hints(cls, include_extras=True)
+    return tuple((field.name, hints[field.name].__metadata__[0]) for field in dataclasses.fields(cls))
+
+
+_FIELDS: dict[type, tuple[tuple[str, Kind], ...]] = {}
+
+
+def _cached_fields(cls: type) -> tuple[tuple[str, Kind], ...]:
+    if cls not in _FIELDS:
+        _FIELDS[cls] = fields_of(cls)
+    return _FIELDS[cls]
+
+
+def unpack_fields(cls: type, values: object) -> Any:
+    """Build `cls` from an array of wire values. Raises `MalformedMessage`."""
+    fields = _cached_fields(cls)
+    if not isinstance(values, list | tuple) or len(values) < len(fields):
+        raise MalformedMessage(f"{cls.__name__} needs {len(fields)} fields")
+    converted = {}
+    for (name, kind), value in zip(fields, values, strict=False):
+        try:
+            converted[name] = kind.unpack(value)
+        except MalformedMessage as error:
+            raise MalformedMessage(f"{cls.__name__}.{name}: {error}") from None
+    return cls(**converted)
+
+
+def pack_fields(message: Any) -> list[object]:
+    """The wire values of a message's fields. Raises `MalformedMessage`."""
+    return [kind.pack(getattr(message, name)) for name, kind in _cached_fields(type(message))]

@@ -1,0 +1,36 @@
+"""Every bound on what a peer may send, by name. A value past its bound is a `RemoteProtocolError`."""
+
+from typing import Final
+
+MAX_FRAME_BYTES: Final = 1 << 20
+MAX_PROMPT_TOKENS: Final = 131_072
+MAX_NEW_TOKENS: Final = 131_072
+MAX_COMMIT_TOKENS: Final = 256
+MAX_TREE_NODES: Final = 256
+MAX_TREE_DEPTH: Final = 64
+MAX_GUESS_TOKENS: Final = 16
+MAX_WINDOW_NODES: Final = 1024
+MAX_AUTHORS: Final = 64
+MAX_EOS_TOKENS: Final = 64
+MAX_TEXT_BYTES: Final = 1024
+MAX_NAME_BYTES: Final = 256
+MAX_PEER_ID_BYTES: Final = 64
+MAX_FEATURES: Final = 32
+MAX_RECORD_BYTES: Final = 4096
+MAX_RECORD_TTL_S: Final = 900.0
+MAX_RECORD_SKEW_S: Final = 60.0
+MAX_CELL_OWNERS: Final = 64
+MAX_EXPERTISE: Final = 16
+MAX_ADDRESSES: Final = 16
+MAX_FILE_BYTES: Final = 64 << 20
+MAX_CHUNK_BYTES: Final = 256 << 10
+MAX_REQUEST_NUMBER: Final = (1 << 53) - 1
+MAX_TOKEN_ID: Final = (1 << 31) - 1
+DIGEST_BYTES: Final = 16
+CONTENT_DIGEST_BYTES: Final = 32
+SIGNATURE_BYTES: Final = 64
+NONCE_BYTES: Final = 16
+MAX_TEMPERATURE: Final = 1e6
+MIN_TOP_P: Final = 1e-9
+MIN_REPETITION_PENALTY: Final = 1e-6
+MAX_REPETITION_PENALTY: Final = 1e6

@@ -1,0 +1,381 @@
+"""Every message that may travel, one frozen dataclass each. `docs/protocol.md` explains when."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Annotated
+
+from cosine_protocol import limits
+from cosine_protocol.fields import Bytes, Items, Maybe, Real, Struct, Text, Whole, exactly
+from cosine_protocol.nodes import NodeBlock
+from cosine_protocol.request import MAX_SEED, Request, Sampling
+
+Number = Annotated[int, Whole(limits.MAX_REQUEST_NUMBER)]
+Position = Annotated[int, Whole(limits.MAX_NEW_TOKENS)]
+Digest = Annotated[bytes, exactly(limits.DIGEST_BYTES)]
+ContentDigest = Annotated[bytes, exactly(limits.CONTENT_DIGEST_BYTES)]
+Signature = Annotated[bytes, exactly(limits.SIGNATURE_BYTES)]
+Microseconds = Annotated[int, Whole(3_600_000_000)]
+Name = Annotated[str, Text(limits.MAX_NAME_BYTES)]
+PeerId = Annotated[str, Text(limits.MAX_PEER_ID_BYTES)]
+Nodes = Annotated[NodeBlock, Struct(NodeBlock)]
+AuthorIndices = Annotated[bytes, Bytes(limits.MAX_TREE_NODES)]
+_TOKEN = Whole(limits.MAX_TOKEN_ID)
+CommittedTokens = Annotated[tuple[int, ...], Items(_TOKEN, limits.MAX_NEW_TOKENS)]
+CommitTokens = Annotated[tuple[int, ...], Items(_TOKEN, limits.MAX_COMMIT_TOKENS)]
+MAX_RETRY_AFTER_S = 3600.0
+
+
+class Pacing(IntEnum):
+    """`FREE`: the verifier never waits (DESIGN idea II). `STEPPED`: one pass per `Verify`."""
+
+    FREE = 0
+    STEPPED = 1
+
+
+class FinishReason(IntEnum):
+    """Why a stream ended."""
+
+    LENGTH = 0
+    EOS = 1
+    CANCELLED = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestBody:
+    """A `Request` on the wire."""
+
+    target_digest: ContentDigest
+    tokenizer_digest: ContentDigest
+    numerics: Name
+    prompt: Annotated[tuple[int, ...], Items(_TOKEN, limits.MAX_PROMPT_TOKENS)]
+    temperature: Annotated[float, Real(limits.MAX_TEMPERATURE)]
+    top_k: Annotated[int, Whole(limits.MAX_TOKEN_ID)]
+    top_p: Annotated[float, Real(1.0, limits.MIN_TOP_P)]
+    min_p: Annotated[float, Real(1.0)]
+    repetition_penalty: Annotated[float, Real(limits.MAX_REPETITION_PENALTY, limits.MIN_REPETITION_PENALTY)]
+    seed: Annotated[int, Whole(MAX_SEED)]
+    eos: Annotated[tuple[int, ...], Items(_TOKEN, limits.MAX_EOS_TOKENS)]
+    client: PeerId
+    nonce: Annotated[bytes, exactly(limits.NONCE_BYTES)]
+    max_new_tokens: Annotated[int, Whole(limits.MAX_NEW_TOKENS, 1)]
+
+    @classmethod
+    def of(cls, request: Request) -> "RequestBody":
+        sampling = request.sampling
+        return cls(
+            target_digest=request.target_digest,
+            tokenizer_digest=request.tokenizer_digest,
+            numerics=request.numerics,
+            prompt=request.prompt,
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            min_p=sampling.min_p,
+            repetition_penalty=sampling.repetition_penalty,
+            seed=sampling.seed,
+            eos=request.eos,
+            client=request.client,
+            nonce=request.nonce,
+            max_new_tokens=request.max_new_tokens,
+        )
+
+    def request(self) -> Request:
+        """The request this body describes."""
+        return Request(
+            target_digest=self.target_digest,
+            tokenizer_digest=self.tokenizer_digest,
+            numerics=self.numerics,
+            prompt=self.prompt,
+            sampling=Sampling(
+                temperature=self.temperature,
+                top_k=self.top_k,
+                top_p=self.top_p,
+                min_p=self.min_p,
+                repetition_penalty=self.repetition_penalty,
+                seed=self.seed,
+            ),
+            eos=self.eos,
+            client=self.client,
+            nonce=self.nonce,
+            max_new_tokens=self.max_new_tokens,
+        )
+
+
+RequestField = Annotated[RequestBody, Struct(RequestBody)]
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First on every stream, both ways."""
+
+    version: Annotated[int, Whole(255, 1)]
+    features: Annotated[tuple[str, ...], Items(Text(64), limits.MAX_FEATURES)]
+    agent: Name
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Heartbeat. `steps` counts passes and `prefill_tokens` prompt tokens fed, to tell alive from stalled."""
+
+    number: Number
+    steps: Number
+    prefill_tokens: Number
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """The answer to the `Ping` of the same number."""
+
+    number: Number
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """A typed failure of one request, or of the stream where `number` is 0."""
+
+    number: Number
+    code: Annotated[int, Whole(255)]
+    message: Annotated[str, Text(limits.MAX_TEXT_BYTES)]
+    retry_after_s: Annotated[float | None, Maybe(Real(MAX_RETRY_AFTER_S))]
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Ask a verifier for a stream. `committed` resumes after these output tokens."""
+
+    number: Number
+    request: RequestField
+    committed: CommittedTokens
+    pacing: Annotated[int, Whole(1)]
+    authors: Annotated[tuple[str, ...], Items(Text(limits.MAX_PEER_ID_BYTES), limits.MAX_AUTHORS)]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The verifier took the request. `pass_us` is its measured time of a one-token pass."""
+
+    number: Number
+    pass_us: Microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Draft nodes for the live tree. `authors[i]` is 1 + the index in `Open.authors` of node i's proposer."""
+
+    number: Number
+    base: Digest
+    position: Position
+    nodes: Nodes
+    authors: AuthorIndices
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """Stepped pacing: run one pass over these nodes on top of the committed prefix `base`."""
+
+    number: Number
+    base: Digest
+    position: Position
+    nodes: Nodes
+    authors: AuthorIndices
+
+
+@dataclass(frozen=True, slots=True)
+class PassStats:
+    """One pass: tree nodes fed, committed tokens with the two best scores within 1e-4, times."""
+
+    nodes: Annotated[int, Whole(limits.MAX_TREE_NODES)]
+    near_ties: Annotated[int, Whole(limits.MAX_COMMIT_TOKENS)]
+    pass_us: Microseconds
+    held_us: Microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Output tokens from `position` on. `digest` is that of the prefix after them.
+
+    `authors` has one byte a token: 0 for the target's own, else the author whose node it was.
+    """
+
+    number: Number
+    position: Position
+    tokens: CommitTokens
+    digest: Digest
+    authors: AuthorIndices
+    stats: Annotated[PassStats, Struct(PassStats)]
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """Stepped pacing: the outcome of the `Verify` whose base was `base`; fields as in `Commit`."""
+
+    number: Number
+    base: Digest
+    position: Position
+    tokens: CommitTokens
+    digest: Digest
+    authors: AuthorIndices
+    stats: Annotated[PassStats, Struct(PassStats)]
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The client no longer wants the stream."""
+
+    number: Number
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What a `Final` signs: the last digest, output tokens, and accepted nodes per author index."""
+
+    number: Number
+    reason: Annotated[int, Whole(2)]
+    tokens: Position
+    digest: Digest
+    accepted: Annotated[tuple[int, ...], Items(Whole(limits.MAX_NEW_TOKENS), limits.MAX_AUTHORS)]
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """The end of a request, signed by the serving peer. `body` decodes to an `Account`."""
+
+    body: Annotated[bytes, Bytes(2048)]
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Ask a drafter to follow a request."""
+
+    number: Number
+    request: RequestField
+    committed: CommittedTokens
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The drafter follows. `prompt_nll` is its mean negative log-likelihood of the prompt, nats a token."""
+
+    number: Number
+    prompt_nll: Annotated[float, Real(1e6)]
+    token_us: Microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Draft below `base` + `guess`: at most `depth` tokens deep, `width` nodes expanded a pass.
+
+    `window` bounds the nodes sent and not yet resolved by an `Advance`.
+    """
+
+    number: Number
+    base: Digest
+    position: Position
+    guess: Annotated[tuple[int, ...], Items(_TOKEN, limits.MAX_GUESS_TOKENS)]
+    depth: Annotated[int, Whole(limits.MAX_TREE_DEPTH, 1)]
+    width: Annotated[int, Whole(limits.MAX_TREE_NODES, 1)]
+    window: Annotated[int, Whole(limits.MAX_WINDOW_NODES, 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a `Fragment` signs: nodes that extend the prefix `base`, whose output length is `position`."""
+
+    number: Number
+    sequence: Number
+    base: Digest
+    position: Position
+    nodes: Nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A signed piece of draft tree. `body` decodes to a `Draft`."""
+
+    body: Annotated[bytes, Bytes(8192)]
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """Output tokens committed from `position` on."""
+
+    number: Number
+    position: Position
+    tokens: CommitTokens
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """The drafter cannot follow now."""
+
+    number: Number
+    retry_after_s: Annotated[float, Real(MAX_RETRY_AFTER_S)]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The client no longer wants drafts for the request."""
+
+    number: Number
+
+
+@dataclass(frozen=True, slots=True)
+class AskRecords:
+    """Discover: the signed records a node holds under one DHT key."""
+
+    number: Number
+    key: Name
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Signed records, verbatim."""
+
+    number: Number
+    records: Annotated[tuple[bytes, ...], Items(Bytes(limits.MAX_RECORD_BYTES), limits.MAX_CELL_OWNERS)]
+
+
+@dataclass(frozen=True, slots=True)
+class AskFile:
+    """Discover: a piece of a tokenizer file of the target with this tokenizer digest."""
+
+    number: Number
+    tokenizer_digest: ContentDigest
+    name: Name
+    offset: Annotated[int, Whole(limits.MAX_FILE_BYTES)]
+
+
+@dataclass(frozen=True, slots=True)
+class FilePiece:
+    """At most `MAX_CHUNK_BYTES` of a file from the asked offset; `total_bytes` 0 means it is not there."""
+
+    number: Number
+    total_bytes: Annotated[int, Whole(limits.MAX_FILE_BYTES)]
+    data: Annotated[bytes, Bytes(limits.MAX_CHUNK_BYTES)]
+
+
+@dataclass(frozen=True, slots=True)
+class AskStatus:
+    """Status: what the node is doing."""
+
+    number: Number
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A node's own present account of itself. `requests` are those served now."""
+
+    number: Number
+    record: Annotated[bytes, Bytes(limits.MAX_RECORD_BYTES)]
+    requests: Annotated[int, Whole(1 << 20)]
+    steps: Number
+    uptime_s: Annotated[float, Real(1e12)]
+
+
+Message = (
+    Hello | Ping | Pong | Error | Open | Opened | Tree | Verify | Commit | Verified | Cancel | Final | Start
+    | Started | Assign | Fragment | Advance | Busy | Release | AskRecords | Records | AskFile | FilePiece
+    | AskStatus | Status
+)  # fmt: skip

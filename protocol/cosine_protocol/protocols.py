@@ -1,0 +1,37 @@
+"""Protocol ids and which messages each one carries, and the rules of a stream's start."""
+
+from types import MappingProxyType
+from typing import Final
+
+from cosine_protocol import messages as m
+from cosine_protocol.errors import MalformedMessage
+
+VERSION: Final = 1
+VERIFY: Final = "/cosine/verify/1.0.0"
+DRAFT: Final = "/cosine/draft/1.0.0"
+DISCOVER: Final = "/cosine/discover/1.0.0"
+STATUS: Final = "/cosine/status/1.0.0"
+
+_COMMON = frozenset({m.Hello, m.Ping, m.Pong, m.Error})
+
+MESSAGES: Final = MappingProxyType(
+    {
+        VERIFY: _COMMON | {m.Open, m.Opened, m.Tree, m.Verify, m.Verified, m.Commit, m.Cancel, m.Final},
+        DRAFT: _COMMON | {m.Start, m.Started, m.Assign, m.Fragment, m.Advance, m.Busy, m.Release, m.Final},
+        DISCOVER: _COMMON | {m.AskRecords, m.Records, m.AskFile, m.FilePiece},
+        STATUS: _COMMON | {m.AskStatus, m.Status},
+    }
+)
+
+
+def check_allowed(protocol: str, message: m.Message) -> None:
+    """Raises `MalformedMessage` for a message that does not belong on this protocol."""
+    if type(message) not in MESSAGES[protocol]:
+        raise MalformedMessage(f"{type(message).__name__} does not belong on {protocol}")
+
+
+def common_features(ours: tuple[str, ...], hello: m.Hello) -> frozenset[str]:
+    """Features both ends have. Raises `MalformedMessage` for another major version."""
+    if hello.version != VERSION:
+        raise MalformedMessage(f"the peer speaks version {hello.version}, we speak {VERSION}")
+    return frozenset(ours) & frozenset(hello.features)

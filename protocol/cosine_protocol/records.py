@@ -1,0 +1,124 @@
+"""Signed DHT records: what a node says of itself, and the pure check every reader and storing node applies.
+
+Without such a check any peer can overwrite another's record (reference measurements; hivemind keeps the later
+expiry). A record is `[body, signature]`; the signature covers the DHT key it was stored under.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+from typing import Annotated
+
+from cosine_protocol import limits
+from cosine_protocol.codec import decode_body, encode_body
+from cosine_protocol.errors import BadSignature, LocalProtocolError, MalformedMessage
+from cosine_protocol.fields import Bytes, Items, Real, Text, Whole, exactly
+from cosine_protocol.identity import Identity, public_key_of, verify
+from cosine_protocol.messages import ContentDigest, Microseconds, Name, Number, PeerId
+
+SCHEMA = 1
+RECORD_KIND = "record"
+
+
+class Role(StrEnum):
+    """What a node does for others."""
+
+    DRAFTER = "drafter"
+    VERIFIER = "verifier"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRecord:
+    """A node's announcement. Times are Unix seconds, speeds microseconds a pass of one token."""
+
+    schema: Annotated[int, Whole(255, 1)]
+    peer_id: PeerId
+    role: Annotated[str, Text(16)]
+    target: Name
+    target_digest: ContentDigest
+    tokenizer_digest: ContentDigest
+    numerics: Name
+    model: Name
+    expertise: Annotated[tuple[str, ...], Items(Text(64), limits.MAX_EXPERTISE)]
+    capacity_requests: Annotated[int, Whole(1 << 20)]
+    load_requests: Annotated[int, Whole(1 << 20)]
+    pass_us: Microseconds
+    context_tokens: Annotated[int, Whole(1 << 30)]
+    eos: Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_EOS_TOKENS)]
+    addresses: Annotated[tuple[str, ...], Items(Text(limits.MAX_NAME_BYTES), limits.MAX_ADDRESSES)]
+    software: Name
+    emulated: Name
+    sequence: Number
+    issued_at_s: Annotated[float, Real(1e11)]
+    lifetime_s: Annotated[float, Real(limits.MAX_RECORD_TTL_S)]
+
+    @property
+    def expires_at_s(self) -> float:
+        return self.issued_at_s + self.lifetime_s
+
+
+@dataclass(frozen=True, slots=True)
+class SignedRecord:
+    """A record's body as signed, with the signature of its owner."""
+
+    body: Annotated[bytes, Bytes(limits.MAX_RECORD_BYTES)]
+    signature: Annotated[bytes, exactly(limits.SIGNATURE_BYTES)]
+
+
+def _binding(key: str) -> bytes:
+    return sha256(key.encode()).digest()[: limits.DIGEST_BYTES]
+
+
+def seal_record(record: NodeRecord, identity: Identity, *, key: str) -> bytes:
+    """The bytes to store under `key`, signed by the record's owner.
+
+    Raises `LocalProtocolError` for a record that readers would refuse for its length.
+    """
+    body = encode_body(record)
+    signature = identity.sign(kind=RECORD_KIND, digest=_binding(key), body=body)
+    sealed = encode_body(SignedRecord(body, signature))
+    if len(sealed) > limits.MAX_RECORD_BYTES:
+        raise LocalProtocolError(f"a record of {len(sealed)} bytes is over the limit of {limits.MAX_RECORD_BYTES}")
+    return sealed
+
+
+def open_record(data: bytes, *, key: str, owner: str, now_s: float) -> NodeRecord:
+    """The record stored under `key` and `owner`, checked.
+
+    Raises `MalformedMessage` if it is broken, too long-lived, from the future or expired, and `BadSignature` if
+    `owner` did not sign it for this key.
+    """
+    if len(data) > limits.MAX_RECORD_BYTES:
+        raise MalformedMessage(f"a record of {len(data)} bytes is over the limit")
+    signed = decode_body(SignedRecord, data)
+    verify(kind=RECORD_KIND, signer=owner, digest=_binding(key), body=signed.body, signature=signed.signature)
+    record = decode_body(NodeRecord, signed.body)
+    _check_record(record, owner=owner, now_s=now_s)
+    return record
+
+
+def _check_record(record: NodeRecord, *, owner: str, now_s: float) -> None:
+    if record.schema != SCHEMA:
+        raise MalformedMessage(f"record schema {record.schema} is not {SCHEMA}")
+    if record.peer_id != owner:
+        raise BadSignature("the record names another peer than its owner")
+    if record.role not in set(Role):
+        raise MalformedMessage(f"unknown role {record.role!r}")
+    if record.issued_at_s > now_s + limits.MAX_RECORD_SKEW_S:
+        raise MalformedMessage("the record was issued in the future; check the clocks")
+    if record.expires_at_s < now_s:
+        raise MalformedMessage("the record has expired")
+
+
+def cell_key(*, network: str, role: str, target: str, owner: str, depth: int) -> str:
+    """The DHT key of the cell at `depth` hex digits where `owner` may announce (DESIGN section 5).
+
+    Cells split by the hash of the public key, since Ed25519 peer ids share their first characters.
+    """
+    prefix = sha256(public_key_of(owner)).hexdigest()[:depth]
+    return cell_name(network=network, role=role, target=target, prefix=prefix)
+
+
+def cell_name(*, network: str, role: str, target: str, prefix: str) -> str:
+    """The DHT key of one cell; `prefix` is a string of hex digits, empty for the first cell."""
+    return f"cosine/{network}/{role}/{target}/{prefix}"

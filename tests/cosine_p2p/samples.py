@@ -1,0 +1,40 @@
+"""Records to test with."""
+
+from typing import Any
+
+from cosine_protocol.identity import Identity
+from cosine_protocol.records import NodeRecord
+
+NETWORK = "test"
+TARGET = "someone/model"
+
+
+def identity_of(number: int) -> Identity:
+    return Identity.from_seed(number.to_bytes(32, "big"))
+
+
+def record_of(identity: Identity, *, now_s: float, **changes: Any) -> NodeRecord:
+    """A valid drafter record, issued now for five minutes."""
+    fields: dict[str, Any] = {
+        "schema": 1,
+        "peer_id": identity.peer_id,
+        "role": "drafter",
+        "target": TARGET,
+        "target_digest": b"\x01" * 32,
+        "tokenizer_digest": b"\x02" * 32,
+        "numerics": "float32",
+        "model": "tiny",
+        "expertise": ("code",),
+        "capacity_requests": 4,
+        "load_requests": 0,
+        "pass_us": 900,
+        "context_tokens": 1024,
+        "eos": (2,),
+        "addresses": ("/ip4/127.0.0.1/tcp/1",),
+        "software": "test",
+        "emulated": "",
+        "sequence": int(now_s * 1000),
+        "issued_at_s": now_s,
+        "lifetime_s": 300.0,
+    }
+    return NodeRecord(**(fields | changes))

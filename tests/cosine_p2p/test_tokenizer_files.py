@@ -1,0 +1,154 @@
+"""Tokenizer files: their digest, their cache, and fetching them from honest and other peers."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cosine_p2p.channel import Channel
+from cosine_p2p.tokenizer_files import NAMES, TokenizerCache, TokenizerFiles, fetch_tokenizer_files
+from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.memory import MemoryNetwork
+from cosine_protocol import limits
+from cosine_protocol import messages as m
+from cosine_protocol.errors import PeerError, PeerLost, RemoteProtocolError, UsageError
+from cosine_protocol.protocols import DISCOVER
+
+FILES = TokenizerFiles({"tokenizer.json": b"{}", "special_tokens_map.json": b"[]"})
+BIG = TokenizerFiles({"tokenizer.json": bytes(range(256)) * 3000})
+
+Answer = Callable[[m.AskFile], m.Message]
+
+
+def fetch(answer: Answer, digest: bytes, cache: TokenizerCache | None = None) -> TokenizerFiles:
+    async def serve(stream: Stream) -> None:
+        async with Channel(stream, DISCOVER) as channel:
+            try:
+                while isinstance(question := await channel.receive(), m.AskFile):
+                    channel.post(answer(question))
+            except PeerLost:
+                return
+
+    async def run() -> TokenizerFiles:
+        network = MemoryNetwork()
+        server, client = network.join("server"), network.join("client")
+        await server.serve(DISCOVER, serve)
+        try:
+            return await fetch_tokenizer_files(client, "server", digest, cache=cache)
+        finally:
+            await client.close()
+            await server.close()
+
+    return asyncio.run(run())
+
+
+def serving(files: TokenizerFiles) -> Answer:
+    def answer(question: m.AskFile) -> m.Message:
+        data = files.files.get(question.name, b"")
+        piece = data[question.offset : question.offset + limits.MAX_CHUNK_BYTES]
+        return m.FilePiece(question.number, len(data), piece)
+
+    return answer
+
+
+@pytest.mark.parametrize("files", [FILES, BIG])
+def test_files_arrive_whole(files: TokenizerFiles) -> None:
+    assert fetch(serving(files), files.digest).files == files.files
+
+
+def test_other_files_are_refused() -> None:
+    with pytest.raises(RemoteProtocolError, match="do not match"):
+        fetch(serving(BIG), FILES.digest)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda question: m.FilePiece(question.number, 10, b""),
+        lambda question: m.FilePiece(question.number, 10, b"123"),
+        lambda question: m.FilePiece(question.number, 2, b"123"),
+        lambda question: m.FilePiece(question.number, 0, b"123"),
+        lambda question: m.FilePiece(question.number + 1, 0, b""),
+        lambda question: m.FilePiece(question.number, (512 << 10) + question.offset, b"x" * (256 << 10)),
+        lambda question: m.Records(question.number, ()),
+    ],
+)  # fmt: skip
+def test_pieces_that_do_not_fit_are_refused(answer: Answer) -> None:
+    with pytest.raises(RemoteProtocolError):
+        fetch(answer, FILES.digest)
+
+
+def test_all_files_together_are_bounded() -> None:
+    asked: list[str] = []
+
+    def answer(question: m.AskFile) -> m.Message:
+        asked.append(question.name)
+        size = limits.MAX_FILE_BYTES if question.name != NAMES[0] else 1
+        return m.FilePiece(question.number, size, bytes(min(size, limits.MAX_CHUNK_BYTES)))
+
+    with pytest.raises(RemoteProtocolError, match="more tokenizer files than allowed"):
+        fetch(answer, FILES.digest)
+    assert asked == list(NAMES[:2])
+
+
+def test_a_refusal_is_passed_on() -> None:
+    with pytest.raises(PeerError, match="not here"):
+        fetch(lambda question: m.Error(question.number, 4, "not here", None), FILES.digest)
+
+
+def test_a_peer_that_only_keeps_the_stream_alive_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cosine_p2p.tokenizer_files.ANSWER_TIMEOUT_S", 0.05)
+    with pytest.raises(PeerLost, match="no answer"):
+        fetch(lambda question: m.Ping(1, 0, 0), FILES.digest)
+
+
+def test_what_was_fetched_is_cached(tmp_path: Path) -> None:
+    cache = TokenizerCache(tmp_path / "cache")
+    asked: list[str] = []
+
+    def answer(question: m.AskFile) -> m.Message:
+        asked.append(question.name)
+        return serving(FILES)(question)
+
+    fetch(answer, FILES.digest, cache)
+    assert fetch(answer, FILES.digest, cache).files == FILES.files
+    assert len(asked) == len(NAMES)
+    assert (cache.folder_of(FILES.digest) / "tokenizer.json").read_bytes() == b"{}"
+
+
+def test_a_damaged_cache_entry_is_replaced(tmp_path: Path) -> None:
+    cache = TokenizerCache(tmp_path)
+    folder = cache.put(FILES)
+    (folder / "tokenizer.json").write_bytes(b"tampered")
+    assert cache.get(FILES.digest) is None
+    cache.put(FILES)
+    assert cache.get(FILES.digest) == FILES
+    cache.put(FILES)
+
+
+def test_read_takes_known_names_only(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(b"{}")
+    before = TokenizerFiles.read(tmp_path)
+    (tmp_path / "README.md").write_bytes(b"other")
+    assert before is not None
+    assert TokenizerFiles.read(tmp_path) == before
+
+
+def test_a_folder_without_a_vocabulary_has_no_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_bytes(b"{}")
+    assert TokenizerFiles.read(tmp_path) is None
+
+
+def test_a_huge_tokenizer_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "tokenizer.json").open("wb") as file:
+        file.truncate(limits.MAX_FILE_BYTES + 1)
+    with pytest.raises(UsageError, match="64 MiB"):
+        TokenizerFiles.read(tmp_path)
+
+
+def test_the_digest_separates_names_and_contents() -> None:
+    one = TokenizerFiles({"merges.txt": b"ab", "vocab.json": b""})
+    two = TokenizerFiles({"merges.txt": b"a", "vocab.json": b"b"})
+    assert one.digest != two.digest
+    assert TokenizerFiles(dict(reversed(list(one.files.items())))).digest == one.digest

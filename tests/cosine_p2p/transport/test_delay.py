@@ -1,0 +1,85 @@
+"""An emulated link holds bytes back, keeps their order, and ends when its stream does."""
+
+import asyncio
+
+import pytest
+
+from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.delay import DelayedStream, delayed
+from cosine_p2p.transport.memory import MemoryNetwork
+from cosine_protocol.errors import PeerLost
+
+ONE_WAY_S = 0.02
+
+
+async def echo(stream: Stream) -> None:
+    while data := await stream.read():
+        await stream.write(data)
+    stream.close()
+
+
+async def dialled(network: MemoryNetwork) -> Stream:
+    a, b = network.join("a"), network.join("b")
+    await b.serve("/echo", delayed(echo, one_way_s=ONE_WAY_S))
+    return await a.dial("b", "/echo")
+
+
+async def leave(network: MemoryNetwork) -> None:
+    for transport in list(network.transports.values()):
+        await transport.close()
+
+
+def test_an_echo_takes_both_ways_and_keeps_order() -> None:
+    async def run() -> float:
+        network = MemoryNetwork()
+        stream = await dialled(network)
+        start_s = asyncio.get_running_loop().time()
+        for number in range(50):
+            await stream.write(bytes([number]))
+        received = b""
+        while len(received) < 50:
+            received += await stream.read()
+        taken_s = asyncio.get_running_loop().time() - start_s
+        assert received == bytes(range(50))
+        await leave(network)
+        return taken_s
+
+    # One delay each way for all fifty: the link holds bytes back without lowering the rate.
+    assert 2 * ONE_WAY_S - 0.001 <= asyncio.run(run()) < 20 * ONE_WAY_S
+
+
+def test_the_end_arrives_and_stays() -> None:
+    async def run() -> list[bytes]:
+        network = MemoryNetwork()
+        a, b = network.join("a"), network.join("b")
+
+        async def say(stream: Stream) -> None:
+            await stream.write(b"bye")
+            stream.close()
+
+        await b.serve("/say", say)
+        stream = DelayedStream(await a.dial("b", "/say"), ONE_WAY_S)
+        reads = [await stream.read(), await stream.read(), await stream.read()]
+        stream.close()
+        await leave(network)
+        return reads
+
+    assert asyncio.run(run()) == [b"bye", b"", b""]
+
+
+def test_a_closed_stream_takes_nothing() -> None:
+    async def run() -> None:
+        network = MemoryNetwork()
+        stream = DelayedStream(await dialled(network), ONE_WAY_S)
+        stream.close()
+        await asyncio.sleep(0)
+        with pytest.raises(PeerLost):
+            await stream.write(b"x")
+        assert await stream.read() == b""
+        await leave(network)
+
+    asyncio.run(run())
+
+
+def test_no_delay_is_no_wrapper() -> None:
+    assert delayed(echo, one_way_s=0.0) is echo

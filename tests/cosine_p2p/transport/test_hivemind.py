@@ -1,0 +1,525 @@
+"""The real thing on loopback: streams, deadlines, a killed daemon, and hostile DHT peers."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cosine_p2p.dht import DhtDirectory
+from cosine_p2p.keys import load_identity
+from cosine_p2p.postings import dht_key
+from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.config import TransportConfig
+from cosine_p2p.transport.hivemind import HivemindTransport
+from cosine_protocol import limits
+from cosine_protocol.errors import PeerLost, UsageError
+from cosine_protocol.identity import Identity
+from cosine_protocol.records import Role, cell_key, cell_name, seal_record
+
+from ..samples import NETWORK, TARGET, identity_of, record_of
+
+pytestmark = pytest.mark.network
+
+HOST = "/ip4/127.0.0.1/tcp/0"
+ECHO = "/test/echo/1.0.0"
+ROOT = cell_name(network=NETWORK, role="drafter", target=TARGET, prefix="")
+
+
+async def echo(stream: Stream) -> None:
+    while data := await stream.read():
+        await stream.write(data)
+
+
+class Swarm:
+    """Nodes made for one test."""
+
+    def __init__(self, folder: Path, stack: contextlib.AsyncExitStack) -> None:
+        self._folder = folder
+        self._stack = stack
+        self._made = 0
+        self.boot: tuple[str, ...] = ()
+
+    def identity_file(self) -> Path:
+        self._made += 1
+        file = self._folder / f"identity{self._made}"
+        load_identity(file)
+        return file
+
+    async def node(self, **settings: Any) -> HivemindTransport:
+        settings = {"initial_peers": self.boot, "host_maddrs": (HOST,), "network": NETWORK} | settings
+        transport = await HivemindTransport.start(TransportConfig(identity_file=self.identity_file(), **settings))
+        self._stack.push_async_callback(transport.close)
+        self.boot = self.boot or await transport.visible_maddrs()
+        return transport
+
+    async def stranger(self) -> Any:
+        """A DHT node of hivemind's own, with no rules; it may store what it likes where it can."""
+        from cosine_p2p.transport.hivemind_library import P2P, DHTNode
+
+        p2p = await P2P.create(
+            initial_peers=list(self.boot), host_maddrs=[HOST], auto_nat=False, nat_port_map=False
+        )
+        self._stack.push_async_callback(p2p.shutdown)
+        return await DHTNode.create(p2p=p2p, initial_peers=list(self.boot))
+
+
+@contextlib.asynccontextmanager
+async def swarm() -> AsyncIterator[Swarm]:
+    with tempfile.TemporaryDirectory() as folder:
+        async with contextlib.AsyncExitStack() as stack:
+            yield Swarm(Path(folder), stack)
+
+
+def directory_of(transport: HivemindTransport) -> tuple[Identity, DhtDirectory]:
+    identity = load_identity(transport.config.identity_file)
+    return identity, DhtDirectory(transport, identity, network=NETWORK, opener=transport.opener)
+
+
+async def read_exactly(stream: Stream, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = await stream.read()
+        assert piece, "the stream ended early"
+        assert len(piece) <= 64 << 10
+        data += piece
+    return data
+
+
+def test_streams_between_two_nodes() -> None:
+    async def run() -> None:
+        async with swarm() as made:
+            a, b = await made.node(), await made.node()
+            assert a.peer_id == load_identity(a.config.identity_file).peer_id
+            seen: list[str] = []
+
+            async def handler(stream: Stream) -> None:
+                seen.append(stream.peer_id)
+                await echo(stream)
+
+            await a.serve(ECHO, handler)
+            stream = await b.dial(a.peer_id, ECHO)
+            assert stream.peer_id == a.peer_id
+            payload = os.urandom(1_000_000)
+            writing = asyncio.ensure_future(stream.write(payload))
+            assert await read_exactly(stream, len(payload)) == payload
+            await writing
+            assert seen == [b.peer_id]
+            stream.close()
+            assert await stream.read() == b""
+            with pytest.raises(PeerLost, match="closed"):
+                await stream.write(b"x")
+
+    asyncio.run(run())
+
+
+def test_a_handlers_end_ends_the_stream() -> None:
+    async def run() -> None:
+        async with swarm() as made:
+            a, b = await made.node(), await made.node(client_mode=True)
+
+            async def say(stream: Stream) -> None:
+                await stream.write(b"last words")
+
+            await a.serve(ECHO, say)
+            stream = await b.dial(a.peer_id, ECHO)
+            assert await read_exactly(stream, 10) == b"last words"
+            assert await stream.read() == b""
+            assert await b.visible_maddrs() == ()
+
+    asyncio.run(run())
+
+
+def test_a_failing_handler_costs_only_its_stream(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        async with swarm() as made:
+            a, b = await made.node(), await made.node()
+
+            async def fail(stream: Stream) -> None:
+                raise ValueError("a bug")
+
+            await a.serve("/test/fail/1.0.0", fail)
+            await a.serve(ECHO, echo)
+            assert await (await b.dial(a.peer_id, "/test/fail/1.0.0")).read() == b""
+            stream = await b.dial(a.peer_id, ECHO)
+            await stream.write(b"still here")
+            assert await read_exactly(stream, 10) == b"still here"
+
+    asyncio.run(run())
+    assert "a bug" in caplog.text
+
+
+def test_closing_wakes_a_blocked_reader_and_a_blocked_writer() -> None:
+    async def run() -> None:
+        async with swarm() as made:
+            a, b = await made.node(), await made.node()
+
+            async def hold(stream: Stream) -> None:
+                await asyncio.sleep(60)
+
+            await a.serve(ECHO, hold)
+            stream = await b.dial(a.peer_id, ECHO)
+            reading = asyncio.ensure_future(stream.read())
+            writing = asyncio.ensure_future(stream.write(bytes(32 << 20)))
+            await asyncio.sleep(0.3)
+            assert not writing.done()
+            stream.close()
+            async with asyncio.timeout(3):
+                assert await reading == b""
+                with pytest.raises(PeerLost):
+                    await writing
+
+    asyncio.run(run())
+
+
+def test_three_hundred_streams_at_once() -> None:
+    async def run() -> None:
+        async with swarm() as made:
+            a, b = await made.node(), await made.node()
+            await a.serve(ECHO, echo)
+
+            async def once(number: int) -> None:
+                stream = await b.dial(a.peer_id, ECHO)
+                await stream.write(b"%04d" % number)
+                assert await read_exactly(stream, 4) == b"%04d" % number
+                stream.close()
+
+            await asyncio.gather(*map(once, range(300)))
+
+    asyncio.run(run())
+
+
+async def reason_of(dialler: HivemindTransport, peer_id: str, protocol: str = ECHO) -> str:
+    start_s = time.monotonic()
+    with pytest.raises(PeerLost) as lost:
+        await dialler.dial(peer_id, protocol)
+    assert time.monotonic() - start_s < dialler.config.dial_timeout_s + 1
+    return lost.value.reason
+
+
+def test_dials_that_cannot_be_fail_in_time() -> None:
+    async def run() -> None:
+        async with swarm() as made:
+            a, b = await made.node(), await made.node(dial_timeout_s=2.0)
+            c = await made.node()
+            await c.serve(ECHO, echo)
+            (await b.dial(c.peer_id, ECHO)).close()
+            assert "does not serve /test/echo/1.0.0" in await reason_of(b, a.peer_id)
+            assert "no address" in await reason_of(b, identity_of(9).peer_id)
+            assert "not a peer id" in await reason_of(b, "nonsense")
+            assert await reason_of(b, b.peer_id)
+            await c.close()
+            assert await reason_of(b, c.peer_id)
+            with pytest.raises(PeerLost):
+                await b.connect(f"/ip4/127.0.0.1/tcp/1/p2p/{identity_of(9).peer_id}")
+
+    asyncio.run(run())
+
+
+def test_a_frozen_daemon_never_hangs_a_dial() -> None:
+    async def run() -> None:
+        async with swarm() as made:
+            a, b = await made.node(), await made.node(dial_timeout_s=0.5)
+            await a.serve(ECHO, echo)
+            assert b.daemon_pid is not None
+            os.kill(b.daemon_pid, signal.SIGSTOP)
+            # Its threads stop one after the other.
+            await asyncio.sleep(0.2)
+            try:
+                assert "within 0.5 s" in await reason_of(b, a.peer_id)
+            finally:
+                os.kill(b.daemon_pid, signal.SIGCONT)
+            (await b.dial(a.peer_id, ECHO)).close()
+
+    asyncio.run(run())
+
+
+def test_a_killed_daemon_comes_back_with_everything() -> None:
+    async def run() -> None:
+        async with swarm() as made:
+            a, b, c = await made.node(), await made.node(), await made.node()
+            await a.serve(ECHO, echo)
+            identity, directory = directory_of(b)
+            _, reading = directory_of(c)
+            await directory.announce(record_of(identity, now_s=time.time()), [TARGET])
+            before, back = await a.visible_maddrs(), asyncio.Event()
+
+            async def is_back() -> None:
+                back.set()
+
+            a.on_restart(is_back)
+            stream = await b.dial(a.peer_id, ECHO)
+            assert a.daemon_pid is not None
+            os.kill(a.daemon_pid, signal.SIGKILL)
+            async with asyncio.timeout(2):
+                assert await stream.read() == b""
+            assert await reason_of(a, b.peer_id)
+            async with asyncio.timeout(15):
+                await back.wait()
+                await dialled_again(b, a.peer_id)
+                await dialled_again(a, b.peer_id, expected="does not serve")
+            assert await a.visible_maddrs() == before
+            assert a.restarts == 1
+            assert [record.peer_id for record in await reading.find(Role.DRAFTER, TARGET)] == [b.peer_id]
+            _, of_a = directory_of(a)
+            assert [record.peer_id for record in await of_a.find(Role.DRAFTER, TARGET)] == [b.peer_id]
+
+    asyncio.run(run())
+
+
+async def dialled_again(dialler: HivemindTransport, peer_id: str, expected: str = "-") -> None:
+    """libp2p does not dial again for some seconds after a failure."""
+    while True:
+        try:
+            (await dialler.dial(peer_id, ECHO)).close()
+        except PeerLost as lost:
+            if expected in lost.reason:
+                return
+            await asyncio.sleep(0.2)
+        else:
+            return
+
+
+def test_records_are_stored_and_found() -> None:
+    async def run() -> None:
+        async with swarm() as made:
+            a, b = await made.node(), await made.node()
+            client = await made.node(client_mode=True)
+            for node in (a, b):
+                identity, directory = directory_of(node)
+                record = record_of(identity, now_s=time.time())
+                await directory.announce(record, [TARGET, record.target_digest.hex()])
+            _, reading = directory_of(client)
+            for name in (TARGET, (b"\x01" * 32).hex()):
+                found = await reading.find(Role.DRAFTER, name)
+                assert {record.peer_id for record in found} == {a.peer_id, b.peer_id}
+            assert await reading.find(Role.VERIFIER, TARGET) == []
+            identity, directory = directory_of(b)
+            goodbye = record_of(identity, now_s=time.time(), lifetime_s=1.0, sequence=int(time.time() * 1000) + 5)
+            await directory.announce(goodbye, [TARGET])
+            await asyncio.sleep(1.1)
+            assert [record.peer_id for record in await reading.find(Role.DRAFTER, TARGET)] == [a.peer_id]
+
+    asyncio.run(run())
+
+
+def test_an_isolated_first_node_keeps_its_own_records() -> None:
+    async def run() -> None:
+        async with swarm() as made:
+            identity, directory = directory_of(await made.node())
+            await directory.announce(record_of(identity, now_s=time.time()), [TARGET])
+            assert len(await directory.find(Role.DRAFTER, TARGET)) == 1
+
+    asyncio.run(run())
+
+
+async def plant(stranger: Any, honest: HivemindTransport, **value: Any) -> bool:
+    """Whether an honest node stores this when asked directly."""
+    from cosine_p2p.transport.hivemind_library import DHTID, MSGPackSerializer, PeerID
+
+    packed = MSGPackSerializer.dumps(value["content"])
+    answers = await stranger.protocol.call_store(
+        PeerID.from_base58(honest.peer_id),
+        keys=[DHTID.generate(source=value.get("cell", ROOT))],
+        values=[packed],
+        expiration_time=[value["expires_at_s"]],
+        subkeys=[value.get("subkey")],
+        in_cache=value.get("in_cache", False),
+    )
+    assert len(answers) == 1
+    return bool(answers[0])
+
+
+def content(signer: Identity, cell: str = ROOT, **changes: Any) -> list[object]:
+    record = record_of(changes.pop("owner", signer), now_s=time.time(), **changes)
+    return [cell, seal_record(record, signer, key=cell)]
+
+
+def test_an_honest_node_refuses_what_is_not_the_owners() -> None:
+    async def run() -> None:
+        async with swarm() as made:
+            honest = await made.node()
+            stranger = await made.stranger()
+            owner, thief = identity_of(1), identity_of(2)
+            soon_s = time.time() + 200
+            good = content(owner)
+            old = content(owner, sequence=1)
+            name = owner.peer_id
+
+            async def planted(what: Any, **more: Any) -> bool:
+                given = {"content": what, "subkey": name, "expires_at_s": soon_s} | more
+                return await plant(stranger, honest, **given)
+
+            assert await planted(good)
+            assert not await planted(old, expires_at_s=soon_s + 50)
+            assert not await planted(content(thief, owner=owner, sequence=1 << 50))
+            assert not await planted(good, subkey=thief.peer_id)
+            assert not await planted(good, subkey=None)
+            assert not await planted(good, subkey=[1, 2])
+            assert not await planted(good, expires_at_s=time.time() + 800)
+            assert not await planted(content(owner, sequence=1 << 50), cell="elsewhere")
+            assert not await planted(content(owner, sequence=1 << 50), in_cache=True)
+            assert not await planted("wipe", subkey=None, expires_at_s=time.time() + 1e6)
+            _, reading = directory_of(honest)
+            (found,) = await reading.find(Role.DRAFTER, TARGET)
+            assert (found.peer_id, found.sequence > 1) == (name, True)
+
+    asyncio.run(run())
+
+
+def test_the_65th_owner_is_refused_and_announces_one_level_down() -> None:
+    async def run() -> None:
+        async with swarm() as made:
+            honest = await made.node()
+            stranger = await made.stranger()
+            stored = []
+            for number in range(1, limits.MAX_CELL_OWNERS + 2):
+                owner = identity_of(number)
+                stored.append(
+                    await plant(
+                        stranger,
+                        honest,
+                        content=content(owner),
+                        subkey=owner.peer_id,
+                        expires_at_s=time.time() + 200,
+                    )
+                )
+            assert stored == [True] * limits.MAX_CELL_OWNERS + [False]
+            identity, directory = directory_of(honest)
+            await directory.announce(record_of(identity, now_s=time.time()), [TARGET])
+            found = await directory.find(Role.DRAFTER, TARGET)
+            assert len(found) == limits.MAX_CELL_OWNERS + 1
+            below = cell_key(network=NETWORK, role="drafter", target=TARGET, owner=honest.peer_id, depth=1)
+            assert dht_key(below) in honest._store.all_keys()
+
+    asyncio.run(run())
+
+
+def test_a_lying_storing_node_hides_nothing_an_honest_one_has() -> None:
+    """It shows a forged record beside good ones, and claims that its answer lives for ever."""
+
+    async def run() -> None:
+        from cosine_p2p.transport.hivemind_library import (
+            DHTID,
+            DictionaryDHTValue,
+            MSGPackSerializer,
+            ValueWithExpiration,
+        )
+
+        async with swarm() as made:
+            honest = await made.node()
+            liar = await made.stranger()
+            reader = await made.node(client_mode=True)
+            identity, directory = directory_of(honest)
+            await directory.announce(record_of(identity, now_s=time.time()), [TARGET])
+            one, victim = identity_of(1), identity_of(2)
+            answer = DictionaryDHTValue()
+            for owner, signer in ((one, one), (victim, one)):
+                packed = MSGPackSerializer.dumps(content(signer, owner=owner))
+                answer.store(owner.peer_id, packed, time.time() + 200)
+            answer.store(7, b"junk", time.time() + 200)
+            liar.protocol.storage.data[DHTID.generate(source=ROOT)] = ValueWithExpiration(answer, float("inf"))
+            _, reading = directory_of(reader)
+            found = {record.peer_id for record in await reading.find(Role.DRAFTER, TARGET)}
+            assert found == {honest.peer_id, one.peer_id}
+
+    asyncio.run(run())
+
+
+def test_starts_that_cannot_be_name_the_address() -> None:
+    async def run() -> None:
+        async with swarm() as made:
+            nobody = f"/ip4/127.0.0.1/tcp/1/p2p/{identity_of(9).peer_id}"
+            with pytest.raises(PeerLost, match=nobody):
+                await made.node(initial_peers=(nobody,))
+            for wrong in ("nonsense", "/ip4/127.0.0.1/tcp/1", "/ip4/1.2.3/tcp/1/p2p/x"):
+                with pytest.raises(UsageError, match=wrong):
+                    await made.node(initial_peers=(wrong,))
+            with pytest.raises(UsageError, match="instead of 0"):
+                await made.node(announce_maddrs=(HOST,))
+            with pytest.raises(UsageError, match=r"/ip4/192\.0\.2\.1/tcp/0"):
+                await made.node(host_maddrs=("/ip4/192.0.2.1/tcp/0",))
+            a = await made.node()
+            port = (await a.visible_maddrs())[0].split("/")[4]
+            with pytest.raises(UsageError, match=f"/tcp/{port} is in use"):
+                await made.node(host_maddrs=(f"/ip4/127.0.0.1/tcp/{port}",))
+
+    asyncio.run(run())
+
+
+def test_a_keyboard_interrupt_does_not_reach_the_daemon() -> None:
+    async def run() -> None:
+        async with swarm() as made:
+            a = await made.node()
+            assert a.daemon_pid is not None
+            assert os.getpgid(a.daemon_pid) != os.getpgid(0)
+
+    asyncio.run(run())
+
+
+def test_too_many_streams_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cosine_p2p.transport.hivemind.MAX_STREAMS", 3)
+
+    async def run() -> None:
+        async with swarm() as made:
+            a, b = await made.node(), await made.node()
+            await a.serve(ECHO, echo)
+            streams = [await b.dial(a.peer_id, ECHO) for _ in range(3)]
+            for stream in streams:
+                await stream.write(b"x")
+                assert await read_exactly(stream, 1) == b"x"
+            assert await (await b.dial(a.peer_id, ECHO)).read() == b""
+            streams[0].close()
+            await asyncio.sleep(0.1)
+            again = await b.dial(a.peer_id, ECHO)
+            await again.write(b"y")
+            assert await read_exactly(again, 1) == b"y"
+
+    asyncio.run(run())
+
+
+def test_announced_addresses_are_the_visible_ones() -> None:
+    async def run() -> None:
+        async with swarm() as made:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                port = probe.getsockname()[1]
+            outside = "/ip4/127.0.0.1/tcp/4001"
+            a = await made.node(host_maddrs=(f"/ip4/127.0.0.1/tcp/{port}",), announce_maddrs=(outside,))
+            assert await a.visible_maddrs() == (f"{outside}/p2p/{a.peer_id}",)
+
+    asyncio.run(run())
+
+
+def test_a_close_leaves_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    async def run() -> tuple[list[int], int]:
+        pids = []
+        async with swarm() as made:
+            for _ in range(2):
+                transport = await made.node()
+                await transport.serve(ECHO, echo)
+                assert transport.daemon_pid is not None
+                pids.append(transport.daemon_pid)
+            (await transport.dial(made.boot[0].rsplit("/", 1)[1], ECHO)).close()
+        ours = [
+            task
+            for task in asyncio.all_tasks() - {asyncio.current_task()}
+            if "cosine_p2p" in str(getattr(task.get_coro(), "cr_code", ""))
+        ]
+        return pids, len(ours)
+
+    folders = set(Path(tempfile.gettempdir()).glob("cosine-p2p-*"))
+    pids, tasks = asyncio.run(run())
+    assert tasks == 0
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert set(Path(tempfile.gettempdir()).glob("cosine-p2p-*")) <= folders
+    assert capfd.readouterr().out == ""

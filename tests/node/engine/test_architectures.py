@@ -1,0 +1,162 @@
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+import transformers as tf
+from torch import Tensor
+
+from cosine_node.engine.base import PREFIX, Row
+from cosine_node.engine.packed_model import PackedModel
+from cosine_node.engine.probe import check_exactness, short_windows, trial_errors
+from cosine_node.engine.support import UnsupportedModel, context_tokens, refuse_by_config
+from cosine_node.engine.tree import SequenceTree
+from cosine_protocol.request import Sampling
+from tests.node.engine.tiny_models import ARCHITECTURES, COMMON, VOCAB, WINDOWED, build
+
+TOLERANCE = 1e-5
+CASES = [pytest.param(make, id=name) for name, make in ARCHITECTURES.items()]
+WINDOW_CASES = [pytest.param(make, id=f"{name}-window") for name, make in WINDOWED.items()]
+
+
+class Feeder:
+    """Sequences fed by hand through a packed model, each in its own stretch of slots."""
+
+    def __init__(self, model: Any) -> None:
+        self.packed = PackedModel(model, slots=400)
+        self.trees = [SequenceTree(sampling=Sampling(), prompt_tokens=0) for _ in range(3)]
+        self.used = [0, 0, 0]
+
+    def row(self, sequence: int, tokens: Sequence[int], parents: Sequence[int], first: int = 0) -> Row:
+        nodes = tuple(range(first, first + len(tokens)))
+        row = Row(sequence, tuple(tokens), nodes, tuple(parents))
+        tree = self.trees[sequence]
+        start = 130 * sequence + self.used[sequence]
+        # Slots run backwards in every other row: their order must not matter.
+        slots = list(range(start, start + len(tokens)))[:: 1 if first % 2 else -1]
+        self.used[sequence] += len(tokens)
+        tree.add(row, slots=slots, indices=tree.indices(row))
+        return row
+
+    def chain(self, sequence: int, tokens: Sequence[int]) -> Row:
+        return self.row(sequence, tokens, range(PREFIX, len(tokens) - 1))
+
+    def logits(self, *rows: Row) -> Tensor:
+        count = sum(len(row.tokens) for row in rows)
+        feeds = [(self.trees[row.sequence], row) for row in rows]
+        return self.packed.logits(feeds, wanted=list(range(count)))
+
+
+def _tokens(count: int, seed: int) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(3, VOCAB, (count,), generator=generator).tolist()
+
+
+def _alone(model: Any, tokens: Sequence[int]) -> Tensor:
+    with torch.inference_mode():
+        logits: Tensor = model(input_ids=torch.tensor([list(tokens)]), use_cache=False).logits[0]
+        return logits
+
+
+def _distance(a: Tensor, b: Tensor) -> float:
+    return float((a - b).abs().max())
+
+
+@pytest.mark.parametrize("make", [*CASES, *WINDOW_CASES])
+def test_packed_trees_equal_separate_forwards(make: Any) -> None:
+    reference = build(make())
+    feeder = Feeder(copy.deepcopy(reference))
+    short, long, third = _tokens(17, 1), _tokens(40, 2), _tokens(5, 3)
+    packed = feeder.logits(feeder.chain(0, short), feeder.chain(1, long))
+    assert _distance(packed[:17], _alone(reference, short)) < TOLERANCE
+    assert _distance(packed[17:], _alone(reference, long)) < TOLERANCE
+    feeder.trees[0].keep(range(17))
+    feeder.trees[1].keep(range(40))
+    # A forked tree, a single token, and a prompt in one pass.
+    tree = feeder.row(0, [5, 6, 7, 8, 9], [PREFIX, 0, 0, 1, 2])
+    single = feeder.chain(1, [11])
+    packed = feeder.logits(tree, single, feeder.chain(2, third))
+    assert _distance(packed[[0, 2, 4]], _alone(reference, [*short, 5, 7, 9])[-3:]) < TOLERANCE
+    assert _distance(packed[[1, 3]], _alone(reference, [*short, 5, 6, 8])[-2:]) < TOLERANCE
+    assert _distance(packed[5:6], _alone(reference, [*long, 11])[-1:]) < TOLERANCE
+    assert _distance(packed[6:], _alone(reference, third)) < TOLERANCE
+    # Children of nodes fed before, one alone and two at once.
+    deeper = feeder.row(0, [21, 22, 23], [3, 4, 6], first=5)
+    packed = feeder.logits(deeper, feeder.row(1, [12], [0], first=1))
+    assert _distance(packed[0], _alone(reference, [*short, 5, 6, 8, 21])[-1]) < TOLERANCE
+    assert _distance(packed[1:3], _alone(reference, [*short, 5, 7, 9, 22, 23])[-2:]) < TOLERANCE
+    assert _distance(packed[3], _alone(reference, [*long, 11, 12])[-1]) < TOLERANCE
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("make", [*CASES, *WINDOW_CASES])
+def test_the_trial_accepts_what_works(make: Any, dtype: torch.dtype) -> None:
+    check_exactness(build(make()).to(dtype))
+
+
+def test_the_trial_restores_windows() -> None:
+    model = build(WINDOWED["Gemma3"]())
+    with short_windows(model):
+        assert model.config.sliding_window == 4
+    assert model.config.sliding_window == 5
+    windows = [layer.self_attn.sliding_window for layer in model.model.layers]
+    assert windows == [5, None]
+
+
+def test_the_trial_notices_an_ignored_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cosine_node.engine.attention._window", lambda module, extra: None)
+    model = build(WINDOWED["Mistral"]())
+    with short_windows(model), torch.inference_mode():
+        assert trial_errors(model).max() > 0.01
+    with pytest.raises(UnsupportedModel, match="mistral"):
+        check_exactness(model)
+
+
+STATEFUL = {
+    "mamba": lambda: tf.MambaConfig(vocab_size=VOCAB, hidden_size=64, num_hidden_layers=2),
+    "rwkv": lambda: tf.RwkvConfig(vocab_size=VOCAB, hidden_size=64, num_hidden_layers=2),
+    "jamba": tf.JambaConfig,
+    "zamba": tf.ZambaConfig,
+    "recurrent_gemma": tf.RecurrentGemmaConfig,
+    "bamba": tf.BambaConfig,
+    "falcon_mamba": tf.FalconMambaConfig,
+    "qwen3_next": tf.Qwen3NextConfig,
+    "lfm2": lambda: tf.Lfm2Config(num_hidden_layers=2, layer_types=["conv", "full_attention"]),
+    "t5": tf.T5Config,
+    "bart": tf.BartConfig,
+}
+
+
+@pytest.mark.parametrize("model_type", STATEFUL)
+def test_models_with_other_state_are_refused_by_name(model_type: str) -> None:
+    with pytest.raises(UnsupportedModel, match=f"'{model_type}'.*Supported are"):
+        refuse_by_config(STATEFUL[model_type]())
+
+
+TRIED_AND_REFUSED = {
+    "mamba": lambda: tf.MambaConfig(vocab_size=VOCAB, hidden_size=64, num_hidden_layers=2),
+    "lfm2": lambda: tf.Lfm2Config(**COMMON, layer_types=["conv", "full_attention"]),
+    "stablelm": lambda: tf.StableLmConfig(**COMMON),
+    "bloom": lambda: tf.BloomConfig(vocab_size=VOCAB, hidden_size=64, n_layer=2, n_head=4),
+    "llama4_text": lambda: tf.Llama4TextConfig(
+        **COMMON, head_dim=16, intermediate_size_mlp=64, num_local_experts=2, attention_chunk_size=8
+    ),
+}
+
+
+@pytest.mark.parametrize("model_type", TRIED_AND_REFUSED)
+def test_the_trial_refuses_what_configurations_hide(model_type: str) -> None:
+    with pytest.raises(UnsupportedModel, match=f"'{model_type}'"):
+        check_exactness(build(TRIED_AND_REFUSED[model_type]()))
+
+
+def test_stretched_ropes_end_where_they_begin_to_stretch() -> None:
+    config = ARCHITECTURES["Llama"]()
+    assert context_tokens(config) == 256
+    config.rope_parameters = {
+        "rope_type": "longrope",
+        "rope_theta": 10_000.0,
+        "original_max_position_embeddings": 64,
+    }
+    assert context_tokens(config) == 64

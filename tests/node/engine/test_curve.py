@@ -1,0 +1,40 @@
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+
+from cosine_node.engine.curve import CostCurve, measure_curve, rising
+from cosine_node.engine.scripted import ScriptedEngine
+from cosine_protocol.errors import UsageError
+
+
+def _ticking(step_s: float) -> Callable[[], float]:
+    ticks = count()
+    return lambda: next(ticks) * step_s
+
+
+def test_lines_between_and_beyond_points() -> None:
+    curve = CostCurve(((2, 1.0), (4, 3.0), (8, 4.0)))
+    assert [curve.seconds(n) for n in (0, 1, 2, 3, 4, 6, 8, 12)] == [0, 1, 1, 2, 3, 3.5, 4, 5]
+
+
+def test_one_point_is_a_constant() -> None:
+    assert CostCurve(((4, 2.0),)).seconds(100) == 2.0
+
+
+@pytest.mark.parametrize("points", [(), ((0, 1.0),), ((2, 1.0), (2, 2.0)), ((1, -1.0),)])
+def test_meaningless_points_are_refused(points: tuple[tuple[int, float], ...]) -> None:
+    with pytest.raises(UsageError):
+        CostCurve(points)
+
+
+def test_dips_are_raised() -> None:
+    assert rising([(1, 2.0), (2, 1.0), (3, 4.0), (4, 3.0)]) == ((1, 2.0), (2, 2.0), (3, 4.0), (4, 4.0))
+
+
+def test_measuring_leaves_the_engine_as_it_was() -> None:
+    engine = ScriptedEngine(context_tokens=100, pool_tokens=256)
+    curve = measure_curve(engine, clock=_ticking(0.5), context_tokens=60, repeats=2)
+    assert curve.points == tuple((n, 0.5) for n in (1, 2, 4, 8, 16, 32))
+    assert engine.passes == 1 + 6 * 3
+    assert (engine.live_tokens, engine.open_sequences, engine.free_tokens) == (0, 0, 256)

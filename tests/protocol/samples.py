@@ -1,0 +1,59 @@
+"""One request, record and identity to test with."""
+
+from typing import Any, Final
+
+from cosine_protocol.identity import Identity
+from cosine_protocol.records import SCHEMA, NodeRecord, Role
+from cosine_protocol.request import Request, Sampling
+
+# The Ed25519 key of the libp2p peer id specification.
+SPEC_SEED: Final = bytes.fromhex("7e0830617c4a7de83925dfb2694556b12936c477a0e1feb2e148ec9da60fee7d")
+OWNER: Final = Identity.from_seed(SPEC_SEED)
+OTHER: Final = Identity.from_seed(bytes(range(32)))
+NOW_S: Final = 1_700_000_000.0
+LIFETIME_S: Final = 300.0
+
+
+def request_of(**changes: Any) -> Request:
+    """A valid request with some fields changed."""
+    fields: dict[str, Any] = {
+        "target_digest": bytes(range(32)),
+        "tokenizer_digest": bytes(range(32, 64)),
+        "numerics": "float32",
+        "prompt": (1, 15043, 29892, 3186),
+        "sampling": Sampling(
+            temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, repetition_penalty=1.1, seed=0xC051_4E00_0000_0001
+        ),
+        "eos": (2, 32000),
+        "client": OTHER.peer_id,
+        "nonce": bytes(range(16)),
+        "max_new_tokens": 128,
+    }
+    return Request(**(fields | changes))
+
+
+def record_of(**changes: Any) -> NodeRecord:
+    """A valid record of `OWNER`, issued at `NOW_S`, with some fields changed."""
+    fields: dict[str, Any] = {
+        "schema": SCHEMA,
+        "peer_id": OWNER.peer_id,
+        "role": Role.VERIFIER,
+        "target": "someone/model",
+        "target_digest": bytes(range(32)),
+        "tokenizer_digest": bytes(range(32, 64)),
+        "numerics": "float32",
+        "model": "someone/model",
+        "expertise": ("code", "prose"),
+        "capacity_requests": 16,
+        "load_requests": 3,
+        "pass_us": 21_500,
+        "context_tokens": 4096,
+        "eos": (2, 32000),
+        "addresses": ("/ip4/192.0.2.1/tcp/4001",),
+        "software": "cosine-p2p/0.1.0",
+        "emulated": "",
+        "sequence": 7,
+        "issued_at_s": NOW_S,
+        "lifetime_s": LIFETIME_S,
+    }
+    return NodeRecord(**(fields | changes))

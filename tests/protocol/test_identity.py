@@ -1,0 +1,113 @@
+"""Identities equal libp2p's, and signatures hold for one kind, signer, request and body."""
+
+from typing import Any
+
+import pytest
+
+from cosine_protocol.errors import BadSignature, UsageError
+from cosine_protocol.identity import Identity, peer_id_of, public_key_of, verify
+
+from .samples import OTHER, OWNER, SPEC_SEED
+
+# The key pair of the libp2p peer id specification; its peer id is what go-libp2p prints for it.
+SPEC_KEY_FILE = bytes.fromhex(
+    "080112407e0830617c4a7de83925dfb2694556b12936c477a0e1feb2e148ec9da60fee7d"
+    "1ed1e8fae2c4a144b8be8fd4b47bf3d3b34b871c3cacf6010f0e42d474fce27e"
+)
+SPEC_PEER_ID = "12D3KooWBtg3aaRMjxwedh83aGiUkwSxDwUZkzuJcfaqUmo7R3pq"
+SIGNED: dict[str, Any] = {"kind": "fragment", "digest": bytes(range(16)), "body": b"body"}
+
+
+def test_the_peer_id_of_a_key_file_is_libp2ps() -> None:
+    identity = Identity.from_file_bytes(SPEC_KEY_FILE)
+    assert identity.peer_id == SPEC_PEER_ID
+    assert identity.to_file_bytes() == SPEC_KEY_FILE
+    assert Identity.from_seed(SPEC_SEED).peer_id == SPEC_PEER_ID
+
+
+def test_a_generated_identity_survives_its_file() -> None:
+    identity = Identity.generate()
+    again = Identity.from_file_bytes(identity.to_file_bytes())
+    assert again.peer_id == identity.peer_id
+    assert again.sign(**SIGNED) == identity.sign(**SIGNED)
+
+
+def test_the_private_key_is_not_shown() -> None:
+    assert repr(OWNER) == f"Identity({OWNER.peer_id})"
+
+
+def test_a_peer_id_holds_its_public_key() -> None:
+    assert public_key_of(SPEC_PEER_ID) == SPEC_KEY_FILE[-32:]
+    assert peer_id_of(SPEC_KEY_FILE[-32:]) == SPEC_PEER_ID
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        SPEC_KEY_FILE[:-1],
+        SPEC_KEY_FILE + b"\0",
+        b"\x08\x00" + SPEC_KEY_FILE[2:],
+        SPEC_KEY_FILE[:-1] + b"\0",
+        SPEC_KEY_FILE[:4] + bytes(32) + SPEC_KEY_FILE[36:],
+    ],
+    ids=["empty", "cut", "longer", "another type", "public key", "private key"],
+)
+def test_a_damaged_key_file_is_refused_in_one_sentence(data: bytes) -> None:
+    with pytest.raises(UsageError, match=r"^The identity file [^.]*\.$"):
+        Identity.from_file_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "peer_id",
+    [
+        "",
+        "me",
+        "0OIl",
+        "é",
+        "\ud800",
+        SPEC_PEER_ID[:-1],
+        SPEC_PEER_ID + "1",
+        "1" + SPEC_PEER_ID,
+        SPEC_PEER_ID + " ",
+        SPEC_PEER_ID + "\n",
+        "QmcgpsyWgH8Y8ajJz1Cu72KnS5uo2Aa2LpzU7kinSupNKC",
+        "z" * 100_000,
+    ],
+)
+def test_what_is_no_ed25519_peer_id_is_refused(peer_id: str) -> None:
+    with pytest.raises(BadSignature):
+        public_key_of(peer_id)
+
+
+def test_a_signature_is_accepted_as_made() -> None:
+    verify(signer=OWNER.peer_id, signature=OWNER.sign(**SIGNED), **SIGNED)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("kind", "final"), ("digest", bytes(16)), ("body", b"bodY"), ("signer", OTHER.peer_id)]
+)
+def test_a_signature_does_not_hold_for_anything_else(name: str, value: Any) -> None:
+    said = {"signer": OWNER.peer_id, **SIGNED, name: value}
+    with pytest.raises(BadSignature, match="does not match"):
+        verify(signature=OWNER.sign(**SIGNED), **said)
+
+
+@pytest.mark.parametrize("bit", [0, 255, 256, 511])
+def test_a_tampered_signature_is_refused(bit: int) -> None:
+    signature = bytearray(OWNER.sign(**SIGNED))
+    signature[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(BadSignature):
+        verify(signer=OWNER.peer_id, signature=bytes(signature), **SIGNED)
+
+
+@pytest.mark.parametrize("size", [0, 63, 65])
+def test_a_signature_of_another_length_is_refused(size: int) -> None:
+    with pytest.raises(BadSignature):
+        verify(signer=OWNER.peer_id, signature=bytes(size), **SIGNED)
+
+
+def test_moving_a_byte_between_signed_parts_breaks_the_signature() -> None:
+    signature = OWNER.sign(kind="record", digest=b"ab", body=b"c")
+    with pytest.raises(BadSignature):
+        verify(kind="record", signer=OWNER.peer_id, digest=b"a", body=b"bc", signature=signature)

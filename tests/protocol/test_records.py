@@ -1,0 +1,132 @@
+"""Signed records: what a reader believes, and where a record may lie."""
+
+from hashlib import sha256
+from typing import Any
+
+import pytest
+
+from cosine_protocol import limits
+from cosine_protocol.codec import decode_body, encode_body
+from cosine_protocol.errors import BadSignature, CosineError, LocalProtocolError, MalformedMessage
+from cosine_protocol.identity import Identity
+from cosine_protocol.records import NodeRecord, SignedRecord, cell_key, open_record, seal_record
+
+from .samples import LIFETIME_S, NOW_S, OTHER, OWNER, record_of
+
+KEY = "cosine/test/verifier/someone/model/"
+LONG_ADDRESSES = ("x" * limits.MAX_NAME_BYTES,) * 14
+# An array of two, the header of the body, the signature with its own.
+SEAL_BYTES = 1 + 3 + 2 + limits.SIGNATURE_BYTES
+
+
+def _sealed(record: NodeRecord, signer: Identity = OWNER) -> bytes:
+    return seal_record(record, signer, key=KEY)
+
+
+def _open(data: bytes, **changes: Any) -> NodeRecord:
+    where: dict[str, Any] = {"key": KEY, "owner": OWNER.peer_id, "now_s": NOW_S}
+    return open_record(data, **(where | changes))
+
+
+def test_a_sealed_record_opens_as_it_was() -> None:
+    assert _open(_sealed(record_of())) == record_of()
+
+
+def test_a_record_lives_from_a_minute_early_to_its_expiry() -> None:
+    data = _sealed(record_of())
+    for now_s in (NOW_S - limits.MAX_RECORD_SKEW_S, NOW_S + LIFETIME_S):
+        assert _open(data, now_s=now_s).expires_at_s == NOW_S + LIFETIME_S
+
+
+@pytest.mark.parametrize(
+    ("now_s", "sentence"),
+    [(NOW_S - limits.MAX_RECORD_SKEW_S - 1, "issued in the future"), (NOW_S + LIFETIME_S + 1, "has expired")],
+)
+def test_a_record_of_another_time_is_refused(now_s: float, sentence: str) -> None:
+    with pytest.raises(MalformedMessage, match=sentence):
+        _open(_sealed(record_of()), now_s=now_s)
+
+
+def test_a_record_may_not_live_longer_than_the_limit() -> None:
+    with pytest.raises(LocalProtocolError, match=r"from 0\.0 to 900\.0"):
+        _sealed(record_of(lifetime_s=limits.MAX_RECORD_TTL_S + 1))
+
+
+def test_a_forged_record_is_refused() -> None:
+    with pytest.raises(BadSignature, match="does not match"):
+        _open(_sealed(record_of(), OTHER))
+
+
+def test_a_record_under_another_key_or_owner_is_refused() -> None:
+    data = _sealed(record_of())
+    for changes in ({"key": KEY + "a"}, {"owner": OTHER.peer_id}):
+        with pytest.raises(BadSignature, match="does not match"):
+            _open(data, **changes)
+
+
+def test_a_record_about_another_peer_is_refused() -> None:
+    with pytest.raises(BadSignature, match="another peer"):
+        _open(_sealed(record_of(peer_id=OTHER.peer_id)))
+
+
+@pytest.mark.parametrize(("changes", "sentence"), [({"schema": 2}, "schema 2"), ({"role": "king"}, "unknown role")])
+def test_a_record_we_do_not_understand_is_refused(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(MalformedMessage, match=sentence):
+        _open(_sealed(record_of(**changes)))
+
+
+def test_no_single_bit_of_a_record_may_change() -> None:
+    data = _sealed(record_of())
+    for index in range(len(data)):
+        tampered = data[:index] + bytes([data[index] ^ 1]) + data[index + 1 :]
+        with pytest.raises(CosineError):
+            _open(tampered)
+
+
+def test_fields_added_by_a_later_version_are_ignored_and_signed() -> None:
+    body = encode_body(record_of())
+    later = bytes([body[0], body[1], body[2] + 1]) + body[3:] + b"\x07"
+    binding = sha256(KEY.encode()).digest()[: limits.DIGEST_BYTES]
+    signature = OWNER.sign(kind="record", digest=binding, body=later)
+    assert _open(encode_body(SignedRecord(later, signature))) == record_of()
+    with pytest.raises(BadSignature):
+        _open(encode_body(SignedRecord(later[:-1] + b"\x08", signature)))
+
+
+def test_an_over_long_record_is_refused_by_its_reader() -> None:
+    with pytest.raises(MalformedMessage, match="over the limit"):
+        _open(_sealed(record_of()) + bytes(limits.MAX_RECORD_BYTES))
+
+
+def _record_with_body_of(size: int) -> NodeRecord:
+    records = (record_of(addresses=LONG_ADDRESSES, model="x" * padding) for padding in range(limits.MAX_NAME_BYTES))
+    return next(record for record in records if len(encode_body(record)) == size)
+
+
+def test_a_record_its_readers_would_refuse_is_not_sealed() -> None:
+    largest = limits.MAX_RECORD_BYTES - SEAL_BYTES
+    data = _sealed(_record_with_body_of(largest))
+    assert len(data) == limits.MAX_RECORD_BYTES
+    assert _open(data).model
+    with pytest.raises(LocalProtocolError, match="over the limit"):
+        _sealed(_record_with_body_of(largest + 1))
+
+
+def test_a_sealed_record_is_an_array_of_body_and_signature() -> None:
+    signed = decode_body(SignedRecord, _sealed(record_of()))
+    assert decode_body(NodeRecord, signed.body) == record_of()
+
+
+def _cell(owner: Identity, depth: int) -> str:
+    return cell_key(network="test", role="verifier", target="someone/model", owner=owner.peer_id, depth=depth)
+
+
+def test_the_first_cell_is_everybodys() -> None:
+    assert _cell(OWNER, 0) == _cell(OTHER, 0) == KEY
+
+
+def test_deeper_cells_split_by_the_hash_of_the_public_key() -> None:
+    assert _cell(OWNER, 3)[: len(KEY) + 2] == _cell(OWNER, 2)
+    assert len(_cell(OWNER, 3)) == len(KEY) + 3
+    cells = {_cell(Identity.from_seed(number.to_bytes(32, "big")), 1) for number in range(100)}
+    assert len(cells) == 16

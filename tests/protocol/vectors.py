@@ -1,0 +1,42 @@
+"""The golden test vectors in `protocol/vectors`: where they lie and how values are written in them."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from cosine_protocol.messages import RequestBody
+
+FOLDER: Final = Path(__file__).parents[2] / "protocol" / "vectors"
+BYTES_FIELDS: Final = frozenset({"target_digest", "tokenizer_digest", "nonce"})
+TUPLE_FIELDS: Final = frozenset({"prompt", "eos"})
+
+
+def read(name: str) -> Any:
+    """The content of one vector file."""
+    return json.loads((FOLDER / f"{name}.json").read_text())
+
+
+def write(name: str, content: Any) -> None:
+    """Write one vector file."""
+    FOLDER.mkdir(exist_ok=True)
+    (FOLDER / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+
+
+def as_json(value: Any) -> Any:
+    """A message as JSON: bytes in hex, tuples as lists, nested messages as objects."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: as_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, list | tuple):
+        return [as_json(item) for item in value]
+    return value
+
+
+def request_body(written: dict[str, Any]) -> RequestBody:
+    """The inverse of `as_json` for a request body."""
+    fields = dict(written)
+    fields |= {name: bytes.fromhex(fields[name]) for name in BYTES_FIELDS}
+    fields |= {name: tuple(fields[name]) for name in TUPLE_FIELDS}
+    return RequestBody(**fields)

@@ -1,0 +1,142 @@
+"""Writes `protocol/vectors`: `python -m tests.protocol.write_vectors`. The same code writes the same files.
+
+Run it only for a deliberate change of the protocol; `test_vectors` checks the files as they lie.
+"""
+
+from dataclasses import replace
+from itertools import product
+from typing import Any, Final
+
+from cosine_protocol import messages as m
+from cosine_protocol.codec import TAGS, encode, encode_body
+from cosine_protocol.digests import encode_request, request_digest, roll_digest
+from cosine_protocol.errors import ErrorCode
+from cosine_protocol.framing import encode_frame
+from cosine_protocol.nodes import Node, NodeBlock
+from cosine_protocol.noise import gumbel, noise_bits, position_key
+from cosine_protocol.protocols import VERSION
+from cosine_protocol.records import Role, cell_key, seal_record
+from cosine_protocol.request import MAX_SEED, Request, Sampling
+
+from .samples import NOW_S, OTHER, OWNER, SPEC_SEED, record_of, request_of
+from .vectors import as_json, write
+
+NUMBER: Final = 3
+REQUEST: Final = request_of()
+D_0: Final = request_digest(REQUEST)
+TOKENS: Final = (3, 5, 8)
+DIGEST: Final = roll_digest(D_0, TOKENS)
+NODES: Final = NodeBlock.of([Node(-1, 13, 0.9), Node(0, 21, 0.5), Node(0, 34, 0.25), Node(1, 55, 1.0)])
+AUTHORS: Final = bytes([1, 1, 2, 1])
+STATS: Final = m.PassStats(nodes=4, near_ties=0, pass_us=21_500, held_us=1_200)
+DRAFT: Final = encode_body(m.Draft(NUMBER, 1, DIGEST, len(TOKENS), NODES))
+ACCOUNT: Final = encode_body(m.Account(NUMBER, m.FinishReason.EOS, len(TOKENS), DIGEST, (2, 0)))
+KEY: Final = cell_key(network="main", role=Role.VERIFIER, target="someone/model", owner=OWNER.peer_id, depth=2)
+SEALED: Final = seal_record(record_of(), OWNER, key=KEY)
+
+
+def _upkeep() -> list[m.Message]:
+    return [
+        m.Hello(VERSION, ("later",), "cosine-p2p/0.1.0"),
+        m.Ping(1, 40, 512),
+        m.Pong(1),
+        m.Error(NUMBER, ErrorCode.OVERLOADED, "all 16 places are taken", 2.0),
+        m.Error(0, ErrorCode.MALFORMED, "unknown message tag 99", None),
+        m.Final(ACCOUNT, OWNER.sign(kind="final", digest=D_0, body=ACCOUNT)),
+    ]
+
+
+def _verify_messages() -> list[m.Message]:
+    body = m.RequestBody.of(REQUEST)
+    commit = (DIGEST, len(TOKENS), (13, 21), roll_digest(DIGEST, (13, 21)), b"\1\0", STATS)
+    return [
+        m.Open(NUMBER, body, TOKENS, m.Pacing.FREE, (OWNER.peer_id, OTHER.peer_id)),
+        m.Opened(NUMBER, 21_500),
+        m.Tree(NUMBER, DIGEST, len(TOKENS), NODES, AUTHORS),
+        m.Verify(NUMBER, DIGEST, len(TOKENS), NODES, AUTHORS),
+        m.Verified(NUMBER, *commit),
+        m.Commit(NUMBER, *commit[1:]),
+        m.Cancel(NUMBER),
+    ]
+
+
+def _draft_messages() -> list[m.Message]:
+    return [
+        m.Start(NUMBER, m.RequestBody.of(REQUEST), TOKENS),
+        m.Started(NUMBER, 2.5, 900),
+        m.Assign(NUMBER, DIGEST, len(TOKENS), (13, 21), depth=8, width=2, window=32),
+        m.Fragment(DRAFT, OWNER.sign(kind="fragment", digest=D_0, body=DRAFT)),
+        m.Advance(NUMBER, len(TOKENS), (13, 21)),
+        m.Busy(NUMBER, 2.0),
+        m.Release(NUMBER),
+    ]
+
+
+def _other_messages() -> list[m.Message]:
+    return [
+        m.AskRecords(NUMBER, KEY),
+        m.Records(NUMBER, (SEALED,)),
+        m.AskFile(NUMBER, bytes(range(32, 64)), "tokenizer.json", 262_144),
+        m.FilePiece(NUMBER, 262_150, b"ending"),
+        m.AskStatus(NUMBER),
+        m.Status(NUMBER, SEALED, 3, 40, 12.5),
+    ]
+
+
+def _frame(message: m.Message) -> dict[str, Any]:
+    tags = {cls: tag for tag, cls in TAGS.items()}
+    return {
+        "message": type(message).__name__,
+        "tag": tags[type(message)],
+        "fields": as_json(message),
+        "frame": encode_frame(encode(message)).hex(),
+    }
+
+
+def _noise(seed: int, position: int, token: int) -> dict[str, Any]:
+    # Words of 64 bits are written in hex: many JSON readers know doubles only.
+    return {
+        "seed": f"{seed:016x}",
+        "position": position,
+        "token": token,
+        "position_key": f"{position_key(seed=seed, position=position):016x}",
+        "bits": f"{noise_bits(seed=seed, position=position, token=token):016x}",
+        "gumbel": gumbel(seed=seed, position=position, token=token),
+    }
+
+
+def _request(request: Request) -> dict[str, Any]:
+    d_0 = request_digest(request)
+    return {
+        "request": as_json(m.RequestBody.of(request)),
+        "encoded": encode_request(request).hex(),
+        "d_0": d_0.hex(),
+        "tokens": list(TOKENS),
+        "digest_after_tokens": roll_digest(d_0, TOKENS).hex(),
+    }
+
+
+def _requests() -> list[Request]:
+    greedy = replace(REQUEST, sampling=Sampling(), eos=())
+    largest = replace(REQUEST, sampling=Sampling(temperature=1.0, seed=MAX_SEED), numerics="bfloat16", prompt=(0,))
+    return [REQUEST, replace(REQUEST, max_new_tokens=1), greedy, largest]
+
+
+def main() -> None:
+    """Write every vector file."""
+    seeds, positions, tokens = (0, 1, 42, MAX_SEED), (0, 1, 4095), (0, 1, 50_256, (1 << 31) - 1)
+    write("noise", [_noise(*where) for where in product(seeds, positions, tokens)])
+    write("request_digests", [_request(request) for request in _requests()])
+    messages = [*_upkeep(), *_verify_messages(), *_draft_messages(), *_other_messages()]
+    write("frames", [_frame(message) for message in messages])
+    key_file, peer_id = OWNER.to_file_bytes().hex(), OWNER.peer_id
+    write("identity", {"seed": SPEC_SEED.hex(), "key_file": key_file, "peer_id": peer_id})
+    signed = {"kind": "fragment", "signer": peer_id, "d_0": D_0.hex(), "body": DRAFT.hex()}
+    signature = OWNER.sign(kind="fragment", digest=D_0, body=DRAFT).hex()
+    write("fragment", {"private_seed": SPEC_SEED.hex(), **signed, "signature": signature})
+    where = {"key": KEY, "owner": peer_id, "now_s": NOW_S}
+    write("record", {**where, "fields": as_json(record_of()), "sealed": SEALED.hex()})
+
+
+if __name__ == "__main__":
+    main()
