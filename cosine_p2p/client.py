@@ -44,6 +44,10 @@ class Swarm(Protocol):
         """The tokenizer of a target, from a local folder or from one of its verifiers, checked."""
         ...
 
+    def choose_digest(self, name: str, offered: Sequence[bytes]) -> bytes:
+        """Which of the targets offered under a bare name is meant. Raises `UsageError`."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -188,8 +192,11 @@ class AsyncClient:
     async def _find_verifiers(self, swarm: Swarm) -> tuple[NodeRecord, ...]:
         config = self._config
         found = await swarm.directory.find(Role.VERIFIER, self._target.name)
-        digest = self._target.choose({record.target_digest for record in found})
-        found = [record for record in found if record.target_digest == digest]
+        if found:
+            digest = self._target.digest or swarm.choose_digest(
+                self._target.name, sorted({record.target_digest for record in found})
+            )
+            found = [record for record in found if record.target_digest == digest]
         ranked = rank_verifiers(found, numerics=config.dtype, only=config.verifier, trust=config.trust)
         if ranked:
             return ranked

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cosine_p2p.keys import load_identity
+from cosine_p2p.target import choose_digest
 from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.tokenizer_files import TokenizerCache, TokenizerFiles, fetch_tokenizer_files
 from cosine_p2p.transport.config import DEFAULT_NETWORK, TransportConfig
@@ -63,6 +64,10 @@ class NetworkSwarm:
             files = await self._tokenizer_files(verifiers)
             self._codec = await asyncio.to_thread(TextCodec, files.files)
         return self._codec
+
+    def choose_digest(self, name: str, offered: Sequence[bytes]) -> bytes:
+        """Trust on first use: the first digest seen for a name on this machine is pinned."""
+        return choose_digest(name, offered)
 
     async def close(self) -> None:
         await self.transport.close()

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -150,15 +150,6 @@ class Target:
             return cls(digest.hex(), digest, folder)
         name, known = parse_target(text)
         return cls(name, known)
-
-    def choose(self, offered: Collection[bytes]) -> bytes | None:
-        """The digest meant among those offered, None if there is no offer; a bare name is pinned at first use.
-
-        Raises `UsageError` for another digest than the pinned one, or for several and no choice.
-        """
-        if not offered or self.digest is not None:
-            return self.digest
-        return choose_digest(self.name, sorted(offered))
 
 
 def parse_target(text: str) -> tuple[str, bytes | None]:

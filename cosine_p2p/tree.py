@@ -4,6 +4,7 @@ Nodes are named by the digest of the prefix they complete, so a draft attaches w
 order and however late. Drafts whose base is not known yet wait in a bounded buffer.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -50,6 +51,7 @@ class LiveTree:
         self._nodes: dict[bytes, TreeNode] = {}
         self._root_children: dict[int, bytes] = {}
         self._waiting: list[WaitingBlock] = []
+        self._passed: deque[bytes] = deque(maxlen=MAX_TREE_DEPTH)
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -74,10 +76,11 @@ class LiveTree:
     ) -> list[TreeNode]:
         """Add a draft; returns the nodes now known that were not, or that gained an author's claim.
 
-        A draft whose base is unknown and not yet passed is kept for later; the oldest such goes first.
+        A draft whose base is unknown and not yet passed is kept for later; the oldest such goes first. One whose
+        base was committed past lately counts as far as it follows the committed tokens.
         """
         block = WaitingBlock(base, position, tuple(nodes), tuple(authors))
-        if base not in self:
+        if not self._is_known(base):
             self._wait(block)
             return []
         touched = self._graft(block)
@@ -87,8 +90,9 @@ class LiveTree:
         """Commit tokens: the root moves down, all that does not follow it goes; returns newly known nodes."""
         for token in tokens:
             self._step(token)
+        touched = self._retry()
         self._waiting = [block for block in self._waiting if block.position >= self.position]
-        return self._retry()
+        return touched
 
     def path(self, digest: bytes) -> list[TreeNode]:
         """The nodes from below the root to a known node, both ends included."""
@@ -114,14 +118,35 @@ class LiveTree:
         touched: list[TreeNode] = []
         progressed = True
         while progressed:
-            ready = [block for block in self._waiting if block.base in self]
-            self._waiting = [block for block in self._waiting if block.base not in self]
+            ready = [block for block in self._waiting if self._is_known(block.base)]
+            self._waiting = [block for block in self._waiting if not self._is_known(block.base)]
             progressed = bool(ready)
             for block in ready:
                 touched.extend(self._graft(block))
         return touched
 
+    def _is_known(self, digest: bytes) -> bool:
+        return digest in self or digest in self._passed
+
+    def _caught_up(self, block: WaitingBlock) -> WaitingBlock:
+        """A draft whose base was committed past, cut to what extends the root."""
+        digests: list[bytes] = []
+        kept: dict[int, int] = {}
+        nodes: list[Node] = []
+        authors: list[int] = []
+        is_placed = block.position == self.position - len(self._passed) + self._passed.index(block.base)
+        for index, (node, author) in enumerate(zip(block.nodes, block.authors, strict=True)):
+            parent = block.base if node.parent == BASE else digests[node.parent]
+            digests.append(extend_digest(parent, node.token))
+            if is_placed and (parent == self.root or node.parent in kept):
+                kept[index] = len(nodes)
+                nodes.append(Node(kept.get(node.parent, BASE), node.token, node.confidence))
+                authors.append(author)
+        return WaitingBlock(self.root, self.position, tuple(nodes), tuple(authors))
+
     def _graft(self, block: WaitingBlock) -> list[TreeNode]:
+        if block.base in self._passed:
+            block = self._caught_up(block)
         if block.position != self._length_at(block.base):
             return []
         digests: list[bytes | None] = []
@@ -151,6 +176,7 @@ class LiveTree:
         return grown
 
     def _step(self, token: int) -> None:
+        self._passed.append(self.root)
         chosen = self._root_children.pop(token, None)
         for lost in self._root_children.values():
             self._drop(lost)

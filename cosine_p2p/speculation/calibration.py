@@ -10,16 +10,17 @@ class Calibration:
     """Hit rate by claimed confidence, apart for an author's first choice at a prefix and for the others.
 
     A claim c in a bin with n outcomes of which h hit is worth (h + s e) / (n + s), s = `PRIOR_STRENGTH`. The prior
-    e is c, or its square root for a first choice: small models are right more often than they say.
+    e is c, or for a first choice c to the power `first_power`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, first_power: float = 1.0) -> None:
+        self._first_power = first_power
         self._hits = [0.0] * (2 * BINS)
         self._outcomes = [0.0] * (2 * BINS)
 
     def __call__(self, claim: float, *, is_first: bool) -> float:
         index = _bin_of(claim, is_first)
-        prior = claim**0.5 if is_first else claim
+        prior = claim**self._first_power if is_first else claim
         return (self._hits[index] + PRIOR_STRENGTH * prior) / (self._outcomes[index] + PRIOR_STRENGTH)
 
     def observe(self, claim: float, *, is_first: bool, hit: bool) -> None:

@@ -23,7 +23,7 @@ from cosine_p2p.strategies.base import (
 from cosine_p2p.tree import LiveTree, TreeNode
 from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, Node
 
-MIN_PATH_PROBABILITY: Final = 0.02
+MIN_PATH_PROBABILITY: Final = 0.005
 RESEND_CHANGE: Final = 0.1
 DEPTH_TOKENS: Final = 24
 WIDTH_NODES: Final = 4
@@ -91,11 +91,12 @@ class Cosine:
 
     def _commit(self, event: Committed) -> list[Action]:
         self._fusion.learn(self._tree, event.tokens)
-        found = self._tree.advance(event.tokens)
+        self._tree.advance(event.tokens)
         self._sent = {digest: p for digest, p in self._sent.items() if digest in self._tree}
         self._seen_tokens += len(event.tokens)
         advances = [SendAdvance(author, event.position, event.tokens) for author in self._fusion.mixture.authors]
-        return [*advances, *self._drop_weak(), *self._forward(found)]
+        # What was too unlikely to send under the old root may be likely under the new one.
+        return [*advances, *self._drop_weak(), *self._forward(list(self._tree.walk()))]
 
     def _drop_weak(self) -> list[Action]:
         """Release drafters that others predict this request much better than, and later those past the limit."""
@@ -129,7 +130,7 @@ class Cosine:
     def _block(self, wanted: list[TreeNode]) -> SendTree:
         """One block that holds the wanted nodes and what connects them below their common ancestor."""
         paths = [[step.digest for step in self._tree.path(node.digest)] for node in wanted]
-        shared = _shared_length(paths)
+        shared = self._known_length(paths)
         digests = list(dict.fromkeys(digest for path in paths for digest in path[shared:]))[:MAX_BLOCK_NODES]
         index = {digest: number for number, digest in enumerate(digests)}
         base = paths[0][shared - 1] if shared else self._tree.root
@@ -143,11 +144,10 @@ class Cosine:
             authors.append(self._fusion.best_author(node))
         return SendTree(base, self._tree.position + shared, tuple(nodes), tuple(authors))
 
-
-def _shared_length(paths: list[list[bytes]]) -> int:
-    """How many first steps all paths share, leaving every path at least its last step."""
-    shortest = min(map(len, paths))
-    shared = 0
-    while shared < shortest - 1 and len({path[shared] for path in paths}) == 1:
-        shared += 1
-    return shared
+    def _known_length(self, paths: list[list[bytes]]) -> int:
+        """How many first steps all paths share and the verifier was sent, leaving every path its last step."""
+        shortest = min(map(len, paths))
+        known = 0
+        while known < shortest - 1 and paths[0][known] in self._sent and len({path[known] for path in paths}) == 1:
+            known += 1
+        return known

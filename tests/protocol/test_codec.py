@@ -90,7 +90,7 @@ def test_what_is_no_array_with_a_tag_is_refused(values: object) -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [[3, {1: 2}], [3, msgpack.ExtType(5, b"x")], [3, msgpack.Timestamp(0)], [3, [1] * 200_000]],
+    [[3, 1, {"a": 2}], [3, msgpack.ExtType(5, b"x")], [3, msgpack.Timestamp(0)], [3, [1] * 200_000]],
     ids=["map", "extension", "timestamp", "long"],
 )
 def test_msgpack_beyond_what_messages_need_is_refused(values: object) -> None:

@@ -10,11 +10,12 @@ from cosine_protocol.messages import Draft
 from cosine_protocol.noise import gumbel, noise_bits, position_key
 from cosine_protocol.records import open_record, seal_record
 
-from .vectors import FOLDER, as_json, read, request_body
+from .strategies import WIRE_CLASSES
+from .vectors import FOLDER, as_json, read, request_body, schema
 
 
 def test_every_file_is_checked_here() -> None:
-    checked = {"noise", "request_digests", "frames", "identity", "fragment", "record"}
+    checked = {"noise", "request_digests", "frames", "schema", "identity", "fragment", "record"}
     assert {path.stem for path in FOLDER.iterdir()} == checked
 
 
@@ -46,6 +47,13 @@ def test_frames() -> None:
 
 def test_there_is_a_frame_of_every_message() -> None:
     assert {vector["tag"] for vector in read("frames")} == set(TAGS)
+
+
+def test_schema() -> None:
+    written = read("schema")
+    assert written.keys() == {cls.__name__ for cls in WIRE_CLASSES}
+    for cls in WIRE_CLASSES:
+        assert list(schema(cls).items()) == list(written[cls.__name__].items())
 
 
 def test_identity() -> None:

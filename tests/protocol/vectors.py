@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+from cosine_protocol.fields import Items, Kind, Maybe, Struct, fields_of
 from cosine_protocol.messages import RequestBody
 
 FOLDER: Final = Path(__file__).parents[2] / "protocol" / "vectors"
@@ -32,6 +33,21 @@ def as_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [as_json(item) for item in value]
     return value
+
+
+def schema(cls: type) -> dict[str, Any]:
+    """The kind and bounds of every field of a wire class, in wire order."""
+    return {name: _described(kind) for name, kind in fields_of(cls)}
+
+
+def _described(kind: Kind) -> dict[str, Any]:
+    if isinstance(kind, Struct):
+        return {"kind": "Struct", "fields": schema(kind.cls)}
+    if isinstance(kind, Items):
+        return {"kind": "Items", "of": _described(kind.kind), "high": kind.high}
+    if isinstance(kind, Maybe):
+        return {"kind": "Maybe", "of": _described(kind.kind)}
+    return {"kind": type(kind).__name__, **as_json(kind)}
 
 
 def request_body(written: dict[str, Any]) -> RequestBody:

@@ -19,7 +19,8 @@ from cosine_protocol.records import Role, cell_key, seal_record
 from cosine_protocol.request import MAX_SEED, Request, Sampling
 
 from .samples import NOW_S, OTHER, OWNER, SPEC_SEED, record_of, request_of
-from .vectors import as_json, write
+from .strategies import WIRE_CLASSES
+from .vectors import as_json, schema, write
 
 NUMBER: Final = 3
 REQUEST: Final = request_of()
@@ -129,6 +130,7 @@ def main() -> None:
     write("request_digests", [_request(request) for request in _requests()])
     messages = [*_upkeep(), *_verify_messages(), *_draft_messages(), *_other_messages()]
     write("frames", [_frame(message) for message in messages])
+    write("schema", {cls.__name__: schema(cls) for cls in WIRE_CLASSES})
     key_file, peer_id = OWNER.to_file_bytes().hex(), OWNER.peer_id
     write("identity", {"seed": SPEC_SEED.hex(), "key_file": key_file, "peer_id": peer_id})
     signed = {"kind": "fragment", "signer": peer_id, "d_0": D_0.hex(), "body": DRAFT.hex()}

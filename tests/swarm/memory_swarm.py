@@ -11,13 +11,15 @@ from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.scripted import ScriptedEngine
-from cosine_node.runner import InlineRunner
+from cosine_node.runner import InlineRunner, Runner
 from cosine_node.verifier.service import VerifierConfig, VerifierService
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.directory import MemoryDirectory
 from cosine_p2p.tokenizer import TextCodec
+from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.transport.memory import MemoryNetwork, MemoryTransport
 from cosine_protocol.identity import Identity
+from cosine_protocol.protocols import DRAFT
 from cosine_protocol.records import NodeRecord, Role
 
 TARGET = "zoo:target"
@@ -64,6 +66,9 @@ class _ClientSwarm:
     async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextCodec:
         return self.codec
 
+    def choose_digest(self, name: str, offered: Sequence[bytes]) -> bytes:
+        return offered[0]
+
     async def close(self) -> None:
         await self.transport.close()
 
@@ -100,13 +105,22 @@ class MemorySwarm:
         return Identity.from_seed(self._seeds.to_bytes(32, "big"))
 
     async def verifier(
-        self, engine: Engine | None = None, *, curve: CostCurve = VERIFY_CURVE, max_requests: int = 16
+        self,
+        engine: Engine | None = None,
+        *,
+        curve: CostCurve = VERIFY_CURVE,
+        max_requests: int = 16,
+        runner: Runner | None = None,
     ) -> Member:
         engine = engine or ScriptedEngine()
         identity = self._identity()
         config = VerifierConfig(target_digest=DIGEST, tokenizer_digest=DIGEST, max_requests=max_requests)
         service = VerifierService(
-            engine=engine, runner=InlineRunner(engine, curve), curve=curve, identity=identity, config=config
+            engine=engine,
+            runner=runner or InlineRunner(engine, curve),
+            curve=curve,
+            identity=identity,
+            config=config,
         )
         return await self._add(identity, service, engine, Role.VERIFIER, "target", curve)
 
@@ -123,6 +137,14 @@ class MemorySwarm:
             config=DrafterConfig(tokenizer_digest=DIGEST),
         )
         return await self._add(identity, service, engine, Role.DRAFTER, domain, curve)
+
+    async def drafter_with(self, serve: Callable[[Identity], StreamHandler], *, domain: str = "code") -> str:
+        """A drafter of the test's own making; its peer id."""
+        identity = self._identity()
+        await self.network.join(identity.peer_id).serve(DRAFT, serve(identity))
+        record = self._record(identity, Role.DRAFTER, domain, DRAFT_CURVE, ScriptedEngine())
+        await self.directory.announce(record, [TARGET])
+        return identity.peer_id
 
     async def client(self, **options: Any) -> AsyncClient:
         """A client that stays until the swarm ends; signatures are checked on the event loop."""

@@ -18,14 +18,14 @@ class Candidate:
     probability: float
 
 
-def candidates_of(owner: int, tree: LiveTree, *, max_depth: int) -> list[Candidate]:
-    """Every node of a live tree whose path is not hopeless and at most `max_depth` deep, parents first."""
+def candidates_of(owner: int, tree: LiveTree, *, max_depth: int, min_gain: float = MIN_GAIN) -> list[Candidate]:
+    """Nodes of a live tree whose path has `min_gain` probability and at most `max_depth` tokens, parents first."""
     reach = {tree.root: 1.0}
     found = []
     for node in tree.walk():
         above = reach.get(node.parent, 0.0)
         probability = above * max(node.claims.values())
-        if probability >= MIN_GAIN and node.position - tree.position < max_depth:
+        if probability >= min_gain and node.position - tree.position < max_depth:
             reach[node.digest] = probability
             found.append(Candidate(owner, node, probability))
     return found
@@ -38,21 +38,27 @@ def best_leaf_probability(candidates: Sequence[Candidate]) -> float | None:
 
 
 def select_nodes(
-    candidates: Sequence[Candidate], *, plain_rows: int, curve: CostCurve, budget_tokens: int
+    candidates: Sequence[Candidate],
+    *,
+    plain_rows: int,
+    curve: CostCurve,
+    budget_tokens: int,
+    fixed_nodes: int = 0,
 ) -> list[Candidate]:
     """The most probable candidates, as many as maximise expected committed tokens per second of the pass.
 
     A pass of `plain_rows` requests commits one token each for sure; a node adds its path's probability and one
-    token's cost on the device's curve. A node is never chosen without its parent.
+    token's cost on the device's curve. `fixed_nodes` are fed in any case. No node is chosen without its parent.
     """
     ranked = sorted(candidates, key=lambda c: (-c.probability, c.node.position))
-    ranked = ranked[: max(0, budget_tokens - plain_rows)]
+    fed = plain_rows + fixed_nodes
+    ranked = ranked[: max(0, budget_tokens - fed)]
     expected = float(plain_rows)
-    best_rate = expected / curve.seconds(plain_rows)
+    best_rate = expected / curve.seconds(fed)
     best_count = 0
     for count, candidate in enumerate(ranked, 1):
         expected += candidate.probability
-        rate = expected / curve.seconds(plain_rows + count)
+        rate = expected / curve.seconds(fed + count)
         if rate > best_rate:
             best_rate, best_count = rate, count
     return ranked[:best_count]

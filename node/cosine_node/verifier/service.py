@@ -22,13 +22,14 @@ from cosine_protocol import messages as m
 from cosine_protocol.codec import encode_body
 from cosine_protocol.errors import CosineError, ErrorCode, PeerError, UsageError
 from cosine_protocol.identity import Identity
+from cosine_protocol.limits import MAX_TREE_NODES
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.request import Request
 
 LOG = logging.getLogger(__name__)
 RETRY_AFTER_S: Final = 2.0
 BUDGET_TOKENS: Final = 64
-MAX_COMMIT_BACKLOG_BYTES: Final = 1 << 20
+MAX_SENTENCE: Final = 250
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,16 +259,22 @@ class VerifierService:
         return rows
 
     def _select(self, active: list[Served]) -> list[Candidate]:
-        candidates: list[Candidate] = []
+        """Draft nodes of the next pass: all that a stepped request asked for, of the others what pays."""
+        stepped: list[Candidate] = []
+        free: list[Candidate] = []
         for index, served in enumerate(active):
             state = served.state
-            if state.stage is Stage.DECODE and (state.account.may_speculate or state.pacing is m.Pacing.STEPPED):
-                candidates += candidates_of(index, state.tree, max_depth=state.tokens_left - 1)
-        if all(served.state.pacing is m.Pacing.STEPPED for served in active):
-            return candidates
-        return select_nodes(
-            candidates,
+            if state.stage is not Stage.DECODE:
+                continue
+            depth = state.tokens_left - 1
+            if state.pacing is m.Pacing.STEPPED:
+                stepped += candidates_of(index, state.tree, max_depth=depth, min_gain=0.0)[:MAX_TREE_NODES]
+            elif state.account.may_speculate:
+                free += candidates_of(index, state.tree, max_depth=depth)
+        return stepped + select_nodes(
+            free,
             plain_rows=max(1, len(active)),
+            fixed_nodes=len(stepped),
             curve=self._curve,
             budget_tokens=self._config.budget_tokens,
         )
@@ -313,7 +320,17 @@ class VerifierService:
             if result.error is not None:
                 self._fail(served, result.error)
             elif served.key in self._served and not served.state.is_cancelled:
-                self._commit(served, row, result, done, began_s, len(rows))
+                self._try_commit(served, row, result, done, began_s, len(rows))
+
+    def _try_commit(
+        self, served: Served, row: Row, result: RowResult, done: Pass, began_s: float, load: int
+    ) -> None:
+        """One request's failure must not end the loop for the others."""
+        try:
+            self._commit(served, row, result, done, began_s, load)
+        except CosineError as error:
+            LOG.exception("a request of %s failed", served.channel.peer_id)
+            self._fail(served, PeerError(ErrorCode.INTERNAL, str(error)))
 
     def _commit(self, served: Served, row: Row, result: RowResult, done: Pass, began_s: float, load: int) -> None:
         state = served.state
@@ -354,7 +371,7 @@ class VerifierService:
     def _fail(self, served: Served, error: CosineError) -> None:
         code = error.code if isinstance(error, PeerError) else ErrorCode.BAD_LOGITS
         retry_after_s = error.retry_after_s if isinstance(error, PeerError) else None
-        served.channel.post(m.Error(served.state.number, code, str(error), retry_after_s))
+        served.channel.post(m.Error(served.state.number, code, str(error)[:MAX_SENTENCE], retry_after_s))
         self._forget(served)
 
     def _finish(self, served: Served, reason: m.FinishReason) -> None:

@@ -1,0 +1,185 @@
+"""What a pass means for a request: the walk down its tree equals decoding one token after the other."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from cosine_node.engine.base import PREFIX, Choice, Row
+from cosine_node.engine.scripted import ScriptedEngine
+from cosine_node.verifier.request import NEAR_TIE, Stage, Step, VerifierRequest
+from cosine_protocol.digests import request_digest, roll_digest
+from cosine_protocol.messages import FinishReason, Pacing
+from cosine_protocol.nodes import BASE, Node
+from cosine_protocol.request import Request, Sampling
+from tests.node.peers import expected_output, request_of
+
+
+def state_of(request: Request, *, output: tuple[int, ...] = (9,)) -> VerifierRequest:
+    state = VerifierRequest(1, request, Pacing.FREE, 3, 0, list(output))
+    state.stage = Stage.DECODE
+    return state
+
+
+def verdict(
+    state: VerifierRequest, nodes: list[Node], says: dict[int, int], authors: list[int] | None = None
+) -> Step:
+    """Attach nodes, run a pass in which the target says `says[token]` after each token, and accept."""
+    state.tree.attach(state.tree.root, state.tree.position, nodes, authors or [1] * len(nodes))
+    row = state.decode_row(list(state.tree.walk()))
+    return state.accept(row, [Choice(says[token], 1.0) for token in row.tokens])
+
+
+CHAIN = [Node(BASE, 10, 0.9), Node(0, 11, 0.9), Node(1, 12, 0.9)]
+
+
+def test_prefill_feeds_everything_as_a_chain_and_scores_its_end() -> None:
+    state = state_of(request_of("c", prompt=(1, 2, 3)), output=(4, 5))
+    assert state.prefill_row() == Row(0, (1, 2, 3, 4, 5), (0, 1, 2, 3, 4), (PREFIX, 0, 1, 2, 3), scored_from=4)
+
+
+def test_a_row_names_parents_before_children() -> None:
+    state = state_of(request_of("c"))
+    state.tree.attach(state.tree.root, 1, CHAIN, [1, 1, 1])
+    row = state.decode_row(list(state.tree.walk())[::-1])
+    assert row == Row(0, (9, 10, 11, 12), (0, 1, 2, 3), (PREFIX, 0, 1, 2))
+
+
+def test_without_drafts_a_pass_commits_the_targets_own_token() -> None:
+    step = verdict(state_of(request_of("c")), [], {9: 10})
+    assert (step.tokens, step.authors, step.accepted_nodes, step.finish) == ((10,), b"\0", (0,), None)
+
+
+def test_drafts_are_taken_as_far_as_the_target_agrees() -> None:
+    step = verdict(state_of(request_of("c")), CHAIN, {9: 10, 10: 11, 11: 30, 12: 31})
+    assert step.tokens == (10, 11, 30)
+    assert step.authors == bytes([1, 1, 0])
+    assert step.accepted_nodes == (0, 1, 2)
+
+
+def test_a_wrong_first_draft_costs_nothing() -> None:
+    step = verdict(state_of(request_of("c")), CHAIN, {9: 20, 10: 11, 11: 12, 12: 13})
+    assert (step.tokens, step.accepted_nodes) == ((20,), (0,))
+
+
+def test_the_right_sibling_is_found() -> None:
+    nodes = [Node(BASE, 10, 0.9), Node(BASE, 20, 0.1), Node(1, 21, 0.5), Node(1, 22, 0.4)]
+    step = verdict(state_of(request_of("c")), nodes, {9: 20, 10: 0, 20: 22, 21: 0, 22: 23}, [1, 2, 2, 3])
+    assert step.tokens == (20, 22, 23)
+    assert step.authors == bytes([2, 3, 0])
+
+
+def test_the_same_token_at_two_places_is_told_apart() -> None:
+    nodes = [Node(BASE, 10, 0.9), Node(0, 11, 0.9), Node(BASE, 11, 0.5), Node(2, 10, 0.5)]
+    step = verdict(state_of(request_of("c")), nodes, {9: 11, 10: 40, 11: 10})
+    assert step.tokens == (11, 10, 40)
+
+
+def test_of_several_authors_the_surest_has_the_credit_and_the_first_among_equals() -> None:
+    state = state_of(request_of("c"))
+    for author, confidence in ((3, 0.9), (2, 0.9), (1, 0.5)):
+        state.tree.attach(state.tree.root, 1, [Node(BASE, 10, confidence)], [author])
+    assert verdict(state, [], {9: 10, 10: 11}).authors == bytes([2, 0])
+
+
+def test_the_walk_stops_at_an_end_token_in_its_middle() -> None:
+    step = verdict(state_of(request_of("c", eos=(11,))), CHAIN, {9: 10, 10: 11, 11: 12, 12: 13})
+    assert (step.tokens, step.finish) == ((10, 11), FinishReason.EOS)
+    assert step.authors == bytes([1, 1])
+
+
+def test_the_walk_stops_at_the_length_limit_in_its_middle() -> None:
+    step = verdict(state_of(request_of("c", max_new_tokens=3)), CHAIN, {9: 10, 10: 11, 11: 12, 12: 13})
+    assert (step.tokens, step.finish) == ((10, 11), FinishReason.LENGTH)
+
+
+def test_an_end_token_at_the_limit_is_an_end_token() -> None:
+    step = verdict(state_of(request_of("c", eos=(10,), max_new_tokens=2)), [], {9: 10})
+    assert step.finish is FinishReason.EOS
+
+
+def test_near_ties_are_counted_on_the_path_only() -> None:
+    state = state_of(request_of("c"))
+    state.tree.attach(state.tree.root, 1, CHAIN, [1, 1, 1])
+    row = state.decode_row(list(state.tree.walk()))
+    margins = (NEAR_TIE / 2, 1.0, NEAR_TIE / 2, 0.0)
+    choices = [Choice(token, margin) for token, margin in zip((10, 11, 50, 13), margins, strict=True)]
+    assert state.accept(row, choices).near_ties == 2
+
+
+def test_a_step_moves_stream_tree_and_credit() -> None:
+    request = request_of("c")
+    state = state_of(request)
+    step = verdict(state, CHAIN, {9: 10, 10: 11, 11: 30, 12: 31}, [2, 1, 1])
+    state.apply(step)
+    assert state.output == [9, 10, 11, 30]
+    assert state.tree.root == roll_digest(request_digest(request), state.output)
+    assert (state.tree.position, len(state.tree), state.accepted) == (4, 0, {2: 1, 1: 1})
+    assert (step.base, step.position) == (roll_digest(request_digest(request), [9]), 1)
+
+
+def test_only_a_free_decoding_request_with_authors_in_credit_is_held() -> None:
+    request = request_of("c")
+    assert state_of(request).may_hold
+    for change in ({"stage": Stage.PREFILL}, {"pacing": Pacing.STEPPED}, {"authors": 0}):
+        state = state_of(request)
+        for name, value in change.items():
+            setattr(state, name, value)
+        assert not state.may_hold
+    in_debt = state_of(request)
+    in_debt.account.charge(spent_s=10.0, tokens=1, plain_pass_s=0.1)
+    assert not in_debt.may_hold
+
+
+def random_draft(rng: random.Random, stream: tuple[int, ...]) -> list[Node]:
+    """A random tree that holds parts of the true stream and much else."""
+    nodes: list[Node] = []
+    depths = {BASE: 0}
+    for index in range(rng.randrange(12)):
+        parent = rng.randrange(-1, index)
+        depth = depths[parent]
+        is_true = rng.random() < 0.7 and depth < len(stream)
+        nodes.append(Node(parent, stream[depth] if is_true else rng.randrange(16), rng.random()))
+        depths[index] = depth + 1
+    return nodes
+
+
+def run_through(
+    request: Request, engine: ScriptedEngine, rng: random.Random, resumed: tuple[int, ...]
+) -> VerifierRequest:
+    """Serve a request pass by pass with random drafts, as the service does."""
+    sequence = engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt))
+    state = VerifierRequest(1, request, Pacing.FREE, 3, sequence, list(resumed))
+    stream = expected_output(request, engine)
+    finish = None
+    while finish is None:
+        if state.stage is Stage.PREFILL:
+            row, state.stage = state.prefill_row(), Stage.DECODE
+        else:
+            draft = random_draft(rng, stream[len(state.output) :])
+            state.tree.attach(state.tree.root, state.tree.position, draft, [rng.randrange(1, 4) for _ in draft])
+            limit = state.tree.position + state.tokens_left - 1
+            row = state.decode_row([node for node in state.tree.walk() if node.position < limit])
+        step = state.accept(row, engine.forward([row])[0].choices)
+        engine.keep(sequence, step.accepted_nodes)
+        engine.prune(sequence, row.nodes)
+        state.apply(step)
+        assert state.tree.root == roll_digest(state.d_0, state.output)
+        finish = step.finish
+    engine.release(sequence)
+    return state
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_drafts_and_any_resumption_give_the_naive_stream(seed: int) -> None:
+    rng = random.Random(seed)
+    engine = ScriptedEngine(vocab_tokens=16, model_seed=seed)
+    sampling = Sampling(temperature=rng.choice([0.0, 0.8]), repetition_penalty=rng.choice([1.0, 1.3]), seed=seed)
+    prompt = tuple(rng.randrange(16) for _ in range(rng.randrange(1, 6)))
+    request = request_of("c", prompt=prompt, max_new_tokens=rng.randrange(1, 30), sampling=sampling)
+    request = replace(request, eos=tuple(rng.sample(range(16), rng.randrange(2))))
+    stream = expected_output(request, engine)
+    resumed = stream[: rng.randrange(len(stream))]
+    state = run_through(request, engine, rng, resumed)
+    assert tuple(state.output) == stream
+    assert engine.live_tokens == 0

@@ -1,0 +1,115 @@
+"""Which nodes enter a pass: with their parents, within the budget, as many as pay."""
+
+import random
+
+import pytest
+
+from cosine_node.engine.curve import CostCurve
+from cosine_node.verifier.selection import (
+    MIN_GAIN,
+    Candidate,
+    best_leaf_probability,
+    candidates_of,
+    select_nodes,
+)
+from cosine_p2p.tree import LiveTree
+from cosine_protocol.nodes import BASE, Node
+
+FLAT = CostCurve(((1, 0.05), (64, 0.05)))
+LINEAR = CostCurve(((1, 0.01), (64, 0.64)))
+GENTLE = CostCurve(((1, 0.060), (4, 0.060), (8, 0.066), (16, 0.082), (32, 0.117)))
+SEEDS = range(60)
+
+
+def random_tree(rng: random.Random, *, nodes: int) -> LiveTree:
+    """A live tree with many equal confidences, so that ties are common."""
+    tree = LiveTree(rng.randbytes(16), rng.randrange(100))
+    digests = [(tree.root, tree.position)]
+    for _ in range(nodes):
+        base, position = rng.choice(digests)
+        node = Node(BASE, rng.randrange(6), rng.choice([1.0, 1.0, 0.9, 0.5, 0.2, 0.01]))
+        for grown in tree.attach(base, position, (node,), (rng.randrange(1, 3),)):
+            digests.append((grown.digest, grown.position + 1))
+    return tree
+
+
+def random_candidates(rng: random.Random, *, owners: int) -> list[Candidate]:
+    trees = [random_tree(rng, nodes=rng.randrange(20)) for _ in range(owners)]
+    return [c for owner, tree in enumerate(trees) for c in candidates_of(owner, tree, max_depth=8)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_node_never_goes_without_its_parent(seed: int) -> None:
+    rng = random.Random(seed)
+    candidates = random_candidates(rng, owners=3)
+    chosen = select_nodes(candidates, plain_rows=3, curve=FLAT, budget_tokens=rng.randrange(3, 40))
+    present = {(c.owner, c.node.digest) for c in chosen}
+    known = {(c.owner, c.node.digest) for c in candidates}
+    for candidate in chosen:
+        parent = (candidate.owner, candidate.node.parent)
+        assert parent in present or parent not in known
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_budget_is_never_exceeded(seed: int) -> None:
+    rng = random.Random(seed)
+    candidates = random_candidates(rng, owners=2)
+    budget = rng.randrange(0, 12)
+    for rows in (1, 2, 12):
+        chosen = select_nodes(candidates, plain_rows=rows, curve=FLAT, budget_tokens=budget)
+        assert len(chosen) <= max(0, budget - rows)
+
+
+@pytest.mark.parametrize("curve", [FLAT, GENTLE, LINEAR])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_choice_is_the_best_prefix_of_the_ranking(seed: int, curve: CostCurve) -> None:
+    rng = random.Random(seed)
+    candidates = random_candidates(rng, owners=2)
+    ranked = sorted(candidates, key=lambda c: (-c.probability, c.node.position))[: 24 - 2]
+
+    def rate(count: int) -> float:
+        return (2 + sum(c.probability for c in ranked[:count])) / curve.seconds(2 + count)
+
+    chosen = select_nodes(candidates, plain_rows=2, curve=curve, budget_tokens=24)
+    assert chosen == ranked[: len(chosen)]
+    assert rate(len(chosen)) == pytest.approx(max(rate(count) for count in range(len(ranked) + 1)))
+
+
+def test_no_node_pays_where_every_token_costs_a_whole_pass() -> None:
+    tree = LiveTree(bytes(16))
+    tree.attach(tree.root, 0, (Node(BASE, 1, 0.98), Node(0, 2, 0.98)), (1, 1))
+    candidates = candidates_of(0, tree, max_depth=8)
+    assert len(candidates) == 2
+    assert select_nodes(candidates, plain_rows=1, curve=LINEAR, budget_tokens=64) == []
+
+
+def test_a_free_node_is_always_taken() -> None:
+    tree = LiveTree(bytes(16))
+    tree.attach(tree.root, 0, (Node(BASE, 1, 0.01),), (1,))
+    candidates = candidates_of(0, tree, max_depth=8)
+    assert select_nodes(candidates, plain_rows=1, curve=FLAT, budget_tokens=64) == candidates
+
+
+def test_candidates_multiply_the_best_claims_down_a_path_and_end_where_hope_does() -> None:
+    tree = LiveTree(bytes(16), 5)
+    chain = (Node(BASE, 1, 0.5), Node(0, 2, 0.1), Node(1, 3, 0.01), Node(2, 4, 1.0))
+    tree.attach(tree.root, 5, chain, (1, 1, 1, 1))
+    tree.attach(tree.root, 5, (Node(BASE, 1, 0.8),), (2,))
+    found = candidates_of(0, tree, max_depth=8)
+    assert [c.probability for c in found] == pytest.approx([0.8, 0.08])
+    assert MIN_GAIN > 0.08 * 0.01
+
+
+def test_candidates_end_at_the_depth_asked_for() -> None:
+    tree = LiveTree(bytes(16), 5)
+    tree.attach(tree.root, 5, [Node(index - 1, index, 1.0) for index in range(6)], [1] * 6)
+    assert [c.node.position for c in candidates_of(0, tree, max_depth=3)] == [5, 6, 7]
+    assert candidates_of(0, tree, max_depth=0) == []
+
+
+def test_the_best_leaf_is_the_most_probable_end_of_a_path() -> None:
+    tree = LiveTree(bytes(16))
+    nodes = (Node(BASE, 1, 0.9), Node(0, 2, 0.4), Node(BASE, 3, 0.3))
+    tree.attach(tree.root, 0, nodes, (1, 1, 1))
+    assert best_leaf_probability(candidates_of(0, tree, max_depth=8)) == pytest.approx(0.36)
+    assert best_leaf_probability([]) is None

@@ -1,0 +1,421 @@
+"""The verifier on the in-memory network, in virtual time: whom it admits, what it answers, whom a failure hurts."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from cosine_node.engine.scripted import ScriptedEngine
+from cosine_node.runner import InlineRunner
+from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_node.verifier.patience import Patience
+from cosine_node.verifier.service import RETRY_AFTER_S, VerifierConfig, VerifierService
+from cosine_protocol import messages as m
+from cosine_protocol.codec import decode_body
+from cosine_protocol.digests import request_digest, roll_digest
+from cosine_protocol.errors import ErrorCode
+from cosine_protocol.identity import verify
+from cosine_protocol.nodes import BASE, Node, NodeBlock
+from cosine_protocol.protocols import VERIFY
+from cosine_protocol.request import Request
+from tests.node.peers import (
+    FLAT,
+    SERVER,
+    TARGET,
+    TOKENIZER,
+    Bench,
+    Caller,
+    SickEngine,
+    expected_output,
+    is_lost,
+    request_of,
+    serving,
+)
+
+Scene = Callable[[Bench, Caller], Awaitable[None]]
+LONG = 400
+
+
+@asynccontextmanager
+async def verifying(engine: ScriptedEngine | None = None, **config: Any) -> AsyncIterator[Bench]:
+    engine = engine or ScriptedEngine()
+    service = VerifierService(
+        engine=engine,
+        runner=InlineRunner(engine, FLAT),
+        curve=FLAT,
+        identity=SERVER,
+        config=VerifierConfig(target_digest=TARGET, tokenizer_digest=TOKENIZER, **config),
+    )
+    async with serving(service, engine, VERIFY) as bench:
+        yield bench
+
+
+def play(scene: Scene, engine: ScriptedEngine | None = None, **config: Any) -> None:
+    """Run a scene with one caller; afterwards nothing may be left in the service or its engine."""
+
+    async def run() -> None:
+        async with verifying(engine, **config) as bench:
+            await scene(bench, await bench.caller())
+            for caller in list(bench.callers):
+                await bench.hang_up(caller)
+            other = await bench.caller()
+            await finished(other, request_of(other.peer_id, max_new_tokens=1), number=77)
+            await other.hear_for(0.1)
+            assert bench.service.requests == 0
+            assert bench.engine.open_sequences == 0
+
+    run_virtual(run())
+
+
+def opening(
+    request: Request, *, number: int = 1, committed: tuple[int, ...] = (), pacing: m.Pacing = m.Pacing.FREE
+) -> m.Open:
+    return m.Open(number, m.RequestBody.of(request), committed, pacing, ("drafter-1", "drafter-2"))
+
+
+async def finished(caller: Caller, request: Request, *, number: int = 1) -> tuple[int, ...]:
+    """Ask for a request and collect its tokens to the end."""
+    caller.post(opening(request, number=number))
+    return await collected(caller, number=number)
+
+
+async def collected(caller: Caller, *, number: int = 1) -> tuple[int, ...]:
+    tokens: list[int] = []
+    while True:
+        message = await caller.next()
+        if isinstance(message, m.Commit) and message.number == number:
+            tokens += message.tokens
+        elif isinstance(message, m.Final) and decode_body(m.Account, message.body).number == number:
+            return tuple(tokens)
+        assert not (isinstance(message, m.Error) and message.number == number), message
+
+
+async def refusal(caller: Caller, message: m.Message, *, number: int = 1) -> m.Error:
+    caller.post(message)
+    return await caller.until(m.Error, number=number)
+
+
+def tree_of(base: bytes, position: int, tokens: tuple[int, ...], *, author: int = 1) -> m.Tree:
+    """A chain of certain drafts."""
+    nodes = NodeBlock.of([Node(index - 1, token, 1.0) for index, token in enumerate(tokens)])
+    return m.Tree(1, base, position, nodes, bytes([author] * len(tokens)))
+
+
+def test_a_request_is_answered_with_its_stream_and_a_signed_account() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = request_of(caller.peer_id, max_new_tokens=12)
+        tokens = await finished(caller, request)
+        assert tokens == expected_output(request, bench.engine)
+        assert isinstance(caller.heard[0], m.Opened) and caller.heard[0].pass_us == 10_000
+        commits = [message for message in caller.heard if isinstance(message, m.Commit)]
+        assert [commit.position for commit in commits] == list(range(12))
+        d_0 = request_digest(request)
+        assert [c.digest for c in commits] == [roll_digest(d_0, tokens[: n + 1]) for n in range(12)]
+        final = caller.heard[-1]
+        assert isinstance(final, m.Final)
+        verify(kind="final", signer=SERVER.peer_id, digest=d_0, body=final.body, signature=final.signature)
+        account = decode_body(m.Account, final.body)
+        assert account == m.Account(1, m.FinishReason.LENGTH, 12, commits[-1].digest, (0, 0))
+
+    play(scene)
+
+
+def test_drafts_shorten_a_request_and_change_nothing() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = request_of(caller.peer_id, max_new_tokens=20)
+        stream = expected_output(request, bench.engine)
+        caller.post(opening(request), tree_of(request_digest(request), 0, stream[:15], author=2))
+        assert await collected(caller) == stream
+        commits = [message for message in caller.heard if isinstance(message, m.Commit)]
+        assert len(commits) < 8
+        final = caller.heard[-1]
+        assert isinstance(final, m.Final)
+        accepted = decode_body(m.Account, final.body).accepted
+        assert accepted == (0, sum(author == 2 for commit in commits for author in commit.authors))
+        assert accepted[1] >= 12
+
+    play(scene)
+
+
+def test_wrong_drafts_change_nothing() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = request_of(caller.peer_id, max_new_tokens=20)
+        stream = expected_output(request, bench.engine)
+        wrong = tuple((token + 1) % bench.engine.vocab_tokens for token in stream[:15])
+        caller.post(opening(request), tree_of(request_digest(request), 0, wrong))
+        assert await collected(caller) == stream
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"target_digest": bytes([9]) * 32}, ErrorCode.WRONG_TARGET),
+        ({"tokenizer_digest": bytes([9]) * 32}, ErrorCode.WRONG_TOKENIZER),
+        ({"numerics": "bfloat16"}, ErrorCode.UNSUPPORTED),
+        ({"client": SERVER.peer_id}, ErrorCode.MALFORMED),
+        ({"prompt": ()}, ErrorCode.UNSUPPORTED),
+        ({"max_new_tokens": 4094}, ErrorCode.PROMPT_TOO_LONG),
+        ({"prompt": (1, 64)}, ErrorCode.WRONG_TOKENIZER),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_what_is_not_served_is_refused_with_its_code(change: dict[str, Any], code: ErrorCode) -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = request_of(**{"client": caller.peer_id, **change})
+        error = await refusal(caller, opening(request))
+        assert error.code == code
+        assert error.message and "\n" not in error.message
+        assert bench.engine.open_sequences == 0
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("committed", "code"),
+    [
+        (tuple(range(8)), ErrorCode.BAD_COMMITTED),
+        ((4, 5, 6), ErrorCode.BAD_COMMITTED),
+        ((4, 64), ErrorCode.WRONG_TOKENIZER),
+    ],
+    ids=["full", "ended", "vocabulary"],
+)
+def test_a_resumption_that_makes_no_sense_is_refused(committed: tuple[int, ...], code: ErrorCode) -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = request_of(caller.peer_id, eos=(5,))
+        assert (await refusal(caller, opening(request, committed=committed))).code == code
+
+    play(scene)
+
+
+def test_a_resumption_continues_the_same_stream() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = request_of(caller.peer_id, max_new_tokens=12)
+        stream = expected_output(request, bench.engine)
+        caller.post(opening(request, committed=stream[:5]))
+        assert await collected(caller) == stream[5:]
+
+    play(scene)
+
+
+def test_a_full_verifier_refuses_early_and_says_when_to_come_back() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        for number in (1, 2):
+            caller.post(opening(request_of(caller.peer_id, max_new_tokens=LONG), number=number))
+        error = await refusal(caller, opening(request_of(caller.peer_id), number=3), number=3)
+        assert (error.code, error.retry_after_s) == (ErrorCode.OVERLOADED, RETRY_AFTER_S)
+
+    play(scene, max_requests=2)
+
+
+def test_a_number_in_use_is_refused_and_the_first_request_goes_on() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = request_of(caller.peer_id, max_new_tokens=12)
+        caller.post(opening(request), opening(request))
+        assert (await caller.until(m.Error, number=1)).code == ErrorCode.MALFORMED
+        assert len(await collected(caller)) > 5
+
+    play(scene)
+
+
+def test_a_draining_verifier_takes_nothing_new_and_finishes_what_it_has() -> None:
+    async def run() -> None:
+        import asyncio
+
+        async with verifying() as bench:
+            caller = await bench.caller()
+            request = request_of(caller.peer_id, max_new_tokens=30)
+            caller.post(opening(request))
+            await caller.until(m.Opened)
+            draining = asyncio.ensure_future(bench.service.drain())
+            error = await refusal(caller, opening(request_of(caller.peer_id), number=2), number=2)
+            assert (error.code, draining.done()) == (ErrorCode.SHUTTING_DOWN, False)
+            await caller.until(m.Final)
+            await asyncio.wait_for(draining, 1.0)
+            assert bench.service.requests == 0
+
+    run_virtual(run())
+
+
+def test_a_tree_outside_the_vocabulary_ends_its_request() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = request_of(caller.peer_id, max_new_tokens=LONG)
+        caller.post(opening(request))
+        error = await refusal(caller, tree_of(request_digest(request), 0, (64,)))
+        assert error.code == ErrorCode.MALFORMED
+        assert bench.service.requests == 0
+
+    play(scene)
+
+
+@pytest.mark.parametrize("authors", [b"\x03", b"\x01\x01", b""], ids=["unknown", "too many", "too few"])
+def test_a_tree_whose_authors_do_not_fit_ends_its_request(authors: bytes) -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = request_of(caller.peer_id, max_new_tokens=LONG)
+        caller.post(opening(request))
+        nodes = NodeBlock.of([Node(BASE, 1, 1.0)])
+        error = await refusal(caller, m.Tree(1, request_digest(request), 0, nodes, authors))
+        assert error.code == ErrorCode.MALFORMED
+
+    play(scene)
+
+
+def test_a_tree_for_nobody_and_a_message_for_clients_hurt_nobody() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        caller.post(tree_of(bytes(16), 0, (1, 2)), m.Cancel(5), m.Opened(1, 1))
+        assert (await caller.until(m.Error, number=0)).code == ErrorCode.MALFORMED
+        request = request_of(caller.peer_id)
+        assert await finished(caller, request) == expected_output(request, bench.engine)
+
+    play(scene)
+
+
+def test_a_message_of_another_protocol_costs_the_stream_and_its_requests() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        caller.post(opening(request_of(caller.peer_id, max_new_tokens=LONG)), m.Release(1))
+        assert await is_lost(caller)
+
+    play(scene)
+
+
+def test_stepped_pacing_waits_for_every_verify_and_answers_each_with_one_pass() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = request_of(caller.peer_id, max_new_tokens=12)
+        stream, d_0 = expected_output(request, bench.engine), request_digest(request)
+        caller.post(opening(request, pacing=m.Pacing.STEPPED))
+        first = await caller.until(m.Commit)
+        assert first.tokens == stream[:1]
+        passes = bench.engine.passes
+        assert not [h for h in await caller.hear_for(1.0) if isinstance(h, m.Commit | m.Verified)]
+        assert bench.engine.passes == passes
+        done = 1
+        while done < 12:
+            draft = stream[done : done + 2]
+            nodes = NodeBlock.of([Node(index - 1, token, 0.1) for index, token in enumerate(draft)])
+            base = roll_digest(d_0, stream[:done])
+            caller.post(m.Verify(1, base, done, nodes, bytes([1] * len(draft))))
+            answer = await caller.until(m.Verified)
+            assert (answer.base, answer.position) == (base, done)
+            assert answer.tokens == stream[done : done + len(answer.tokens)]
+            assert len(answer.tokens) == min(3, 12 - done)
+            done += len(answer.tokens)
+        await caller.until(m.Final)
+
+    play(scene)
+
+
+def test_a_stepped_pass_on_another_prefix_is_an_error() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = request_of(caller.peer_id)
+        caller.post(opening(request, pacing=m.Pacing.STEPPED))
+        await caller.until(m.Commit)
+        error = await refusal(caller, m.Verify(1, bytes(16), 1, NodeBlock.of([]), b""))
+        assert error.code == ErrorCode.MALFORMED
+
+    play(scene)
+
+
+def test_a_stepped_pass_over_more_nodes_than_a_message_can_count_is_bounded() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = request_of(caller.peer_id, max_new_tokens=LONG)
+        caller.post(opening(request, pacing=m.Pacing.STEPPED))
+        commit = await caller.until(m.Commit)
+        roots = NodeBlock.of([Node(BASE, token, 1.0) for token in range(64)])
+        caller.post(m.Tree(1, commit.digest, 1, roots, bytes([1] * 64)))
+        for token in range(5):
+            children = NodeBlock.of([Node(BASE, child, 1.0) for child in range(64)])
+            caller.post(m.Tree(1, roll_digest(commit.digest, [token]), 2, children, bytes([1] * 64)))
+        caller.post(m.Verify(1, commit.digest, 1, NodeBlock.of([]), b""))
+        answer = await caller.until(m.Verified)
+        stream = expected_output(request, bench.engine)
+        assert answer.tokens == stream[1 : 1 + len(answer.tokens)]
+        assert 0 < answer.stats.nodes <= 256
+
+    play(scene)
+
+
+def test_a_cancelled_request_ends_with_its_account() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        caller.post(opening(request_of(caller.peer_id, max_new_tokens=LONG)))
+        await caller.until(m.Commit)
+        caller.post(m.Cancel(1))
+        final = await caller.until(m.Final)
+        account = decode_body(m.Account, final.body)
+        assert account.reason == m.FinishReason.CANCELLED
+        assert account.tokens < LONG
+        assert bench.service.requests == 0
+
+    play(scene)
+
+
+def test_a_stream_that_ends_frees_its_requests_at_the_next_pass() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        other = await bench.caller()
+        other.post(opening(request_of(other.peer_id, max_new_tokens=LONG)))
+        await other.until(m.Commit)
+        assert bench.service.requests == 1
+        await bench.hang_up(other)
+        await caller.hear_for(0.1)
+        assert (bench.service.requests, bench.engine.open_sequences) == (0, 0)
+
+    play(scene)
+
+
+def test_bad_logits_fail_their_request_alone() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        healthy = request_of(caller.peer_id, max_new_tokens=20)
+        caller.post(opening(healthy, number=1))
+        await caller.until(m.Commit)
+        sick = request_of(caller.peer_id, prompt=(50, 1), max_new_tokens=20)
+        error = await refusal(caller, opening(sick, number=2), number=2)
+        assert error.code == ErrorCode.BAD_LOGITS
+        first = [t for h in caller.heard if isinstance(h, m.Commit) for t in h.tokens]
+        assert (*first, *await collected(caller)) == expected_output(healthy, bench.engine)
+
+    play(scene, SickEngine(sick_tokens=frozenset({50}), model_seed=3))
+
+
+def test_memory_that_runs_out_fails_its_request_alone() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        healthy = request_of(caller.peer_id, max_new_tokens=20)
+        caller.post(opening(healthy, number=1))
+        await caller.until(m.Commit)
+        greedy = request_of(caller.peer_id, prompt=(1,) * 60, max_new_tokens=20)
+        error = await refusal(caller, opening(greedy, number=2), number=2)
+        assert (error.code, error.retry_after_s) == (ErrorCode.OUT_OF_MEMORY, RETRY_AFTER_S)
+        first = [t for h in caller.heard if isinstance(h, m.Commit) for t in h.tokens]
+        assert (*first, *await collected(caller)) == expected_output(healthy, bench.engine)
+
+    play(scene, ScriptedEngine(pool_tokens=64))
+
+
+def test_many_clients_share_passes_and_each_has_its_own_stream() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        callers = [caller, await bench.caller(), await bench.caller()]
+        requests = [request_of(c.peer_id, prompt=(index, 7), max_new_tokens=25) for index, c in enumerate(callers)]
+        for each, request in zip(callers, requests, strict=True):
+            each.post(opening(request))
+        for each, request in zip(callers, requests, strict=True):
+            assert await collected(each) == expected_output(request, bench.engine)
+        assert bench.engine.passes <= 30
+
+    play(scene)
+
+
+def test_with_another_request_ready_a_pass_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forever(self: Patience, now_s: float, **_: object) -> float:
+        return now_s + 3600.0
+
+    monkeypatch.setattr(Patience, "hold_until", forever)
+
+    async def scene(bench: Bench, caller: Caller) -> None:
+        held = request_of(caller.peer_id, max_new_tokens=20)
+        caller.post(opening(held, number=1))
+        await caller.until(m.Commit)
+        assert not [h for h in await caller.hear_for(0.5) if isinstance(h, m.Commit)]
+        other = request_of(caller.peer_id, prompt=(9,), max_new_tokens=20)
+        assert await finished(caller, other, number=2) == expected_output(other, bench.engine)
+
+    play(scene)

@@ -1,0 +1,53 @@
+"""What every run is compared with: the plain stream, one token at a time, and an empty swarm afterwards."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from cosine_node.engine.base import PREFIX, Row
+from cosine_node.engine.scripted import ScriptedEngine
+from cosine_protocol.request import Sampling
+from tests.swarm.memory_swarm import LetterCodec, MemorySwarm
+
+VOCAB_TOKENS = 32
+
+
+def target_engine() -> ScriptedEngine:
+    return ScriptedEngine(vocab_tokens=VOCAB_TOKENS)
+
+
+def draft_engine(fidelity: float, seed: int = 0) -> ScriptedEngine:
+    return ScriptedEngine(vocab_tokens=VOCAB_TOKENS, fidelity=fidelity, drafter_seed=seed)
+
+
+def prompt_of(rng: random.Random, tokens: int = 6) -> str:
+    """A prompt of random letters that `LetterCodec` reads back."""
+    return LetterCodec().decode([rng.randrange(VOCAB_TOKENS) for _ in range(tokens)])
+
+
+def plain_stream(
+    prompt: str, sampling: Sampling, *, tokens: int, eos: Sequence[int] = (), vocab_tokens: int = VOCAB_TOKENS
+) -> tuple[int, ...]:
+    """The target's own stream: no tree, no batch, no network."""
+    engine = ScriptedEngine(vocab_tokens=vocab_tokens)
+    fed = LetterCodec().encode(prompt)
+    sequence = engine.open(sampling=sampling, prompt_tokens=len(fed))
+    output: list[int] = []
+    while len(output) < tokens and not (output and output[-1] in eos):
+        names = tuple(range(len(fed)))
+        row = Row(sequence, fed, names, (PREFIX, *names[:-1]), scored_from=len(fed) - 1)
+        output.append(engine.forward([row])[0].choices[0].token)
+        engine.keep(sequence, names)
+        fed = (output[-1],)
+    return tuple(output)
+
+
+async def assert_freed(swarm: MemorySwarm, *, within_s: float = 3.0) -> None:
+    """No engine of the swarm holds a token or a sequence of a request that is over."""
+    await asyncio.sleep(within_s)
+    for member in swarm.members:
+        if member.task.done():
+            continue
+        assert isinstance(member.engine, ScriptedEngine)
+        held = (member.engine.live_tokens, member.engine.open_sequences, member.service.requests)
+        assert held == (0, 0, 0), f"{member.identity.peer_id} still holds {held}"

@@ -1,0 +1,297 @@
+"""Peers that vanish, stall or refuse change the time, never the text."""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import aclosing
+
+import pytest
+
+from cosine_node.engine.base import Engine, Row
+from cosine_node.engine.curve import CostCurve
+from cosine_node.runner import InlineRunner, Pass
+from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_p2p.client import AsyncClient
+from cosine_p2p.generation import Generation
+from cosine_protocol.errors import GenerationFailed
+from cosine_protocol.request import Sampling
+from tests.swarm.memory_swarm import VERIFY_CURVE, MemorySwarm
+from tests.swarm.reference import assert_freed, draft_engine, plain_stream, prompt_of, target_engine
+
+TOKENS = 40
+PROMPT = prompt_of(random.Random("faults"))
+EXPECTED = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
+STRATEGIES = ["plain", "speculative", "cosine"]
+
+
+class StallingRunner:
+    """Runs some passes and never returns from the next."""
+
+    def __init__(self, engine: Engine, *, passes: int) -> None:
+        self._runner = InlineRunner(engine, VERIFY_CURVE)
+        self._left = passes
+
+    async def forward(self, rows: Sequence[Row]) -> Pass:
+        self._left -= 1
+        if self._left < 0:
+            await asyncio.Event().wait()
+        return await self._runner.forward(rows)
+
+    def close(self) -> None:
+        self._runner.close()
+
+
+async def later(delay_s: float, act: Callable[[], Coroutine[None, None, None]]) -> None:
+    await asyncio.sleep(delay_s)
+    await act()
+
+
+async def streamed(client: AsyncClient, prompt: str = PROMPT, tokens: int = TOKENS) -> tuple[int, ...]:
+    """Token ids as they were yielded, so that one yielded twice shows."""
+    ids: list[int] = []
+    async for chunk in client.stream(prompt, max_new_tokens=tokens):
+        ids += chunk.token_ids
+    return tuple(ids)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_all_drafters_vanish(strategy: str) -> None:
+    async def run() -> Generation:
+        async with MemorySwarm() as swarm:
+            await swarm.verifier(target_engine())
+            drafters = [await swarm.drafter(draft_engine(0.9, n), domain=f"d{n}") for n in range(3)]
+            client = await swarm.client(strategy=strategy)
+            kills = [asyncio.ensure_future(later(0.2 + 0.1 * n, d.kill)) for n, d in enumerate(drafters)]
+            generation = await client.generate(PROMPT, max_new_tokens=TOKENS)
+            await asyncio.gather(*kills)
+            await assert_freed(swarm)
+            return generation
+
+    generation = run_virtual(run())
+    assert generation.token_ids == EXPECTED
+    assert generation.finish_reason == "length"
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("after_s", [0.0, 0.03, 0.2, 0.5])
+def test_a_second_verifier_continues_the_same_stream(strategy: str, after_s: float) -> None:
+    async def run() -> tuple[int, ...]:
+        async with MemorySwarm() as swarm:
+            first = await swarm.verifier(target_engine())
+            await swarm.verifier(target_engine())
+            await swarm.drafter(draft_engine(0.8))
+            client = await swarm.client(strategy=strategy, verifier=None)
+            kill = asyncio.ensure_future(later(after_s, first.kill))
+            other = [m for m in swarm.members if m is not first]
+            ids = await streamed(client)
+            await kill
+            assert other
+            await assert_freed(swarm)
+            return ids
+
+    assert run_virtual(run()) == EXPECTED
+
+
+def test_both_verifiers_are_named_with_what_they_committed() -> None:
+    async def run() -> tuple[Generation, list[str]]:
+        async with MemorySwarm() as swarm:
+            members = [await swarm.verifier(target_engine()) for _ in range(2)]
+            client = await swarm.client(strategy="plain")
+            order = sorted(member.identity.peer_id for member in members)
+            first = next(m for m in members if m.identity.peer_id == order[0])
+            kill = asyncio.ensure_future(later(0.5, first.kill))
+            generation = await client.generate(PROMPT, max_new_tokens=TOKENS)
+            await kill
+            return generation, order
+
+    generation, order = run_virtual(run())
+    assert [report.peer_id for report in generation.verifiers] == order
+    assert sum(report.tokens for report in generation.verifiers) == TOKENS == generation.tokens
+    assert all(report.tokens for report in generation.verifiers)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_only_verifier_vanishes(strategy: str) -> None:
+    async def run() -> float:
+        async with MemorySwarm() as swarm:
+            only = await swarm.verifier(target_engine())
+            await swarm.drafter(draft_engine(0.8))
+            client = await swarm.client(strategy=strategy)
+            kill = asyncio.ensure_future(later(0.3, only.kill))
+            began_s = asyncio.get_running_loop().time()
+            with pytest.raises(GenerationFailed, match=only.identity.peer_id):
+                await client.generate(PROMPT, max_new_tokens=TOKENS)
+            await kill
+            return asyncio.get_running_loop().time() - began_s
+
+    assert run_virtual(run()) < 10
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("passes", [0, 5])
+def test_a_verifier_that_stalls_is_left(strategy: str, passes: int) -> None:
+    async def run() -> float:
+        async with MemorySwarm() as swarm:
+            engine = target_engine()
+            only = await swarm.verifier(engine, runner=StallingRunner(engine, passes=passes))
+            await swarm.drafter(draft_engine(0.8))
+            client = await swarm.client(strategy=strategy)
+            began_s = asyncio.get_running_loop().time()
+            with pytest.raises(GenerationFailed, match=f"{only.identity.peer_id} was lost: it made no progress"):
+                await client.generate(PROMPT, max_new_tokens=TOKENS)
+            return asyncio.get_running_loop().time() - began_s
+
+    assert run_virtual(run()) < 10
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_another_verifier_takes_over_from_one_that_stalls(strategy: str) -> None:
+    async def run() -> tuple[tuple[int, ...], float]:
+        async with MemorySwarm() as swarm:
+            for _ in range(2):
+                engine = target_engine()
+                await swarm.verifier(engine, runner=StallingRunner(engine, passes=8))
+            await swarm.verifier(target_engine(), curve=CostCurve(((1, 0.2), (32, 0.3))))
+            await swarm.drafter(draft_engine(0.8))
+            client = await swarm.client(strategy=strategy)
+            ids = await streamed(client)
+            return ids, asyncio.get_running_loop().time()
+
+    ids, seconds = run_virtual(run())
+    assert ids == EXPECTED
+    assert seconds < 25
+
+
+def test_a_long_prefill_after_a_failover_is_no_stall() -> None:
+    """A prefill that takes longer than the patience with a stalled verifier, which its prompt explains."""
+    curve = CostCurve(((1, 0.05), (100, 5.0)))
+    prompt = prompt_of(random.Random("long"), tokens=160)
+
+    async def run() -> tuple[int, ...]:
+        async with MemorySwarm() as swarm:
+            members = [await swarm.verifier(target_engine(), curve=curve) for _ in range(2)]
+            first = min(members, key=lambda member: member.identity.peer_id)
+            client = await swarm.client(strategy="plain")
+            kill = asyncio.ensure_future(later(8.3, first.kill))
+            ids = await streamed(client, prompt, 20)
+            await kill
+            return ids
+
+    assert run_virtual(run()) == plain_stream(prompt, Sampling(), tokens=20)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_client_that_stops_reading_frees_the_verifier(strategy: str) -> None:
+    async def run() -> int:
+        async with MemorySwarm() as swarm:
+            await swarm.verifier(target_engine())
+            await swarm.drafter(draft_engine(0.8))
+            client = await swarm.client(strategy=strategy)
+            taken = 0
+            async with aclosing(client.stream(PROMPT, max_new_tokens=1000)) as chunks:
+                async for chunk in chunks:
+                    taken += len(chunk.token_ids)
+                    if taken > 5:
+                        break
+            await assert_freed(swarm)
+            return taken
+
+    assert run_virtual(run()) > 5
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_client_that_vanishes_frees_everything(strategy: str) -> None:
+    async def run() -> None:
+        async with MemorySwarm() as swarm:
+            await swarm.verifier(target_engine())
+            await swarm.drafter(draft_engine(0.8))
+            client = await swarm.client(strategy=strategy)
+            known = set(swarm.network.transports)
+            members = {member.identity.peer_id for member in swarm.members}
+            running = asyncio.ensure_future(client.generate(PROMPT, max_new_tokens=1000))
+            await asyncio.sleep(0.7)
+            assert not running.done()
+            for peer_id in known - members:
+                swarm.network.transports[peer_id].vanish()
+            await assert_freed(swarm)
+            with pytest.raises(GenerationFailed):
+                await running
+
+    run_virtual(run())
+
+
+def test_a_client_that_is_cancelled_frees_everything() -> None:
+    async def run() -> None:
+        async with MemorySwarm() as swarm:
+            await swarm.verifier(target_engine())
+            await swarm.drafter(draft_engine(0.8))
+            client = await swarm.client()
+            running = asyncio.ensure_future(client.generate(PROMPT, max_new_tokens=1000))
+            await asyncio.sleep(0.5)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            await assert_freed(swarm)
+
+    run_virtual(run())
+
+
+def test_an_overloaded_verifier_sends_requests_to_the_next() -> None:
+    async def run() -> list[Generation]:
+        async with MemorySwarm() as swarm:
+            for _ in range(2):
+                await swarm.verifier(target_engine(), max_requests=1)
+            client = await swarm.client(strategy="plain")
+            return await asyncio.gather(*(client.generate(PROMPT, max_new_tokens=TOKENS) for _ in range(2)))
+
+    generations = run_virtual(run())
+    assert [generation.token_ids for generation in generations] == [EXPECTED, EXPECTED]
+    assert len({generation.verifiers[0].peer_id for generation in generations}) == 2
+
+
+def test_with_every_place_taken_the_error_says_so() -> None:
+    async def run() -> None:
+        async with MemorySwarm() as swarm:
+            only = await swarm.verifier(target_engine(), max_requests=1)
+            client = await swarm.client(strategy="plain")
+            first = asyncio.ensure_future(client.generate(PROMPT, max_new_tokens=TOKENS))
+            await asyncio.sleep(0.3)
+            with pytest.raises(GenerationFailed, match=f"{only.identity.peer_id} refused: all 1 places"):
+                await client.generate(PROMPT, max_new_tokens=TOKENS)
+            assert (await first).token_ids == EXPECTED
+            await assert_freed(swarm)
+
+    run_virtual(run())
+
+
+@pytest.mark.parametrize("clients", [1, 4])
+def test_many_requests_at_once(clients: int) -> None:
+    prompts = [prompt_of(random.Random(f"many {n}")) for n in range(16)]
+
+    async def run() -> list[Generation]:
+        async with MemorySwarm() as swarm:
+            await swarm.verifier(target_engine())
+            for number in range(2):
+                await swarm.drafter(draft_engine(0.8, number), domain=f"d{number}")
+            several = [await swarm.client() for _ in range(clients)]
+            runs = [several[n % clients].generate(p, max_new_tokens=16) for n, p in enumerate(prompts)]
+            generations = await asyncio.gather(*runs)
+            await assert_freed(swarm)
+            return generations
+
+    for prompt, generation in zip(prompts, run_virtual(run()), strict=True):
+        assert generation.token_ids == plain_stream(prompt, Sampling(), tokens=16), prompt
+
+
+def test_a_generation_past_its_timeout_ends_with_a_reason() -> None:
+    async def run() -> float:
+        async with MemorySwarm() as swarm:
+            await swarm.verifier(target_engine())
+            client = await swarm.client(strategy="plain", timeout_s=1.0)
+            with pytest.raises(GenerationFailed, match="timeout"):
+                await client.generate(PROMPT, max_new_tokens=1000)
+            ended_s = asyncio.get_running_loop().time()
+            await assert_freed(swarm)
+            return ended_s
+
+    assert run_virtual(run()) < 2

@@ -1,0 +1,120 @@
+"""Drafters that lie cannot change the text, and hardly the time."""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import pytest
+
+from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_p2p.channel import Channel, serve_channel
+from cosine_p2p.generation import Generation
+from cosine_p2p.transport.base import Stream, StreamHandler
+from cosine_protocol import messages as m
+from cosine_protocol.errors import GenerationFailed
+from cosine_protocol.identity import Identity
+from cosine_protocol.protocols import DRAFT
+from cosine_protocol.request import Sampling
+from tests.swarm.liars import LIES, Followed, Liar, Lie, no_such_token, silence
+from tests.swarm.memory_swarm import VERIFY_CURVE, MemorySwarm
+from tests.swarm.reference import assert_freed, draft_engine, plain_stream, prompt_of, target_engine
+from tests.swarm.test_faults import StallingRunner
+
+TOKENS = 96
+PASS_S = VERIFY_CURVE.seconds(1)
+PROMPT = prompt_of(random.Random("liars"))
+EXPECTED = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
+
+
+
+def serving(lie: Lie) -> Callable[[Identity], StreamHandler]:
+    def serve(identity: Identity) -> StreamHandler:
+        return Liar(identity, lie).handle
+
+    return serve
+
+
+def ceaseless(identity: Identity) -> StreamHandler:
+    """Sends drafts all the time, whatever is committed."""
+
+    async def flood(channel: Channel, followed: Followed, liar: Liar) -> None:
+        while channel.post(liar.fragment(followed, liar.guesses())):
+            await asyncio.sleep(0.1)
+
+    async def handle(stream: Stream) -> None:
+        floods: list[asyncio.Task[None]] = []
+        liar = Liar(identity, silence)
+
+        def receive(channel: Channel, message: m.Message) -> None:
+            liar.receive(channel, message)
+            if isinstance(message, m.Start):
+                floods.append(asyncio.ensure_future(flood(channel, liar.followed[message.number], liar)))
+
+        await serve_channel(stream, DRAFT, receive)
+        for task in floods:
+            task.cancel()
+
+    return handle
+
+
+async def generated(strategy: str, lies: list[Lie], *, honest: int = 0, one_way_s: float = 0.005) -> Generation:
+    async with MemorySwarm(one_way_s=one_way_s) as swarm:
+        await swarm.verifier(target_engine())
+        for lie in lies:
+            await swarm.drafter_with(serving(lie), domain=lie.__name__)
+        for number in range(honest):
+            await swarm.drafter(draft_engine(0.9, number), domain=f"honest-{number}")
+        client = await swarm.client(strategy=strategy)
+        generation = await client.generate(PROMPT, max_new_tokens=TOKENS)
+        await assert_freed(swarm)
+        return generation
+
+
+@pytest.fixture(scope="module")
+def plain_s() -> float:
+    return run_virtual(generated("plain", [])).seconds
+
+
+@pytest.mark.parametrize("one_way_s", [0.0, 0.005, 0.05])
+@pytest.mark.parametrize("name", LIES)
+def test_a_liar_costs_at_most_two_percent_and_a_pass(name: str, one_way_s: float) -> None:
+    plain = run_virtual(generated("plain", [], one_way_s=one_way_s))
+    lied_to = run_virtual(generated("cosine", [LIES[name]], one_way_s=one_way_s))
+    assert lied_to.token_ids == EXPECTED
+    assert lied_to.seconds <= 1.02 * plain.seconds + PASS_S
+
+
+def test_all_liars_together(plain_s: float) -> None:
+    lied_to = run_virtual(generated("cosine", list(LIES.values())))
+    assert lied_to.token_ids == EXPECTED
+    assert lied_to.seconds <= 1.02 * plain_s + PASS_S
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_an_honest_drafter_beside_a_liar_still_helps(name: str, plain_s: float) -> None:
+    generation = run_virtual(generated("cosine", [LIES[name]], honest=1))
+    assert generation.token_ids == EXPECTED
+    assert generation.seconds < plain_s / 1.3
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_the_synchronous_strategy_survives_liars_too(name: str) -> None:
+    assert run_virtual(generated("speculative", [LIES[name]])).token_ids == EXPECTED
+
+
+@pytest.mark.parametrize("strategy", ["speculative", "cosine"])
+def test_tokens_outside_the_vocabulary(strategy: str) -> None:
+    assert run_virtual(generated(strategy, [no_such_token])).token_ids == EXPECTED
+
+
+def test_a_flood_does_not_hide_a_stalled_verifier() -> None:
+    async def run() -> None:
+        async with MemorySwarm() as swarm:
+            engine = target_engine()
+            await swarm.verifier(engine, runner=StallingRunner(engine, passes=3))
+            await swarm.drafter_with(ceaseless)
+            client = await swarm.client(timeout_s=60.0)
+            with pytest.raises(GenerationFailed, match="made no progress"):
+                await client.generate(PROMPT, max_new_tokens=TOKENS)
+
+    run_virtual(run())
