@@ -9,15 +9,17 @@ from typing import Final
 from cosine_p2p.transport.base import Stream
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode, encode
-from cosine_protocol.errors import PeerLost, RemoteProtocolError
+from cosine_protocol.errors import ErrorCode, PeerLost, RemoteProtocolError
 from cosine_protocol.framing import FrameDecoder, encode_frame
 from cosine_protocol.protocols import VERSION, check_allowed, common_features
 
 HEARTBEAT_S: Final = 1.0
 SILENCE_S: Final = 4.0
 MAX_WAITING_BYTES: Final = 4 << 20
+MAX_SENTENCE: Final = 250
 AGENT: Final = "cosine-p2p/0.1.0"
 FEATURES: Final[tuple[str, ...]] = ()
+MAX_OPEN_PINGS: Final = 8
 _RTT_WEIGHT: Final = 0.3
 
 
@@ -132,17 +134,20 @@ class Channel:
         number = 0
         while True:
             number += 1
-            self._pings = {number: asyncio.get_running_loop().time()}
+            self._pings[number] = asyncio.get_running_loop().time()
+            self._pings.pop(number - MAX_OPEN_PINGS, None)
             self.post(m.Ping(number, self.progress.steps, self.progress.prefill_tokens))
             await asyncio.sleep(HEARTBEAT_S)
 
     async def _write_all(self) -> None:
-        while not self._is_ending:
+        while True:
             await self._has_outgoing.wait()
             self._has_outgoing.clear()
             try:
                 await self._write_waiting()
             except PeerLost:
+                return
+            if self._is_ending:
                 return
 
     async def _write_waiting(self) -> None:
@@ -163,20 +168,25 @@ class Channel:
 async def serve_channel(
     stream: Stream,
     protocol: str,
-    handle: "Callable[[Channel, m.Message], None]",
+    handle: Callable[[Channel, m.Message], None],
     *,
+    on_end: Callable[[Channel, str], None] | None = None,
     progress: Progress | None = None,
-) -> str:
-    """Serve one stream until it ends: every message goes to `handle`; the reason of the end is returned.
+) -> None:
+    """Serve one stream until it ends: every message goes to `handle`, the end with its reason to `on_end`.
 
     A peer that breaks the protocol is told so with an `Error` and loses its stream.
     """
     async with Channel(stream, protocol, progress=progress) as channel:
+        reason = "serving it was given up"
         try:
             while True:
                 handle(channel, await channel.receive())
         except PeerLost as lost:
-            return lost.reason
+            reason = lost.reason
         except RemoteProtocolError as error:
-            channel.post(m.Error(0, 2, str(error)[:256], None))
-            return str(error)
+            reason = str(error)
+            channel.post(m.Error(0, ErrorCode.MALFORMED, reason[:MAX_SENTENCE], None))
+        finally:
+            if on_end is not None:
+                on_end(channel, reason)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from cosine_p2p.directory import Directory
     from cosine_p2p.transport.hivemind import HivemindTransport
 
+DIAL_TIMEOUT_S = 4.0
+
 __all__ = ["DEFAULT_NETWORK", "NetworkSwarm", "joining"]
 
 
@@ -49,7 +51,11 @@ class NetworkSwarm:
         identity_file = Path(folder.name) / "identity"
         identity = load_identity(identity_file)
         config = TransportConfig(
-            identity_file=identity_file, network=network, initial_peers=tuple(initial_peers), client_mode=True
+            identity_file=identity_file,
+            network=network,
+            initial_peers=tuple(initial_peers),
+            client_mode=True,
+            dial_timeout_s=DIAL_TIMEOUT_S,
         )
         try:
             transport = await HivemindTransport.start(config)

@@ -1,6 +1,7 @@
 """One generation as it happens: events from links into a strategy, its actions out, tokens to the caller."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,6 +47,7 @@ STALL_S: Final = 4.0
 STALL_PASSES: Final = 5
 CHECK_EVERY_S: Final = 0.5
 MAX_WHY: Final = 64
+MAX_WAITING_FRAGMENTS: Final = 256
 
 Offload = Callable[[Callable[[], None]], Awaitable[None]]
 """Runs a blocking check away from the event loop."""
@@ -79,6 +81,7 @@ class _Watch:
     mark: tuple[int, int, int] = (0, 0, 0)
     since_s: float = 0.0
     is_waiting: bool = True
+    is_prefilling: bool = True
 
 
 @dataclass(slots=True)
@@ -108,9 +111,11 @@ class Session:
         self._digest = self._d_0
         self._strategy = make_strategy(job.strategy, self._d_0)
         self._events: asyncio.Queue[Delivery | Drafted] = asyncio.Queue()
-        self._fragments: asyncio.Queue[Delivery] = asyncio.Queue()
+        self._fragments: deque[Delivery] = deque(maxlen=MAX_WAITING_FRAGMENTS)
+        self._has_fragments = asyncio.Event()
         self._wake_at_s: float | None = None
         self._verifier: Link | None = None
+        self._is_opened = False
         self._watch = _Watch()
         self._drafters: dict[int, Link] = {}
 
@@ -153,6 +158,7 @@ class Session:
 
     async def _serve(self, peer_id: str) -> AsyncGenerator[Tokens, None]:
         link = self._verifier = await self._links.get(peer_id, VERIFY)
+        self._is_opened = False
         link.subscribe(self.job.number, self._events.put_nowait)
         pacing = Pacing.STEPPED if self._strategy.is_stepped else Pacing.FREE
         body = RequestBody.of(self.job.request)
@@ -165,6 +171,7 @@ class Session:
                     yield tokens
             elif event is not None:
                 self._hear_drafter(event)
+                self._check_progress(peer_id)
 
     async def _next_event(self, peer_id: str) -> Delivery | Drafted | None:
         """The next event; None after a tick. Raises `PeerLost` if the verifier stalls meanwhile."""
@@ -193,8 +200,8 @@ class Session:
         if mark != watch.mark:
             watch.mark, watch.since_s = mark, now_s
         limit_s = max(STALL_S, STALL_PASSES * watch.pass_s)
-        if not self.output:
-            limit_s = max(limit_s, watch.pass_s * len(self.job.request.prompt))
+        if watch.is_prefilling:
+            limit_s = max(limit_s, watch.pass_s * (len(self.job.request.prompt) + len(self.output)))
         if now_s - watch.since_s > limit_s:
             raise PeerLost(peer_id, f"it made no progress for {limit_s:.0f} s")
 
@@ -203,6 +210,7 @@ class Session:
             case None:
                 raise PeerLost(delivery.peer_id, delivery.lost or "the link ended")
             case m.Opened(_, pass_us):
+                self._is_opened = True
                 self._watch.pass_s = pass_us / 1e6
                 rtt_s = 0.0 if self._verifier is None else self._verifier.rtt_s
                 self._tell(Opened(pass_us / 1e6, rtt_s))
@@ -227,6 +235,7 @@ class Session:
         by_verifier = self.tally.tokens_by_verifier
         by_verifier[peer_id] = by_verifier.get(peer_id, 0) + len(commit.tokens)
         self.ledger.credit(commit.authors)
+        self._watch.is_prefilling = False
         self._watch.is_waiting = not self._strategy.is_stepped
         self._watch.since_s = _now_s()
         self._tell(Committed(commit.position, commit.tokens, commit.digest, commit.stats))
@@ -262,8 +271,6 @@ class Session:
             case m.Started(_, prompt_nll, token_us) if link is not None:
                 self.ledger.note_rtt(author, link.rtt_s)
                 self._tell(DrafterStarted(author, prompt_nll, token_us / 1e6, link.rtt_s))
-            case m.Fragment():
-                self._fragments.put_nowait(event)
             case m.Final():
                 return
             case _:
@@ -278,14 +285,25 @@ class Session:
                 link = await self._links.get(peer_id, DRAFT)
         except (PeerLost, TimeoutError):
             return
-        link.subscribe(self.job.number, self._events.put_nowait)
+        link.subscribe(self.job.number, self._hear_fragments_apart)
         self._drafters[author] = link
         link.post(m.Start(self.job.number, RequestBody.of(self.job.request), tuple(self.output)))
+
+    def _hear_fragments_apart(self, delivery: Delivery) -> None:
+        """Fragments wait for their check in a bounded queue of their own; the oldest go when drafters flood it."""
+        if isinstance(delivery.message, m.Fragment):
+            self._fragments.append(delivery)
+            self._has_fragments.set()
+        else:
+            self._events.put_nowait(delivery)
 
     async def _check_fragments(self) -> None:
         """Check signatures off the event loop; a drafter with a bad one is let go."""
         while True:
-            delivery = await self._fragments.get()
+            while not self._fragments:
+                self._has_fragments.clear()
+                await self._has_fragments.wait()
+            delivery = self._fragments.popleft()
             author = self.ledger.author_of(delivery.peer_id)
             fragment, draft = delivery.message, delivery.body
             if not isinstance(fragment, m.Fragment) or not isinstance(draft, m.Draft):
@@ -333,7 +351,7 @@ class Session:
                 self._wake_at_s = at_s
 
     def _post_verifier(self, message: m.Message) -> None:
-        if self._verifier is not None:
+        if self._verifier is not None and self._is_opened:
             self._verifier.post(message)
 
     def _post_drafter(self, author: int, message: m.Message) -> None:

@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
@@ -23,10 +22,10 @@ class TextCodec:
         try:
             self._tokenizer = Tokenizer.from_buffer(files["tokenizer.json"])
             self._config: dict[str, Any] = json.loads(files.get("tokenizer_config.json", b"{}"))
+            template = files.get("chat_template.jinja", b"").decode()
         except ValueError as error:
             raise UsageError(f"The target's tokenizer files cannot be read: {error}.") from None
-        template = files.get("chat_template.jinja")
-        self._chat_template = template.decode() if template else self._config.get("chat_template")
+        self._chat_template = template or self._config.get("chat_template")
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of a plain prompt, with the special tokens the tokenizer adds by default."""
@@ -46,7 +45,7 @@ class TextCodec:
             text = environment.from_string(self._chat_template).render(
                 messages=list(messages), add_generation_prompt=True, **self._special_tokens()
             )
-        except TemplateError as error:
+        except Exception as error:  # a template is a stranger's program and may raise anything
             raise UsageError(f"The target's chat template refused the messages: {error}.") from None
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
 

@@ -4,7 +4,8 @@ The weighted mixture recovers the routed expert without a router, where the pape
 it (measured on the embedded family: drafters off their domain are confidently wrong).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from cosine_p2p.speculation.calibration import Calibration
 from cosine_p2p.speculation.mixture import Mixture
@@ -26,31 +27,17 @@ class Fusion:
     def leave(self, author: int) -> None:
         self.mixture.leave(author)
 
+    def view(self, tree: LiveTree) -> "FusedView":
+        """Scores of the tree's nodes as it stands now; cheap for many nodes, stale after the next change."""
+        return FusedView(tree, self.mixture.weights(), self._calibrations)
+
     def conditional(self, tree: LiveTree, node: TreeNode) -> float:
         """The probability of a node given its parent: authors that drafted at the parent, by their weights."""
-        weights = self.mixture.weights()
-        firsts = _first_claims(tree, node.parent)
-        total = sum(weights.get(author, 0.0) for author in firsts)
-        if total <= 0.0:
-            return 0.0
-        said = sum(
-            weights.get(author, 0.0) * self._calibrations[author](claim, is_first=claim >= firsts[author])
-            for author, claim in node.claims.items()
-            if author in self._calibrations
-        )
-        return min(1.0, said / total)
+        return self.view(tree).conditional(node)
 
     def path_probability(self, tree: LiveTree, node: TreeNode) -> float:
         """The probability that all of a node's path is committed."""
-        product = 1.0
-        for step in tree.path(node.digest):
-            product *= self.conditional(tree, step)
-        return product
-
-    def best_author(self, node: TreeNode) -> int:
-        """Who is credited for a node: the author whose weighted claim is largest, the first on a tie."""
-        weights = self.mixture.weights()
-        return max(node.claims, key=lambda author: (weights.get(author, 0.0) * node.claims[author], -author))
+        return self.view(tree).path_probability(node)
 
     def learn(self, tree: LiveTree, tokens: Iterable[int]) -> None:
         """Score all authors on tokens about to be committed; call before `tree.advance`."""
@@ -67,24 +54,86 @@ class Fusion:
     def _likelihoods(self, tree: LiveTree, digest: bytes, token: int) -> dict[int, float]:
         child = tree.child(digest, token)
         claims = {} if child is None else child.claims
-        return {author: claims.get(author, 0.0) for author in _first_claims(tree, digest)}
+        return {author: claims.get(author, 0.0) / said.total for author, said in _said_at(tree, digest).items()}
 
     def _calibrate(self, tree: LiveTree, digest: bytes, token: int) -> None:
-        firsts = _first_claims(tree, digest)
+        said = _said_at(tree, digest)
         for child_token, child_digest in tree.children_of(digest).items():
             node = tree.get(child_digest)
             for author, claim in node.claims.items() if node is not None else ():
                 if author in self._calibrations:
                     self._calibrations[author].observe(
-                        claim, is_first=claim >= firsts[author], hit=child_token == token
+                        claim, is_first=claim >= said[author].first, hit=child_token == token
                     )
 
 
-def _first_claims(tree: LiveTree, digest: bytes) -> dict[int, float]:
-    """The largest claim of every author that drafted at a prefix."""
-    firsts: dict[int, float] = {}
+class FusedView:
+    """Probabilities of the nodes of one tree under one set of weights, each computed once."""
+
+    def __init__(
+        self, tree: LiveTree, weights: Mapping[int, float], calibrations: Mapping[int, Calibration]
+    ) -> None:
+        self._tree = tree
+        self._weights = weights
+        self._calibrations = calibrations
+        self._conditionals: dict[bytes, float] = {}
+        self._reach: dict[bytes, float] = {tree.root: 1.0}
+
+    def conditional(self, node: TreeNode) -> float:
+        """The probability of a node given its parent."""
+        if node.digest not in self._conditionals:
+            self._score_siblings(node.parent)
+        return self._conditionals[node.digest]
+
+    def path_probability(self, node: TreeNode) -> float:
+        """The probability that all of a node's path is committed."""
+        reach = self._reach.get(node.digest)
+        if reach is None:
+            parent = self._tree.get(node.parent)
+            above = 1.0 if parent is None else self.path_probability(parent)
+            reach = self._reach[node.digest] = above * self.conditional(node)
+        return reach
+
+    def best_author(self, node: TreeNode) -> int:
+        """Who is credited for a node: the author whose weighted claim is largest, the first on a tie."""
+        weights = self._weights
+        return max(node.claims, key=lambda author: (weights.get(author, 0.0) * node.claims[author], -author))
+
+    def _score_siblings(self, parent: bytes) -> None:
+        said = _said_at(self._tree, parent)
+        total = sum(self._weights.get(author, 0.0) for author in said)
+        for child in self._tree.children_of(parent).values():
+            node = self._tree.get(child)
+            believed = sum(
+                self._weights.get(author, 0.0)
+                * self._calibrations[author](claim, is_first=claim >= said[author].first)
+                / said[author].total
+                for author, claim in (node.claims.items() if node is not None else ())
+                if author in self._calibrations
+            )
+            self._conditionals[child] = min(1.0, believed / total) if total > 0.0 else 0.0
+
+
+@dataclass(slots=True)
+class _Said:
+    """What one author claimed at one prefix: its largest claim, and the sum of all, at least 1.
+
+    Claims past 1 in all are scaled down, else naming every token as certain would look like knowing the next one.
+    """
+
+    first: float = 0.0
+    total: float = 0.0
+
+
+def _said_at(tree: LiveTree, digest: bytes) -> dict[int, _Said]:
+    """The claims of every author that drafted at a prefix."""
+    said: dict[int, _Said] = {}
     for child in tree.children_of(digest).values():
         node = tree.get(child)
         for author, claim in node.claims.items() if node is not None else ():
-            firsts[author] = max(claim, firsts.get(author, 0.0))
-    return firsts
+            own = said.setdefault(author, _Said())
+            own.first = max(own.first, claim)
+            own.total += claim
+    for own in said.values():
+        own.total = max(1.0, own.total)
+    return said

@@ -7,52 +7,77 @@ that specialize"). A drafter that did not speak there keeps its weight relative 
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 MEMORY_TOKENS: Final = 48
-PRIOR_TOKENS: Final = 12.0
+PRIOR_NATS: Final = 5.0
 MIN_LIKELIHOOD: Final = 0.02
+_KEEP: Final = 1.0 - 1.0 / MEMORY_TOKENS
+
+
+@dataclass(slots=True)
+class _Author:
+    """`evidence` is the decayed log-likelihood of committed tokens, in nats."""
+
+    prompt_nll: float
+    evidence: float = 0.0
+    silent_tokens: int = 0
 
 
 class Mixture:
-    """Normalised weights of authors, from their likelihood of the last `MEMORY_TOKENS` or so tokens."""
+    """Normalised weights of authors, from their likelihood of the last `MEMORY_TOKENS` or so tokens.
+
+    At first the likelihood of the prompt decides. It is only an author's word, so however far apart two are, it is
+    worth at most `PRIOR_NATS`, which two or three tokens outweigh; and it fades with what is committed.
+    """
 
     def __init__(self) -> None:
-        self._scores: dict[int, float] = {}
+        self._authors: dict[int, _Author] = {}
+        self._prior = PRIOR_NATS
 
     def join(self, author: int, *, prompt_nll: float) -> None:
-        """Add an author; its likelihood of the prompt (nats a token) counts as `PRIOR_TOKENS` tokens."""
-        self._scores[author] = -PRIOR_TOKENS * prompt_nll
+        """Add an author by its mean negative log-likelihood of the prompt, nats a token."""
+        self._authors[author] = _Author(prompt_nll)
 
     def leave(self, author: int) -> None:
-        self._scores.pop(author, None)
+        self._authors.pop(author, None)
 
     @property
     def authors(self) -> tuple[int, ...]:
-        return tuple(self._scores)
+        return tuple(self._authors)
+
+    def silent_tokens(self, author: int) -> int:
+        """Committed tokens in a row about which this author said nothing while another did."""
+        return self._authors[author].silent_tokens
 
     def weights(self) -> dict[int, float]:
         """Weights that sum to 1 over the present authors."""
-        if not self._scores:
+        if not self._authors:
             return {}
-        best = max(self._scores.values())
-        raw = {author: math.exp(score - best) for author, score in self._scores.items()}
+        nearest = min(author.prompt_nll for author in self._authors.values())
+        scores = {
+            number: author.evidence - self._prior * (1.0 - math.exp(nearest - author.prompt_nll))
+            for number, author in self._authors.items()
+        }
+        best = max(scores.values())
+        raw = {number: math.exp(score - best) for number, score in scores.items()}
         total = sum(raw.values())
-        return {author: value / total for author, value in raw.items()}
+        return {number: value / total for number, value in raw.items()}
 
     def observe(self, likelihoods: Mapping[int, float]) -> None:
         """Score the authors that spoke by the probability each gave the committed token."""
-        spoken = {author: p for author, p in likelihoods.items() if author in self._scores}
+        spoken = {number: p for number, p in likelihoods.items() if number in self._authors}
         if not spoken:
             return
         weights = self.weights()
-        total = sum(weights[author] for author in spoken)
-        mixed = sum(weights[author] * _floored(p) for author, p in spoken.items())
+        total = sum(weights[number] for number in spoken)
+        mixed = sum(weights[number] * _floored(p) for number, p in spoken.items())
         asleep = mixed / total if total > 0 else MIN_LIKELIHOOD
-        keep = 1.0 - 1.0 / MEMORY_TOKENS
-        for author in self._scores:
-            gained = math.log(_floored(spoken.get(author, asleep)))
-            self._scores[author] = keep * self._scores[author] + gained
+        for number, author in self._authors.items():
+            author.evidence = _KEEP * author.evidence + math.log(_floored(spoken.get(number, asleep)))
+            author.silent_tokens = 0 if number in spoken else author.silent_tokens + 1
+        self._prior *= _KEEP
 
 
 def _floored(likelihood: float) -> float:

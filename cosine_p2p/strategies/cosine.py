@@ -6,7 +6,7 @@ Every drafter follows each commit and keeps growing its own tree; what it sends 
 
 from typing import Final
 
-from cosine_p2p.speculation.fusion import Fusion
+from cosine_p2p.speculation.fusion import FusedView, Fusion
 from cosine_p2p.strategies.base import (
     Action,
     Committed,
@@ -28,7 +28,7 @@ RESEND_CHANGE: Final = 0.1
 DEPTH_TOKENS: Final = 24
 WIDTH_NODES: Final = 4
 WINDOW_NODES: Final = 256
-TRIAL_TOKENS: Final = 12
+TRIAL_TOKENS: Final = 8
 MIN_WEIGHT: Final = 0.03
 KEPT_DRAFTERS: Final = 2
 BLOCK_NODES: Final = 32
@@ -99,13 +99,20 @@ class Cosine:
         return [*advances, *self._drop_weak(), *self._forward(list(self._tree.walk()))]
 
     def _drop_weak(self) -> list[Action]:
-        """Release drafters that others predict this request much better than, and later those past the limit."""
-        ranked = sorted(self.weights().items(), key=lambda pair: -pair[1])
-        limit = KEPT_DRAFTERS if self._seen_tokens >= TRIAL_TOKENS else len(ranked)
+        """Keep the two drafters that predict this request best.
+
+        At first only their word counts, the likelihood of the prompt, so both stay. With evidence the second goes
+        if its weight is near zero, and whoever says nothing goes first.
+        """
+        mixture = self._fusion.mixture
+        weights = mixture.weights()
+        has_evidence = self._seen_tokens >= TRIAL_TOKENS
+        silent = {author for author in weights if mixture.silent_tokens(author) >= TRIAL_TOKENS}
+        ranked = sorted(weights.items(), key=lambda pair: (pair[0] in silent, -pair[1]))
         weak = [
             (author, weight)
             for rank, (author, weight) in enumerate(ranked)
-            if rank and (weight < MIN_WEIGHT or rank >= limit)
+            if rank >= KEPT_DRAFTERS or author in silent or (rank and has_evidence and weight < MIN_WEIGHT)
         ]
         for author, _ in weak:
             self._fusion.leave(author)
@@ -115,19 +122,19 @@ class Cosine:
         """Send the verifier what is new or has changed, connected to a base that it knows."""
         if not self._is_open:
             return []
-        wanted = [node for node in touched if self._is_worth_sending(node)]
-        return [self._block(wanted[start : start + BLOCK_NODES]) for start in range(0, len(wanted), BLOCK_NODES)]
+        view = self._fusion.view(self._tree)
+        wanted = [node for node in touched if self._is_worth_sending(view, node)]
+        return [
+            self._block(view, wanted[start : start + BLOCK_NODES]) for start in range(0, len(wanted), BLOCK_NODES)
+        ]
 
-    def _is_worth_sending(self, node: TreeNode) -> bool:
-        if node.digest not in self._tree:
-            return False
-        probability = self._fusion.path_probability(self._tree, node)
-        if probability < MIN_PATH_PROBABILITY:
+    def _is_worth_sending(self, view: FusedView, node: TreeNode) -> bool:
+        if node.digest not in self._tree or view.path_probability(node) < MIN_PATH_PROBABILITY:
             return False
         known = self._sent.get(node.digest)
-        return known is None or abs(known - self._fusion.conditional(self._tree, node)) >= RESEND_CHANGE
+        return known is None or abs(known - view.conditional(node)) >= RESEND_CHANGE
 
-    def _block(self, wanted: list[TreeNode]) -> SendTree:
+    def _block(self, view: FusedView, wanted: list[TreeNode]) -> SendTree:
         """One block that holds the wanted nodes and what connects them below their common ancestor."""
         paths = [[step.digest for step in self._tree.path(node.digest)] for node in wanted]
         shared = self._known_length(paths)
@@ -138,10 +145,10 @@ class Cosine:
         for digest in digests:
             node = self._tree.get(digest)
             assert node is not None
-            confidence = self._fusion.conditional(self._tree, node)
+            confidence = view.conditional(node)
             self._sent[digest] = confidence
             nodes.append(Node(index.get(node.parent, BASE), node.token, confidence))
-            authors.append(self._fusion.best_author(node))
+            authors.append(view.best_author(node))
         return SendTree(base, self._tree.position + shared, tuple(nodes), tuple(authors))
 
     def _known_length(self, paths: list[list[bytes]]) -> int:

@@ -32,7 +32,7 @@ class Emulation:
     def parse(cls, name: str) -> "Emulation":
         """Read `VERIFIER_MS/DRAFTER_MS[@RTT_MS]`. Raises `UsageError`."""
         match = _PROFILE.fullmatch(name)
-        if match is None:
+        if match is None or not (float(match[1]) and float(match[2])):
             raise UsageError(
                 f"{name!r} is no emulation profile; write VERIFIER_MS/DRAFTER_MS@RTT_MS, for example "
                 f"{DEFAULT_PROFILE}."

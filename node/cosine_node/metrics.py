@@ -36,8 +36,8 @@ class _NodeCollector(Collector):
 
 def serve_metrics(port: int, *, role: str, service: Observed) -> None:
     """Serve `/metrics` on a port. Raises `UsageError` if it is taken."""
-    REGISTRY.register(_NodeCollector(role, service))
     try:
         start_http_server(port)
     except OSError as error:
         raise UsageError(f"Metrics cannot be served on port {port} ({error.strerror}); choose another.") from None
+    REGISTRY.register(_NodeCollector(role, service))

@@ -101,18 +101,26 @@ def _download(model_id: str) -> Path:
 
 def _load_engine(source: ModelSource, target_folder: Path) -> Engine:
     if source.model == NGRAM:
-        from cosine_node.engine.ngram import NgramEngine
-
-        config = json.loads((target_folder / "config.json").read_text("utf-8"))
-        return NgramEngine(
-            vocab_tokens=config["vocab_size"], context_tokens=config.get("max_position_embeddings", 4096)
-        )
+        return _ngram_engine(target_folder)
     from cosine_node.engine.loading import load_engine
     from cosine_node.engine.threads import limit_threads
 
     folder = fetch_folder(source.model)
     limit_threads(source.threads, folder)
     return load_engine(str(folder), dtype=source.dtype, device=source.device, pool_tokens=POOL_TOKENS)
+
+
+def _ngram_engine(target_folder: Path) -> Engine:
+    from cosine_node.engine.ngram import NgramEngine
+
+    try:
+        config = json.loads((target_folder / "config.json").read_text("utf-8"))
+        vocab_tokens, context_tokens = config["vocab_size"], config.get("max_position_embeddings", 4096)
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UsageError(
+            f"{target_folder} is no target to draft for: no config.json names its vocabulary."
+        ) from None
+    return NgramEngine(vocab_tokens=vocab_tokens, context_tokens=context_tokens)
 
 
 def _check_same_tokenizer(folder: Path, target: TokenizerFiles, source: ModelSource) -> None:

@@ -32,6 +32,7 @@ from cosine_protocol.records import SCHEMA, NodeRecord, Role
 LOG = logging.getLogger(__name__)
 LOAD_CHECK_S: Final = 5.0
 DRAIN_S: Final = 20.0
+FAREWELL_S: Final = 0.5
 
 Emit = Callable[[str, dict[str, object]], None]
 """Says what happens to whoever started the node: an event name and its fields."""
@@ -186,6 +187,8 @@ class _Node:
         try:
             async with asyncio.timeout(DRAIN_S):
                 await self._service.drain()
+            # What was said last still has to leave.
+            await asyncio.sleep(FAREWELL_S)
         except TimeoutError:
             LOG.warning("requests were still running after %g s; they will go on elsewhere", DRAIN_S)
 

@@ -34,10 +34,11 @@ Lie = Callable[["Liar", Followed], Iterable[m.Message]]
 class Liar:
     """Serves `/cosine/draft` and answers every assignment and commit with a lie."""
 
-    def __init__(self, identity: Identity, lie: Lie) -> None:
+    def __init__(self, identity: Identity, lie: Lie, *, prompt_nll: float = 0.0) -> None:
         self.identity = identity
         self.rng = random.Random(identity.peer_id)
         self._lie = lie
+        self._prompt_nll = prompt_nll
         self.followed: dict[int, Followed] = {}
 
     async def handle(self, stream: Stream) -> None:
@@ -50,7 +51,7 @@ class Liar:
                 d_0 = request_digest(body.request())
                 digest = roll_digest(d_0, committed)
                 self.followed[number] = Followed(number, d_0, digest, len(committed))
-                channel.post(m.Started(number, 0.0, 100))
+                channel.post(m.Started(number, self._prompt_nll, 100))
             case m.Assign(number):
                 self._say(channel, self.followed[number])
             case m.Advance(number, position, tokens):

@@ -1,6 +1,7 @@
 """Text is the target's own for every strategy, sampling, set of drafters and delay, and nothing leaks."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.swarm.memory_swarm import MemorySwarm
 from tests.swarm.reference import assert_freed, draft_engine, plain_stream, prompt_of, target_engine
 
 TOKENS = 20
-SAMPLINGS = {
+SAMPLINGS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "T=0.8": {"temperature": 0.8},
     "filtered": {"temperature": 0.9, "top_k": 12, "top_p": 0.9, "min_p": 0.02, "repetition_penalty": 1.2},
@@ -19,7 +20,13 @@ SAMPLINGS = {
 
 
 async def generated(
-    *, strategy: str, prompt: str, sampling: Sampling, eos: tuple[int, ...], fidelities: list[float], one_way_s: float
+    *,
+    strategy: str,
+    prompt: str,
+    sampling: Sampling,
+    eos: tuple[int, ...],
+    fidelities: list[float],
+    one_way_s: float,
 ) -> Generation:
     async with MemorySwarm(one_way_s=one_way_s, eos=eos) as swarm:
         await swarm.verifier(target_engine())

@@ -80,12 +80,10 @@ def test_a_second_verifier_continues_the_same_stream(strategy: str, after_s: flo
             first = await swarm.verifier(target_engine())
             await swarm.verifier(target_engine())
             await swarm.drafter(draft_engine(0.8))
-            client = await swarm.client(strategy=strategy, verifier=None)
+            client = await swarm.client(strategy=strategy)
             kill = asyncio.ensure_future(later(after_s, first.kill))
-            other = [m for m in swarm.members if m is not first]
             ids = await streamed(client)
             await kill
-            assert other
             await assert_freed(swarm)
             return ids
 
@@ -164,7 +162,7 @@ def test_another_verifier_takes_over_from_one_that_stalls(strategy: str) -> None
 
 def test_a_long_prefill_after_a_failover_is_no_stall() -> None:
     """A prefill that takes longer than the patience with a stalled verifier, which its prompt explains."""
-    curve = CostCurve(((1, 0.05), (100, 5.0)))
+    curve = CostCurve(((1, 0.05), (100, 4.0)))
     prompt = prompt_of(random.Random("long"), tokens=160)
 
     async def run() -> tuple[int, ...]:
@@ -172,7 +170,7 @@ def test_a_long_prefill_after_a_failover_is_no_stall() -> None:
             members = [await swarm.verifier(target_engine(), curve=curve) for _ in range(2)]
             first = min(members, key=lambda member: member.identity.peer_id)
             client = await swarm.client(strategy="plain")
-            kill = asyncio.ensure_future(later(8.3, first.kill))
+            kill = asyncio.ensure_future(later(6.8, first.kill))
             ids = await streamed(client, prompt, 20)
             await kill
             return ids

@@ -1,6 +1,7 @@
 """Drafters that lie cannot change the text, and hardly the time."""
 
 import asyncio
+import math
 import random
 from collections.abc import Callable
 
@@ -17,7 +18,7 @@ from cosine_protocol.protocols import DRAFT
 from cosine_protocol.request import Sampling
 from tests.swarm.liars import LIES, Followed, Liar, Lie, no_such_token, silence
 from tests.swarm.memory_swarm import VERIFY_CURVE, MemorySwarm
-from tests.swarm.reference import assert_freed, draft_engine, plain_stream, prompt_of, target_engine
+from tests.swarm.reference import VOCAB_TOKENS, assert_freed, draft_engine, plain_stream, prompt_of, target_engine
 from tests.swarm.test_faults import StallingRunner
 
 TOKENS = 96
@@ -26,10 +27,9 @@ PROMPT = prompt_of(random.Random("liars"))
 EXPECTED = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
 
 
-
-def serving(lie: Lie) -> Callable[[Identity], StreamHandler]:
+def serving(lie: Lie, *, prompt_nll: float = 0.0) -> Callable[[Identity], StreamHandler]:
     def serve(identity: Identity) -> StreamHandler:
-        return Liar(identity, lie).handle
+        return Liar(identity, lie, prompt_nll=prompt_nll).handle
 
     return serve
 
@@ -38,7 +38,8 @@ def ceaseless(identity: Identity) -> StreamHandler:
     """Sends drafts all the time, whatever is committed."""
 
     async def flood(channel: Channel, followed: Followed, liar: Liar) -> None:
-        while channel.post(liar.fragment(followed, liar.guesses())):
+        for _ in range(1000):
+            channel.post(liar.fragment(followed, liar.guesses()))
             await asyncio.sleep(0.1)
 
     async def handle(stream: Stream) -> None:
@@ -57,11 +58,13 @@ def ceaseless(identity: Identity) -> StreamHandler:
     return handle
 
 
-async def generated(strategy: str, lies: list[Lie], *, honest: int = 0, one_way_s: float = 0.005) -> Generation:
+async def generated(
+    strategy: str, lies: list[Lie], *, honest: int = 0, one_way_s: float = 0.005, prompt_nll: float = 0.0
+) -> Generation:
     async with MemorySwarm(one_way_s=one_way_s) as swarm:
         await swarm.verifier(target_engine())
         for lie in lies:
-            await swarm.drafter_with(serving(lie), domain=lie.__name__)
+            await swarm.drafter_with(serving(lie, prompt_nll=prompt_nll), domain=lie.__name__)
         for number in range(honest):
             await swarm.drafter(draft_engine(0.9, number), domain=f"honest-{number}")
         client = await swarm.client(strategy=strategy)
@@ -90,9 +93,11 @@ def test_all_liars_together(plain_s: float) -> None:
     assert lied_to.seconds <= 1.02 * plain_s + PASS_S
 
 
+@pytest.mark.parametrize("prompt_nll", [0.0, math.log(VOCAB_TOKENS)])
 @pytest.mark.parametrize("name", LIES)
-def test_an_honest_drafter_beside_a_liar_still_helps(name: str, plain_s: float) -> None:
-    generation = run_virtual(generated("cosine", [LIES[name]], honest=1))
+def test_an_honest_drafter_beside_a_liar_still_helps(name: str, prompt_nll: float, plain_s: float) -> None:
+    """A liar that claims to know the prompt by heart, or as well as an honest drafter does."""
+    generation = run_virtual(generated("cosine", [LIES[name]], honest=1, prompt_nll=prompt_nll))
     assert generation.token_ids == EXPECTED
     assert generation.seconds < plain_s / 1.3
 

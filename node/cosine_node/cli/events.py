@@ -59,7 +59,10 @@ def run_until_stopped(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
         stopping.cancel()
         await running
 
-    asyncio.run(main())
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
 
 
 def several(values: list[str] | None) -> tuple[str, ...]:

@@ -89,13 +89,19 @@ def helpers(generation: Generation) -> str:
     return ", ".join(f"{d.domain} {d.accepted}" for d in ranked if d.accepted) or "-"
 
 
+def _curve_text(points: object) -> str:
+    """A cost curve in words: milliseconds at each number of tokens."""
+    pairs = points.items() if isinstance(points, dict) else ()
+    return ", ".join(f"{milliseconds:g} ms at {tokens}" for tokens, milliseconds in pairs) + " tokens"
+
+
 def summary(report: Report) -> Sequence[str]:
     """The sentences under the table."""
     emulated, pacing = report.emulated, report.pacing
     ties = sum(row.plain.near_ties + row.cosine.near_ties for row in report.rows)
     lines = [
-        f"Emulated: a verifier pass takes {emulated['verifier_pass_ms']} ms by tokens, a drafter pass "
-        f"{emulated['drafter_pass_ms']} ms by tokens,",
+        f"Emulated: a verifier pass of {_curve_text(emulated['verifier_pass_ms'])},",
+        f"          a drafter pass of {_curve_text(emulated['drafter_pass_ms'])},",
         f"          RTT {emulated['client_to_verifier_rtt_ms']:g} ms client to verifier and "
         f"{emulated['client_to_drafter_rtt_ms']:g} ms client to drafter.",
         f"Texts identical: {'yes' if all(row.identical for row in report.rows) else 'NO'}, near-ties met: {ties}.",

@@ -8,8 +8,9 @@ from typing import Final
 from cosine_node.engine.base import PREFIX, Choice, Row
 from cosine_p2p.speculation.calibration import Calibration
 from cosine_protocol.digests import extend_digest
-from cosine_protocol.nodes import BASE, Node
+from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, Node
 
+URGENT_DEPTH: Final = 3
 MIN_CONFIDENCE: Final = 1e-6
 MIN_LOG_REACH: Final = math.log(0.01)
 MAX_CANDIDATES: Final = 4
@@ -69,11 +70,17 @@ class DraftTree:
 
     Nothing is drafted before a branch is assigned. The trunk (prompt and committed tokens) consists of nodes that
     are certain; the fed part of it moves into the engine's prefix, see `take_kept`. `plan` says what to feed,
-    `absorb` takes the result.
+    `absorb` takes the result. Deep nodes are held back for up to `held_passes` passes.
     """
 
     def __init__(
-        self, d_0: bytes, prompt: Sequence[int], committed: Sequence[int], calibration: Calibration
+        self,
+        d_0: bytes,
+        prompt: Sequence[int],
+        committed: Sequence[int],
+        calibration: Calibration,
+        *,
+        held_passes: int = 0,
     ) -> None:
         self.position = 0
         self._calibration = calibration
@@ -82,6 +89,9 @@ class DraftTree:
         self._next_name = 0
         self._trunk: list[int] = []
         self._dropped: list[int] = []
+        self._held_passes = held_passes
+        self._unsent: list[DraftNode] = []
+        self._passes_unsent = 0
         self._is_new = True
         self._prompt_tokens = len(prompt)
         self._sent: set[int] = set()
@@ -100,8 +110,8 @@ class DraftTree:
 
     @property
     def unresolved(self) -> int:
-        """Nodes sent and still possible."""
-        return len(self._sent)
+        """Nodes sent, or about to be, and still possible."""
+        return len(self._sent) + sum(map(self._is_possible, self._unsent))
 
     def assign(self, branch: Branch) -> Grown | None:
         """Draft there from now on; a guess becomes a branch of its own where its base is known.
@@ -150,7 +160,22 @@ class DraftTree:
                     Candidate(token, claim, rank == 0) for rank, (token, claim) in enumerate(choice.candidates)
                 )
                 grown.extend(self._branch_out(parent))
-        return self._block(grown) if grown else None
+        return self._hold(grown)
+
+    def _hold(self, grown: list[DraftNode]) -> Grown | None:
+        """Send nodes near the tip at once, since a pass may wait for them; deeper ones every few passes."""
+        self._unsent += grown
+        self._passes_unsent += 1
+        is_urgent = any(node.position - self.tip.position <= URGENT_DEPTH for node in grown)
+        if is_urgent or self._passes_unsent > self._held_passes or not self._frontier():
+            return self._flush()
+        return None
+
+    def _flush(self) -> Grown | None:
+        self._passes_unsent = 0
+        unsent = [node for node in self._unsent if self._is_possible(node)]
+        self._unsent = []
+        return self._block(unsent) if unsent else None
 
     def advance(self, position: int, tokens: Sequence[int]) -> Grown | None:
         """Commit output tokens from `position` on; those known already are skipped, a gap is ignored.
@@ -219,8 +244,12 @@ class DraftTree:
         return node
 
     def _descends(self, node: DraftNode) -> bool:
-        """Whether a node is the tip or below it."""
-        return node.position >= self.tip.position
+        """Whether a node is the tip or below it; all of the prompt shares the position of its last token."""
+        return node.position > self.tip.position or node.name == self.tip.name
+
+    def _is_possible(self, node: DraftNode) -> bool:
+        """Whether a node is neither committed nor dropped."""
+        return node.position > self.tip.position and self._nodes.get(node.name) is node
 
     def _frontier(self) -> list[int]:
         branch = self.branch
@@ -247,8 +276,8 @@ class DraftTree:
 
     def _regrow(self) -> Grown | None:
         below = [node for node in self._nodes.values() if node.candidates and self._descends(node)]
-        grown = [child for node in below for child in self._branch_out(node)]
-        return self._block(grown) if grown else None
+        self._unsent += [child for node in below for child in self._branch_out(node)]
+        return self._flush()
 
     def _branch_out(self, parent: DraftNode) -> list[DraftNode]:
         """Give a node those of its candidates as children that are likely enough by now; the rest wait."""
@@ -271,16 +300,16 @@ class DraftTree:
         return grown
 
     def _block(self, grown: list[DraftNode]) -> Grown:
-        """The grown nodes as one block below the deepest prefix they share."""
+        """The grown nodes, as many as a block holds, below the deepest prefix they share."""
         paths = [self._path_below_tip(node) for node in grown]
         shared = 0
         shortest = min(map(len, paths)) - 1
         while shared < shortest and len({path[shared].name for path in paths}) == 1:
             shared += 1
-        ordered = list({node.name: node for path in paths for node in path[shared:]}.values())
+        ordered = list({node.name: node for path in paths for node in path[shared:]}.values())[:MAX_BLOCK_NODES]
         index = {node.name: number for number, node in enumerate(ordered)}
         base = paths[0][shared - 1] if shared else self.tip
-        self._sent.update(node.name for node in grown)
+        self._sent.update(node.name for node in grown if node.name in index)
         nodes = tuple(Node(index.get(node.parent, BASE), node.token, node.confidence) for node in ordered)
         return Grown(base.digest, base.position + 1, nodes)
 

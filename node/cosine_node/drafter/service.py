@@ -28,6 +28,7 @@ RETRY_AFTER_S: Final = 2.0
 BUDGET_TOKENS: Final = 32
 FIRST_CHOICE_POWER: Final = 0.35
 """A small model's best token is its target's more often than it says: measured on the embedded family, greedy."""
+HELD_PASSES: Final = 2
 MAX_FRAGMENT_BACKLOG_BYTES: Final = 32 << 10
 
 
@@ -84,18 +85,7 @@ class DrafterService:
 
     async def handle(self, stream: Stream) -> None:
         """Serve one client's stream until it ends."""
-        channels: list[Channel] = []
-
-        def receive(channel: Channel, message: m.Message) -> None:
-            if not channels:
-                channels.append(channel)
-            self._receive(channel, message)
-
-        reason = await serve_channel(stream, DRAFT, receive, progress=self.progress)
-        LOG.debug("client %s: %s", stream.peer_id, reason)
-        for key in [key for key in self._followed if key[0] in channels]:
-            self._released.append(self._followed.pop(key))
-        self._work.set()
+        await serve_channel(stream, DRAFT, self._receive, on_end=self._end, progress=self.progress)
 
     async def run(self) -> None:
         """The drafting loop."""
@@ -115,6 +105,12 @@ class DrafterService:
             error = m.Error(followed.number, ErrorCode.SHUTTING_DOWN, "the drafter is shutting down", None)
             followed.channel.post(error)
             self._release(followed)
+
+    def _end(self, channel: Channel, reason: str) -> None:
+        LOG.debug("client %s: %s", channel.peer_id, reason)
+        for key in [key for key in self._followed if key[0] is channel]:
+            self._released.append(self._followed.pop(key))
+        self._work.set()
 
     def _receive(self, channel: Channel, message: m.Message) -> None:
         if isinstance(message, m.Start):
@@ -144,7 +140,7 @@ class DrafterService:
             message.number,
             request,
             d_0,
-            DraftTree(d_0, request.prompt, message.committed, self._calibration),
+            DraftTree(d_0, request.prompt, message.committed, self._calibration, held_passes=HELD_PASSES),
             sequence,
             asyncio.get_running_loop().time(),
         )
@@ -169,8 +165,9 @@ class DrafterService:
         followed.heard_at_s = asyncio.get_running_loop().time()
         match message:
             case m.Assign():
-                branch = Branch(message.base, message.guess, message.depth, message.width, message.window)
-                self._send(followed, followed.tree.assign(branch))
+                if max(message.guess, default=0) < self._engine.vocab_tokens:
+                    branch = Branch(message.base, message.guess, message.depth, message.width, message.window)
+                    self._send(followed, followed.tree.assign(branch))
             case m.Advance():
                 if max(message.tokens, default=0) < self._engine.vocab_tokens:
                     self._send(followed, followed.tree.advance(message.position, message.tokens))

@@ -1,12 +1,14 @@
 """From a Hugging Face id or a folder to an engine, or to one sentence that says why not."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils.logging import disable_progress_bar
 
 from cosine_node.engine.probe import check_exactness
 from cosine_node.engine.support import refuse_by_config
@@ -83,6 +85,8 @@ def _config(source: str) -> Any:
 
 
 def _model(source: str, *, dtype: torch.dtype) -> Any:
+    if not sys.stderr.isatty():
+        disable_progress_bar()
     try:
         return AutoModelForCausalLM.from_pretrained(
             source, dtype=dtype, attn_implementation="eager", trust_remote_code=False, use_safetensors=True

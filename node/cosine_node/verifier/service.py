@@ -16,7 +16,7 @@ from cosine_node.verifier.selection import (
     candidates_of,
     select_nodes,
 )
-from cosine_p2p.channel import Channel, Progress, serve_channel
+from cosine_p2p.channel import MAX_SENTENCE, Channel, Progress, serve_channel
 from cosine_p2p.transport.base import Stream, Transport
 from cosine_protocol import messages as m
 from cosine_protocol.codec import encode_body
@@ -29,7 +29,6 @@ from cosine_protocol.request import Request
 LOG = logging.getLogger(__name__)
 RETRY_AFTER_S: Final = 2.0
 BUDGET_TOKENS: Final = 64
-MAX_SENTENCE: Final = 250
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,19 +83,7 @@ class VerifierService:
 
     async def handle(self, stream: Stream) -> None:
         """Serve one client's stream until it ends; its requests go with it."""
-        channels: list[Channel] = []
-
-        def receive(channel: Channel, message: m.Message) -> None:
-            if not channels:
-                channels.append(channel)
-            self._receive(channel, message)
-
-        reason = await serve_channel(stream, VERIFY, receive, progress=self.progress)
-        LOG.debug("client %s: %s", stream.peer_id, reason)
-        for served in self._served.values():
-            if served.channel in channels:
-                served.state.is_cancelled = True
-        self._wake()
+        await serve_channel(stream, VERIFY, self._receive, on_end=self._end, progress=self.progress)
 
     async def run(self) -> None:
         """The step loop."""
@@ -116,6 +103,13 @@ class VerifierService:
         self._is_draining = True
         self._wake()
         await self._is_idle.wait()
+
+    def _end(self, channel: Channel, reason: str) -> None:
+        LOG.debug("client %s: %s", channel.peer_id, reason)
+        for served in self._served.values():
+            if served.channel is channel:
+                served.state.is_cancelled = True
+        self._wake()
 
     def _wake(self) -> None:
         self._work.set()
@@ -212,9 +206,9 @@ class VerifierService:
         if len(message.authors) != len(message.nodes) or max(message.authors, default=0) > state.authors:
             self._fail(served, PeerError(ErrorCode.MALFORMED, "a tree's authors do not fit its nodes"))
             return None
+        # The client cannot know the vocabulary, so a drafter's nonsense must not cost it the request.
         if max(message.nodes.tokens, default=0) >= self._engine.vocab_tokens:
-            self._fail(served, PeerError(ErrorCode.MALFORMED, "a tree holds a token outside the vocabulary"))
-            return None
+            return served
         if state.tree.attach(message.base, message.position, message.nodes, list(message.authors)):
             state.patience.note_arrival(asyncio.get_running_loop().time())
         return served
@@ -280,10 +274,10 @@ class VerifierService:
         )
 
     async def _hold(self, served: Served) -> None:
-        """Wait-or-go: hold the pass for a draft that is about to arrive, while that pays."""
+        """Wait-or-go: hold the pass for a draft about to arrive, while that pays and nobody else is ready."""
         loop = asyncio.get_running_loop()
         state = served.state
-        while not state.is_cancelled:
+        while not state.is_cancelled and served.key in self._served and len(self._active()) == 1:
             leaf = best_leaf_probability(candidates_of(0, state.tree, max_depth=state.tokens_left - 1))
             until_s = state.patience.hold_until(
                 loop.time(), plain_pass_s=self._curve.seconds(1), leaf_probability=leaf

@@ -28,8 +28,8 @@ def random_tree(rng: random.Random, *, nodes: int) -> LiveTree:
     for _ in range(nodes):
         base, position = rng.choice(digests)
         node = Node(BASE, rng.randrange(6), rng.choice([1.0, 1.0, 0.9, 0.5, 0.2, 0.01]))
-        for grown in tree.attach(base, position, (node,), (rng.randrange(1, 3),)):
-            digests.append((grown.digest, grown.position + 1))
+        attached = tree.attach(base, position, (node,), (rng.randrange(1, 3),))
+        digests.extend((grown.digest, grown.position + 1) for grown in attached)
     return tree
 
 

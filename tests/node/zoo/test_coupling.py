@@ -22,7 +22,8 @@ SAMPLING = Sampling(temperature=1.0, seed=11)
 def stream(target: TorchEngine, prompt: list[int], sampling: Sampling) -> list[int]:
     """The target's own sampled output, one token a pass."""
     sequence = target.open(sampling=sampling, prompt_tokens=len(prompt))
-    pending, output = list(prompt), []
+    pending = list(prompt)
+    output: list[int] = []
     while len(output) < TOKENS:
         names = tuple(range(len(pending)))
         row = Row(sequence, tuple(pending), names, (PREFIX, *names[:-1]), scored_from=len(pending) - 1)

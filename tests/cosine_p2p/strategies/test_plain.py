@@ -1,0 +1,19 @@
+"""Plain decoding asks for nothing."""
+
+from cosine_p2p.strategies.base import Committed, DrafterStarted, Opened, Tick
+from cosine_p2p.strategies.plain import Plain
+from cosine_protocol.messages import PassStats
+
+
+def test_it_never_acts() -> None:
+    plain = Plain(bytes(16))
+    stats = PassStats(0, 0, 0, 0)
+    for event in (
+        Opened(0.06, 0.01),
+        DrafterStarted(1, 1.0, 0.006, 0.01),
+        Committed(0, (1,), bytes(16), stats),
+        Tick(),
+    ):
+        assert plain.on(event, 0.0) == []
+    assert Plain.max_drafters == 0
+    assert not Plain.is_stepped

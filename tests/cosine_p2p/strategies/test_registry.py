@@ -1,0 +1,22 @@
+"""Strategies by name."""
+
+import pytest
+
+from cosine_p2p.strategies import STRATEGIES, make_strategy
+from cosine_protocol.errors import UsageError
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_goes_by_its_name(name: str) -> None:
+    strategy = make_strategy(name, bytes(16))
+    assert strategy.name == name
+    assert strategy.max_drafters >= 0
+
+
+def test_the_promised_ones_are_there() -> None:
+    assert {"plain", "speculative", "cosine"} <= set(STRATEGIES)
+
+
+def test_an_unknown_name_lists_the_known() -> None:
+    with pytest.raises(UsageError, match="cosine, plain, speculative"):
+        make_strategy("magic", bytes(16))

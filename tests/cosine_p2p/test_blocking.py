@@ -1,0 +1,118 @@
+"""The blocking client, on an event loop of its own thread."""
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from cosine_node.engine.curve import CostCurve
+from cosine_p2p.blocking import Client
+from cosine_p2p.client import Swarm
+from cosine_p2p.directory import MemoryDirectory
+from cosine_p2p.tokenizer import TextCodec
+from cosine_protocol.errors import GenerationFailed, UsageError
+from cosine_protocol.request import Sampling
+from tests.swarm.memory_swarm import LetterCodec, MemorySwarm
+from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
+
+PROMPT = prompt_of(random.Random("blocking"))
+EXPECTED = plain_stream(PROMPT, Sampling(), tokens=24)
+FAST = CostCurve(((1, 0.0005), (32, 0.0006)))
+
+
+class InProcess:
+    """A swarm that lives on the client's own loop and ends with it."""
+
+    def __init__(self, swarm: MemorySwarm) -> None:
+        self.swarm = swarm
+        self.transport = swarm.network.join("blocking-client")
+        self.directory: MemoryDirectory = swarm.directory
+
+    def choose_digest(self, name: str, offered: Sequence[bytes]) -> bytes:
+        return offered[0]
+
+    async def text_codec(self, verifiers: object) -> TextCodec:
+        return self.swarm.codec
+
+    async def close(self) -> None:
+        await self.transport.close()
+        await self.swarm.__aexit__(None, None, None)
+
+
+def joining(*, verifiers: int = 1) -> Callable[[], Any]:
+    async def join() -> Swarm:
+        swarm = await MemorySwarm(one_way_s=0.0).__aenter__()
+        for _ in range(verifiers):
+            await swarm.verifier(target_engine(), curve=FAST)
+        await swarm.drafter(draft_engine(0.8), curve=FAST)
+        return InProcess(swarm)
+
+    return join
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    with Client(join=joining()) as made:
+        yield made
+
+
+def test_generate(client: Client) -> None:
+    assert client.generate(PROMPT, max_new_tokens=24).token_ids == EXPECTED
+
+
+def test_stream(client: Client) -> None:
+    chunks = list(client.stream(PROMPT, max_new_tokens=24))
+    assert "".join(chunk.text for chunk in chunks) == LetterCodec().decode(EXPECTED)
+
+
+def test_a_stream_may_be_left_early(client: Client) -> None:
+    for chunk in client.stream(PROMPT, max_new_tokens=1000):
+        assert chunk.token_ids[0] == EXPECTED[0]
+        break
+    assert client.generate(PROMPT, max_new_tokens=24).token_ids == EXPECTED
+
+
+def test_errors_arrive_where_they_were_caused(client: Client) -> None:
+    with pytest.raises(UsageError, match="empty"):
+        client.generate("")
+    with pytest.raises(UsageError, match="empty"):
+        list(client.stream(""))
+
+
+def test_threads_share_a_client(client: Client) -> None:
+    texts: list[tuple[int, ...]] = []
+
+    def use() -> None:
+        texts.append(client.generate(PROMPT, max_new_tokens=24).token_ids)
+
+    threads = [threading.Thread(target=use) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert texts == [EXPECTED] * 4
+
+
+def test_nobody_to_serve() -> None:
+    with Client(join=joining(verifiers=0)) as client, pytest.raises(GenerationFailed, match="No verifier serves"):
+        client.generate(PROMPT)
+
+
+def test_closing_ends_the_thread_and_may_be_repeated() -> None:
+    client = Client(join=joining())
+    client.close()
+    client.close()
+    assert "cosine-client" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_join_that_fails_leaves_no_thread() -> None:
+    async def join() -> Swarm:
+        await asyncio.sleep(0)
+        raise UsageError("no such network")
+
+    with pytest.raises(UsageError, match="no such network"):
+        Client(join=join)
+    assert "cosine-client" not in {thread.name for thread in threading.enumerate()}

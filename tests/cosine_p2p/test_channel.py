@@ -1,0 +1,187 @@
+"""A channel: hello first, heartbeats, a deadline on silence, bounded queues, an orderly end."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_p2p.channel import HEARTBEAT_S, MAX_WAITING_BYTES, SILENCE_S, Channel, Progress, serve_channel
+from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.memory import MemoryNetwork
+from cosine_protocol import messages as m
+from cosine_protocol.codec import decode, encode
+from cosine_protocol.errors import PeerLost, RemoteProtocolError
+from cosine_protocol.framing import FrameDecoder, encode_frame
+from cosine_protocol.protocols import STATUS, VERSION
+
+HELLO = m.Hello(VERSION, (), "test")
+
+
+async def dialled(handler: Callable[[Stream], Awaitable[None]], *, one_way_s: float = 0.01) -> Stream:
+    network = MemoryNetwork(one_way_s=one_way_s)
+    await network.join("server").serve(STATUS, handler)
+    return await network.join("client").dial("server", STATUS)
+
+
+def saying(*messages: m.Message) -> Callable[[Stream], Awaitable[None]]:
+    """A peer that says this and nothing more."""
+
+    async def handle(stream: Stream) -> None:
+        for message in messages:
+            await stream.write(encode_frame(encode(message)))
+
+    return handle
+
+
+async def echoing(stream: Stream) -> None:
+    def answer(channel: Channel, message: m.Message) -> None:
+        channel.post(message)
+
+    await serve_channel(stream, STATUS, answer, progress=Progress(7, 9))
+
+
+def receive_from(*messages: m.Message) -> m.Message:
+    async def run() -> m.Message:
+        async with Channel(await dialled(saying(*messages)), STATUS) as channel:
+            return await channel.receive()
+
+    return run_virtual(run())
+
+
+def test_messages_follow_the_hello() -> None:
+    assert receive_from(HELLO, m.AskStatus(3)) == m.AskStatus(3)
+
+
+def test_nothing_may_come_before_the_hello() -> None:
+    with pytest.raises(RemoteProtocolError, match="hello"):
+        receive_from(m.AskStatus(3))
+
+
+def test_another_version_is_refused() -> None:
+    with pytest.raises(RemoteProtocolError, match=f"version {VERSION + 1}"):
+        receive_from(m.Hello(VERSION + 1, (), "test"))
+
+
+def test_a_message_of_another_protocol_is_refused() -> None:
+    with pytest.raises(RemoteProtocolError, match="does not belong"):
+        receive_from(HELLO, m.Cancel(1))
+
+
+def test_silence_is_a_loss_in_time() -> None:
+    async def run() -> float:
+        async with Channel(await dialled(saying(HELLO)), STATUS) as channel:
+            with pytest.raises(PeerLost, match="nothing was heard"):
+                await channel.receive()
+            return asyncio.get_running_loop().time()
+
+    assert run_virtual(run()) <= SILENCE_S + 0.1
+
+
+def test_an_idle_pair_stays_alive_and_measures_its_round_trip() -> None:
+    async def run() -> Channel:
+        async with Channel(await dialled(echoing, one_way_s=0.04), STATUS) as channel:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(10 * SILENCE_S):
+                    await channel.receive()
+        return channel
+
+    channel = run_virtual(run())
+    assert channel.rtt_s == pytest.approx(0.08, abs=1e-6)
+    assert channel.remote_progress == Progress(7, 9)
+    assert channel.bytes_sent > 0
+    assert channel.bytes_received > 0
+
+
+def test_a_ping_is_answered_at_once() -> None:
+    async def run() -> tuple[m.Message, float]:
+        stream = await dialled(echoing, one_way_s=0.0)
+        await stream.write(encode_frame(encode(HELLO)) + encode_frame(encode(m.Ping(41, 0, 0))))
+        decoder = FrameDecoder()
+        while True:
+            for frame in decoder.feed(await stream.read()):
+                if isinstance(message := decode(frame), m.Pong):
+                    return message, asyncio.get_running_loop().time()
+
+    message, at_s = run_virtual(run())
+    assert message == m.Pong(41)
+    assert at_s < HEARTBEAT_S
+
+
+class ClosedThroat:
+    """A stream whose peer never reads."""
+
+    peer_id = "slow"
+
+    async def read(self) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    async def write(self, data: bytes) -> None:
+        await asyncio.Event().wait()
+
+    def close(self) -> None:
+        return
+
+
+def test_a_slow_reader_makes_post_refuse_and_nothing_grows() -> None:
+    async def run() -> None:
+        async with Channel(ClosedThroat(), STATUS) as channel:
+            big = m.Status(1, bytes(4000), 0, 0, 0.0)
+            sent = 0
+            while channel.post(big):
+                sent += 1
+                assert sent < 2 * MAX_WAITING_BYTES // 4000
+            await asyncio.sleep(60)
+            assert not channel.post(big)
+            assert channel.waiting_bytes <= MAX_WAITING_BYTES
+
+    run_virtual(run())
+
+
+@pytest.mark.parametrize(
+    "garbage", [encode_frame(b"\xc1"), b"\xff\xff\xff\xff", encode_frame(encode(HELLO)) + encode_frame(b"\x90")]
+)
+def test_a_broken_protocol_is_answered_with_an_error_and_the_end(garbage: bytes) -> None:
+    async def run() -> list[m.Message]:
+        stream = await dialled(echoing)
+        await stream.write(garbage)
+        decoder, messages = FrameDecoder(), []
+        while data := await stream.read():
+            messages += [decode(frame) for frame in decoder.feed(data)]
+        return messages
+
+    last = run_virtual(run())[-1]
+    assert isinstance(last, m.Error)
+    assert (last.number, last.code) == (0, 2)
+
+
+def test_the_reason_of_an_end_is_told() -> None:
+    async def run() -> str:
+        reasons: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        async def handle(stream: Stream) -> None:
+            await serve_channel(
+                stream, STATUS, lambda *_: None, on_end=lambda channel, reason: reasons.set_result(reason)
+            )
+
+        async with Channel(await dialled(handle), STATUS):
+            await asyncio.sleep(0.1)
+        return await reasons
+
+    assert run_virtual(run()) == "the stream ended"
+
+
+def test_what_was_posted_last_still_leaves() -> None:
+    async def run() -> list[m.Message]:
+        heard: list[m.Message] = []
+
+        async def handle(stream: Stream) -> None:
+            await serve_channel(stream, STATUS, lambda channel, message: heard.append(message))
+
+        async with Channel(await dialled(handle), STATUS) as channel:
+            channel.post(m.AskStatus(9))
+        await asyncio.sleep(1)
+        return heard
+
+    assert run_virtual(run()) == [m.AskStatus(9)]

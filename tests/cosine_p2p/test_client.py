@@ -1,0 +1,110 @@
+"""The client over a whole in-memory swarm: what is asked, what is yielded, what is refused."""
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_p2p.client import AsyncClient
+from cosine_p2p.generation import Chunk, Generation
+from cosine_protocol.errors import GenerationFailed, UsageError
+from cosine_protocol.request import Sampling
+from tests.swarm.memory_swarm import LetterCodec, MemorySwarm
+from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
+
+TOKENS = 24
+PROMPT = prompt_of(random.Random("client"))
+EXPECTED = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
+TEXT = LetterCodec().decode(EXPECTED)
+
+
+def with_client(use: Callable[[AsyncClient], Awaitable[Any]], *, verifiers: int = 1, **options: Any) -> Any:
+    async def run() -> Any:
+        async with MemorySwarm() as swarm:
+            for _ in range(verifiers):
+                await swarm.verifier(target_engine())
+            await swarm.drafter(draft_engine(0.9))
+            return await use(await swarm.client(**options))
+
+    return run_virtual(run())
+
+
+def generated(prompt: str = PROMPT, *, with_options: dict[str, Any] | None = None, **options: Any) -> Generation:
+    result = with_client(lambda client: client.generate(prompt, **options), **(with_options or {}))
+    assert isinstance(result, Generation)
+    return result
+
+
+def test_a_generation_accounts_for_itself() -> None:
+    generation = generated(max_new_tokens=TOKENS, seed=3)
+    assert (generation.text, generation.token_ids, generation.tokens) == (TEXT, EXPECTED, TOKENS)
+    assert (generation.finish_reason, generation.strategy, generation.seed) == ("length", "cosine", 3)
+    assert 0 < generation.time_to_first_token_s < generation.seconds
+    assert generation.tokens == generation.rounds + generation.accepted
+    assert generation.accepted == sum(report.accepted for report in generation.drafters) > 0
+    assert generation.drafted == sum(report.drafted for report in generation.drafters)
+    assert [report.rtt_ms for report in generation.verifiers] == [pytest.approx(10.0)]
+    assert generation.bytes_sent > 0 < generation.bytes_received
+
+
+def test_chunks_are_the_generation_and_name_their_source() -> None:
+    async def use(client: AsyncClient) -> list[Chunk]:
+        return [chunk async for chunk in client.stream(PROMPT, max_new_tokens=TOKENS)]
+
+    chunks = with_client(use)
+    assert "".join(chunk.text for chunk in chunks) == TEXT
+    assert tuple(token for chunk in chunks for token in chunk.token_ids) == EXPECTED
+    assert {chunk.source for chunk in chunks} > {"target"}
+
+
+def test_a_stop_string_cuts_the_text_and_keeps_its_tokens() -> None:
+    stop = TEXT[7:10]
+    generation = generated(max_new_tokens=TOKENS, stop=stop)
+    assert generation.text == TEXT[: TEXT.index(stop)]
+    assert generation.token_ids == EXPECTED[: TEXT.index(stop) + 3]
+    assert generation.finish_reason == "stop"
+
+
+def test_a_seed_is_drawn_and_told() -> None:
+    first = generated(max_new_tokens=8, temperature=1.0)
+    again = generated(max_new_tokens=8, temperature=1.0, seed=first.seed)
+    assert again.token_ids == first.token_ids
+
+
+def test_no_drafter_is_asked_when_none_may_be() -> None:
+    generation = generated(max_new_tokens=TOKENS, with_options={"max_drafters": 0})
+    assert (generation.drafted, generation.drafters, generation.token_ids) == (0, (), EXPECTED)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"max_new_tokens": 0}, {"temperature": -1.0}, {"top_p": 0.0}, {"seed": -1}, {"strategy": "magic"}],
+)
+def test_options_that_mean_nothing(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        generated(**options)
+
+
+def test_prompts_that_cannot_be() -> None:
+    with pytest.raises(UsageError, match="empty"):
+        generated("")
+    with pytest.raises(UsageError, match="context holds 4096"):
+        generated(PROMPT * 1000)
+
+
+@pytest.mark.parametrize("options", [{"verifier": "nobody"}, {"trust": ("nobody",)}, {"dtype": "int4"}])
+def test_verifiers_that_do_not_fit_are_listed(options: dict[str, Any]) -> None:
+    with pytest.raises(GenerationFailed, match=r"there is 12D3\w+ \(scripted\)"):
+        generated(with_options=options)
+
+
+def test_nobody_serves_the_target() -> None:
+    with pytest.raises(GenerationFailed, match="No verifier serves"):
+        generated(with_options={"verifiers": 0})
+
+
+def test_a_client_outside_its_block_says_so() -> None:
+    with pytest.raises(UsageError, match="async with"):
+        run_virtual(AsyncClient(["/ip4/127.0.0.1/tcp/1"]).generate("a"))

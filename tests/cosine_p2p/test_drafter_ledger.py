@@ -1,0 +1,34 @@
+"""Author numbers and what became of drafts."""
+
+from cosine_p2p.drafter_ledger import DrafterLedger
+from cosine_p2p.generation import DrafterReport
+from tests.cosine_p2p.samples import identity_of, record_of
+
+PEERS = [identity_of(number) for number in range(3)]
+RECORDS = [
+    record_of(PEERS[0], now_s=0.0),
+    record_of(PEERS[1], now_s=0.0, expertise=("code", "math")),
+    record_of(PEERS[2], now_s=0.0, expertise=()),
+]
+
+
+def test_authors_count_from_one_in_the_order_of_records() -> None:
+    ledger = DrafterLedger(RECORDS)
+    assert list(ledger.authors) == [1, 2, 3]
+    assert [ledger.author_of(peer_id) for peer_id in ledger.peer_ids] == [1, 2, 3]
+    assert ledger.author_of("a stranger") == 0
+    assert [ledger.domain_of(author) for author in ledger.authors] == ["code", "code,math", "tiny"]
+
+
+def test_reports_name_those_that_sent_anything() -> None:
+    ledger = DrafterLedger(RECORDS)
+    ledger.note_drafted(2, 5)
+    ledger.note_drafted(2, 3)
+    ledger.note_drafted(3, 1)
+    ledger.note_rtt(2, 0.01234)
+    ledger.credit(bytes([0, 2, 2, 0, 1]))
+    assert ledger.drafted == 9
+    assert ledger.reports() == (
+        DrafterReport(PEERS[1].peer_id, "code,math", 8, 2, 12.34),
+        DrafterReport(PEERS[2].peer_id, "tiny", 1, 0, 0.0),
+    )

@@ -1,0 +1,86 @@
+"""The shipped tokenizer read without transformers gives what transformers gives."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from cosine_node.zoo.family import tokenizer_folder
+from cosine_p2p.tokenizer import TextCodec
+from cosine_p2p.tokenizer_files import TokenizerFiles
+from cosine_protocol.errors import UsageError
+
+TEXTS = ["Once upon a time", "def f(x):\n    return x + 1\n", "日本語 🙂 é", "  two  spaces ", "1 + 1 = 2", "\t"]
+CHATS = [
+    [{"role": "user", "content": "Hello"}],
+    [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}],
+]
+
+
+@pytest.fixture(scope="module")
+def files() -> Mapping[str, bytes]:
+    read = TokenizerFiles.read(tokenizer_folder())
+    assert read is not None
+    return read.files
+
+
+@pytest.fixture(scope="module")
+def theirs() -> Any:
+    return AutoTokenizer.from_pretrained(tokenizer_folder())
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_text_to_tokens_and_back(files: Mapping[str, bytes], theirs: Any, text: str) -> None:
+    codec = TextCodec(files)
+    tokens = codec.encode(text)
+    assert list(tokens) == theirs(text)["input_ids"]
+    expected = theirs.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    assert codec.decode(tokens) == expected
+
+
+@pytest.mark.parametrize("chat", CHATS)
+def test_chats(files: Mapping[str, bytes], theirs: Any, chat: list[dict[str, str]]) -> None:
+    text = theirs.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+    expected = theirs(text, add_special_tokens=False)["input_ids"]
+    assert list(TextCodec(files).encode_chat(chat)) == expected
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {},
+        {"vocab.json": b"{}"},
+        {"tokenizer.json": b"not json"},
+        {"tokenizer.json": b"{}"},
+        {"tokenizer.json": b"\xff\xfe"},
+    ],
+)
+def test_files_without_a_tokenizer_are_refused(broken: dict[str, bytes]) -> None:
+    with pytest.raises(UsageError):
+        TextCodec(broken)
+
+
+@pytest.mark.parametrize("changed", [{"tokenizer_config.json": b"{"}, {"chat_template.jinja": b"\xff\xff"}])
+def test_broken_companions_are_refused(files: Mapping[str, bytes], changed: dict[str, bytes]) -> None:
+    with pytest.raises(UsageError):
+        TextCodec({**files, **changed})
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ raise('no') }}", "{% if %}", "{{ ''.__class__.__mro__[1].__subclasses__() }}", "{{ 1 / 0 }}"]
+)
+def test_templates_that_fail_or_reach_out_are_refused(files: Mapping[str, bytes], template: str) -> None:
+    codec = TextCodec({**files, "chat_template.jinja": template.encode()})
+    with pytest.raises(UsageError, match="template"):
+        codec.encode_chat(CHATS[0])
+
+
+def test_a_target_without_a_chat_template_says_so(files: Mapping[str, bytes]) -> None:
+    bare = {name: data for name, data in files.items() if not name.startswith("chat_template")}
+    config = json.loads(bare["tokenizer_config.json"])
+    config.pop("chat_template", None)
+    codec = TextCodec({**bare, "tokenizer_config.json": json.dumps(config).encode()})
+    with pytest.raises(UsageError, match="no chat template"):
+        codec.encode_chat(CHATS[0])

@@ -1,0 +1,62 @@
+"""One bootstrap node, one verifier and three drafters for all end-to-end tests; started once, all at a time."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.e2e.nodes import Node
+
+DRAFTERS: Final = ("code", "math", "general")
+FAULT_NETWORK: Final = "faults"
+EMULATED: Final = "60/6@10"
+
+
+@dataclass(frozen=True, slots=True)
+class Swarm:
+    """The shared nodes. `fragile` is a verifier in a network of its own, for the tests that break things."""
+
+    boot: Node
+    verifier: Node
+    drafters: tuple[Node, ...]
+    fragile: Node
+    folder: Path
+
+    @property
+    def peers(self) -> tuple[str, str]:
+        return "--initial-peers", self.boot.maddr
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Nothing is read from or left in the user's own folders, by children or by clients in this process."""
+    home = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+            patch.setenv(name, str(home / name.lower()))
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        yield home
+
+
+@pytest.fixture(scope="session")
+def swarm(_own_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
+    folder = tmp_path_factory.mktemp("nodes")
+    with ExitStack() as stack:
+
+        def started(name: str, *arguments: Any) -> Node:
+            node = Node.start(name, arguments, folder)
+            stack.callback(node.close)
+            return node
+
+        boot = started("boot", "bootstrap").wait_ready()
+        join = ("join", "--initial-peers", boot.maddr, "--threads", "1", "--dtype", "float32")
+        target = ("--role", "verifier", "--model", "zoo:target")
+        verifier = started("verifier", *join, *target)
+        fragile = started("fragile", *join, *target, "--network", FAULT_NETWORK, "--emulate", EMULATED)
+        drafters = tuple(started(d, *join, "--role", "drafter", "--model", f"zoo:draft-{d}") for d in DRAFTERS)
+        for node in (verifier, *drafters, fragile):
+            node.wait_ready()
+        yield Swarm(boot, verifier, drafters, fragile, folder)

@@ -1,0 +1,99 @@
+"""Real `cosine-node` processes on loopback."""
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+HOST: Final = "/ip4/127.0.0.1/tcp/0"
+READY_TIMEOUT_S: Final = 100.0
+COMMAND: Final = (sys.executable, "-m", "cosine_node")
+
+
+@dataclass(slots=True)
+class Node:
+    """One long-running child. Its JSON events are read by a thread, so that none is lost."""
+
+    name: str
+    process: "subprocess.Popen[str]"
+    log: Path
+    events: "queue.Queue[dict[str, Any] | None]" = field(default_factory=queue.Queue)
+    ready: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def start(cls, name: str, arguments: Sequence[str], folder: Path, **environment: str) -> "Node":
+        """Start a node that logs and keeps its identity in `folder`."""
+        log = folder / f"{name}.log"
+        place = ("--host-maddr", HOST, "--identity", str(folder / f"{name}.key"), "--log-format", "json")
+        with log.open("wb") as errors:
+            process = subprocess.Popen(
+                (*COMMAND, *arguments, *place),
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=os.environ | environment,
+            )
+        node = cls(name, process, log)
+        threading.Thread(target=node._read, name=f"events of {name}", daemon=True).start()
+        return node
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.events.put(json.loads(line))
+        self.events.put(None)
+
+    def wait_ready(self) -> "Node":
+        event = self.events.get(timeout=READY_TIMEOUT_S)
+        assert event is not None, f"{self.name} ended: {self.log.read_text()}"
+        assert event["event"] == "ready"
+        self.ready = event
+        return self
+
+    @property
+    def peer_id(self) -> str:
+        return str(self.ready["peer_id"])
+
+    @property
+    def maddr(self) -> str:
+        return str(self.ready["maddrs"][0])
+
+    def kill(self) -> None:
+        """As `kill -9`."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        self.process.terminate()
+        return self.process.wait(timeout=30)
+
+    def close(self) -> None:
+        """End the process, whatever state it is in."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+
+def run(
+    *arguments: str, stdin: str = "", environment: Mapping[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command to its end."""
+    return subprocess.run(
+        (*COMMAND, *arguments),
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | (environment or {}),
+    )

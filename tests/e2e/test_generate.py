@@ -1,0 +1,120 @@
+"""The swarm's text is the target's own: token for token what transformers generates alone, however drafted."""
+
+import asyncio
+import json
+from typing import Any, Final
+
+import pytest
+
+from cosine_node import zoo
+from cosine_p2p import AsyncClient, Generation
+from tests.e2e.conftest import Swarm
+from tests.e2e.nodes import run
+from tests.e2e.reference import Case, corpus_cases, encoded, greedy, own_cases
+
+pytestmark = [pytest.mark.network, pytest.mark.timeout(150)]
+
+STRATEGIES: Final = ("plain", "speculative", "cosine")
+PROMPT: Final = "The old lighthouse keeper opened the door and"
+
+
+def generated(swarm: Swarm, *arguments: str, stdin: str = "") -> dict[str, Any]:
+    done = run("generate", *arguments, *swarm.peers, "--json", "--dtype", "float32", stdin=stdin)
+    assert done.returncode == 0, done.stderr
+    parsed: dict[str, Any] = json.loads(done.stdout)
+    return parsed
+
+
+def new_tokens_of(index: int) -> int:
+    return 32 + 4 * (index % 2)
+
+
+async def ask_all(swarm: Swarm, cases: list[Case]) -> list[Generation]:
+    """One client, one prompt after the other, the strategies in turn."""
+    async with AsyncClient([swarm.boot.maddr], dtype="float32") as client:
+        return [
+            await client.generate(
+                case.prompt, strategy=STRATEGIES[index % len(STRATEGIES)], max_new_tokens=new_tokens_of(index)
+            )
+            for index, case in enumerate(cases)
+        ]
+
+
+def test_every_prompt_gives_what_transformers_gives(swarm: Swarm) -> None:
+    cases = [*own_cases(), *corpus_cases()]
+    done = asyncio.run(ask_all(swarm, cases))
+    assert len(done) >= 5 * len(zoo.DOMAINS)
+    for index, (case, generation) in enumerate(zip(cases, done, strict=True)):
+        assert generation.prompt_tokens == len(case.token_ids), case.prompt
+        assert generation.token_ids == greedy(case.token_ids, new_tokens_of(index)), case.prompt
+        assert (generation.finish_reason == "length") is (generation.token_ids[-1] != 0)
+    by_strategy = {s: [g for g in done if g.strategy == s] for s in STRATEGIES}
+    assert all(not generation.drafted for generation in by_strategy["plain"])
+    for strategy in ("speculative", "cosine"):
+        assert sum(generation.accepted for generation in by_strategy[strategy]) > 0
+    assert {peer.peer_id for g in done for peer in g.verifiers} == {swarm.verifier.peer_id}
+
+
+@pytest.mark.parametrize(("strategy", "domain"), [("cosine", "literature"), ("speculative", "code")])
+def test_the_command_gives_what_transformers_gives(swarm: Swarm, strategy: str, domain: str) -> None:
+    prompt = next((p.text for p in zoo.prompts(domain) if p.text), PROMPT)
+    done = generated(swarm, prompt, "--max-new-tokens", "40", "--strategy", strategy)
+    assert tuple(done["token_ids"]) == greedy(encoded(prompt), 40)
+    assert done["strategy"] == strategy
+    assert done["tokens"] == len(done["token_ids"])
+    assert done["prompt_tokens"] == len(encoded(prompt))
+    for name in (
+        "text",
+        "finish_reason",
+        "seconds",
+        "time_to_first_token_s",
+        "seed",
+        "rounds",
+        "drafted",
+        "accepted",
+    ):
+        assert name in done
+    assert done["receipts"] is None and done["audit"] is None
+    assert {d["domain"] for d in done["drafters"]} <= {"code", "math", "general"}
+
+
+async def sampled(swarm: Swarm) -> list[Generation]:
+    async with AsyncClient([swarm.boot.maddr], dtype="float32") as client:
+        return [
+            await client.generate(PROMPT, strategy=strategy, temperature=0.8, seed=seed, max_new_tokens=40)
+            for strategy in STRATEGIES
+            for seed in (7, 7, 8)
+        ]
+
+
+def test_sampling_is_a_function_of_the_seed_for_every_strategy(swarm: Swarm) -> None:
+    done = asyncio.run(sampled(swarm))
+    assert len({g.token_ids for g in done if g.seed == 7}) == 1
+    assert len({g.token_ids for g in done if g.seed == 8}) == 1
+    assert len({g.token_ids for g in done}) == 2
+
+
+def test_a_prompt_from_stdin_streams_the_text_that_json_reports(swarm: Swarm) -> None:
+    options = ("--max-new-tokens", "24", "--seed", "7", "--temperature", "0.8")
+    parsed = generated(swarm, "-", *options, stdin=PROMPT)
+    streamed = run("generate", PROMPT, *options, *swarm.peers)
+    assert streamed.returncode == 0
+    assert streamed.stdout == parsed["text"] + "\n"
+    assert f"{parsed['tokens']} tokens" in streamed.stderr and "seed 7" in streamed.stderr
+
+
+async def stopped(swarm: Swarm, strategy: str) -> tuple[Generation, Generation, str]:
+    """A whole text, the same cut at a stop string from its middle, and the stop string."""
+    async with AsyncClient([swarm.boot.maddr], dtype="float32") as client:
+        whole = await client.generate(PROMPT, strategy="plain", max_new_tokens=40)
+        stop = whole.text[len(whole.text) // 2 :][:4]
+        return whole, await client.generate(PROMPT, strategy=strategy, max_new_tokens=40, stop=stop), stop
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_stop_string_cuts_the_text_before_itself(swarm: Swarm, strategy: str) -> None:
+    whole, cut, stop = asyncio.run(stopped(swarm, strategy))
+    assert cut.text == whole.text[: whole.text.index(stop)]
+    assert cut.finish_reason == "stop"
+    assert cut.token_ids == whole.token_ids[: cut.tokens]
+    assert cut.tokens < whole.tokens

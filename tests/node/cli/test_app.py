@@ -1,0 +1,195 @@
+"""The command line as a contract: spellings, configuration, environment, and errors in one sentence."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cosine_node.cli import app, main
+from cosine_node.cli.app import read_config, spread_peers
+from cosine_protocol.errors import GenerationFailed, UsageError
+
+A, B, C = (f"/ip4/192.0.2.{number}/tcp/4001" for number in (1, 2, 3))
+
+
+@pytest.fixture(autouse=True)
+def _nobodys_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("COSINE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(app, "default_config_file", lambda: tmp_path / "none.toml")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What `generate` would ask of the swarm, and whom; nothing is sent."""
+    seen: dict[str, Any] = {}
+
+    async def note(peers: Any, network: str, client: Any, prompt: Any, options: Any, **_: Any) -> None:
+        seen.update(client, peers=peers, network=network, prompt=prompt, **options)
+        raise GenerationFailed("Nothing is sent in this test.")
+
+    monkeypatch.setattr(sys.modules["cosine_node.cli.generate"], "_generate", note)
+    return seen
+
+
+def exit_of(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert isinstance(exit_.value.code, int)
+    return exit_.value.code
+
+
+@pytest.mark.parametrize("spelling", ["--max-new-tokens", "--max_new_tokens"])
+@pytest.mark.parametrize("peers", ["--initial-peers", "--initial_peers"])
+def test_options_are_taken_with_dashes_and_underscores(asked: dict[str, Any], spelling: str, peers: str) -> None:
+    assert exit_of("generate", "hi", spelling, "7", peers, A, "--top_k=3") == 1
+    assert (asked["max_new_tokens"], asked["peers"], asked["top_k"]) == (7, (A,), 3)
+
+
+def test_values_keep_their_underscores(asked: dict[str, Any]) -> None:
+    exit_of("generate", "snake_case_name", "--initial-peers", A, "--network", "my_net", "--stop", "a_b")
+    assert (asked["prompt"], asked["network"], asked["stop"]) == ("snake_case_name", "my_net", ("a_b",))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--initial-peers", A, B, C],
+        ["--initial_peers", A, "--initial-peers", B, C],
+        ["--initial-peers", A, "--initial-peers", B, "--initial-peers", C],
+    ],
+)
+def test_one_option_may_be_followed_by_several_addresses(asked: dict[str, Any], arguments: list[str]) -> None:
+    exit_of("generate", "hi", *arguments, "--seed", "5")
+    assert (asked["peers"], asked["seed"], asked["prompt"]) == ((A, B, C), 5, "hi")
+
+
+def test_only_addresses_are_spread() -> None:
+    assert spread_peers(["generate", "--initial-peers", A, "/path"]) == [
+        *("generate", "--initial-peers", A),
+        *("--initial-peers", "/path"),
+    ]
+    assert spread_peers(["generate", "--initial-peers", A, "hi"]) == ["generate", "--initial-peers", A, "hi"]
+    assert spread_peers(["generate", "/start", B]) == ["generate", "/start", B]
+    assert spread_peers(["--initial-peers"]) == ["--initial-peers"]
+    assert spread_peers([]) == []
+
+
+def test_a_toml_file_gives_defaults_and_the_command_line_wins(asked: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "cosine.toml"
+    file.write_text(
+        f'[generate]\ninitial-peers = ["{A}", "{B}"]\nmax_new_tokens = 9\ntemperature = 0.5\nstrategy = "plain"\n'
+    )
+    assert exit_of("--config", str(file), "generate", "hi", "--temperature", "0.25") == 1
+    assert (asked["peers"], asked["max_new_tokens"]) == ((A, B), 9)
+    assert (asked["temperature"], asked["strategy"]) == (0.25, "plain")
+
+
+def test_the_environment_gives_defaults_and_wins_over_the_file(
+    asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "cosine.toml"
+    file.write_text("[generate]\ntop_k = 4\ntimeout = 50\n")
+    monkeypatch.setenv("COSINE_CONFIG", str(file))
+    monkeypatch.setenv("COSINE_INITIAL_PEERS", f"{A} {B}")
+    monkeypatch.setenv("COSINE_TOP_K", "8")
+    exit_of("generate", "hi")
+    assert (asked["peers"], asked["top_k"], asked["timeout_s"]) == ((A, B), 8, 50.0)
+
+
+def test_a_configuration_file_nobody_named_need_not_exist() -> None:
+    assert read_config(None) == {}
+
+
+@pytest.mark.parametrize("content", ["[generate", "\xff", None])
+def test_a_configuration_file_that_cannot_be_read_is_a_usage_error(tmp_path: Path, content: str | None) -> None:
+    file = tmp_path / "cosine.toml"
+    if content is not None:
+        file.write_bytes(content.encode("latin-1"))
+    with pytest.raises(UsageError, match=str(file)):
+        read_config(file)
+    assert exit_of("--config", str(file), "zoo") == 2
+
+
+def test_a_failure_is_one_sentence_and_exit_code_1(
+    asked: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_of("generate", "hi", "--initial-peers", A) == 1
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "Error: Nothing is sent in this test.\n")
+
+
+def test_a_usage_error_is_one_sentence_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_of("join", "--role", "cook") == 2
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "Error: --role must be drafter or verifier, not 'cook'.\n")
+
+
+def test_with_json_an_error_is_one_object_on_stdout(
+    asked: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_of("generate", "hi", "--initial-peers", A, "--json") == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"error": "Nothing is sent in this test."}
+    assert err == "Error: Nothing is sent in this test.\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["join", "--role", "drafter", "--max-requests", "0"],
+        ["join", "--role", "drafter", "--threads", "0"],
+        ["join", "--role", "drafter", "--emulate", "fast"],
+        ["join", "--role", "drafter", "--log-format", "xml"],
+        ["join", "--role", "drafter", "--model", "zoo:nobody"],
+        ["join", "--role", "drafter", "--expertise", ",".join(map(str, range(17)))],
+        ["join", "--role", "verifier", "--model", "ngram"],
+        ["join"],
+        ["generate", ""],
+        ["generate", "hi"],
+        ["generate", "hi", "--initial-peers", A, "--strategy", "guess"],
+        ["generate", "hi", "--initial-peers", A, "--max-drafters", "-1"],
+        ["generate", "hi", "--initial-peers", A, "--timeout", "0"],
+        ["generate", "hi", "--initial-peers", A, "--max-new-tokens", "many"],
+        ["generate", "hi", "--no-such-option"],
+        ["generate"],
+        ["demo", "--max-new-tokens", "0"],
+        ["demo", "--emulate", "0/0"],
+        ["no-such-command"],
+    ],
+    ids=lambda arguments: " ".join(arguments)[:48],
+)
+def test_bad_usage_is_exit_code_2_and_says_why(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_of(*arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "Error: " in err and "Traceback" not in err
+
+
+def run_node(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cosine_node", *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_the_module_is_the_command() -> None:
+    done = run_node("join", "--role", "cook", "--json")
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["error"] == "--role must be drafter or verifier, not 'cook'."
+    assert done.stderr == "Error: --role must be drafter or verifier, not 'cook'.\n"
+
+
+def test_help_names_every_command_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom cosine_node.cli import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit as exit_:\n    assert not exit_.code\n"
+        "assert not {'torch', 'transformers', 'hivemind'} & sys.modules.keys()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    for command in ("join", "bootstrap", "generate", "demo", "identity", "zoo"):
+        assert command in done.stdout

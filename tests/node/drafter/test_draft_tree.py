@@ -1,0 +1,315 @@
+"""The drafter's tree: whatever happens to it, its blocks attach and its rows obey the engine."""
+
+import math
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from cosine_node.drafter.draft_tree import MAX_CANDIDATES, MIN_LOG_REACH, Branch, DraftTree, Grown
+from cosine_node.engine.base import Choice, Row
+from cosine_node.engine.scripted import ScriptedEngine
+from cosine_p2p.speculation.calibration import Calibration
+from cosine_p2p.tree import LiveTree
+from cosine_protocol.digests import roll_digest
+from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, Node
+from cosine_protocol.request import Sampling
+
+D_0 = bytes(range(16))
+VOCAB = 12
+
+
+def tree_of(
+    prompt: tuple[int, ...] = (1, 2, 3), committed: tuple[int, ...] = (), *, held_passes: int = 0
+) -> DraftTree:
+    return DraftTree(D_0, prompt, committed, Calibration(), held_passes=held_passes)
+
+
+def branch(
+    base: bytes = D_0, *, guess: tuple[int, ...] = (), depth: int = 8, width: int = 4, window: int = 64
+) -> Branch:
+    return Branch(base, guess, depth, width, window)
+
+
+def said(*candidates: tuple[int, float]) -> Choice:
+    return Choice(candidates[0][0], 1.0, candidates)
+
+
+def planned(tree: DraftTree) -> Row:
+    row = tree.plan(0)
+    assert row is not None
+    return row
+
+
+def grown_by(tree: DraftTree, *choices: Choice) -> Grown:
+    """Run a pass whose choices are given; it must yield something to send."""
+    grown = tree.absorb(planned(tree), choices)
+    assert grown is not None
+    return grown
+
+
+def tokens_of(grown: Grown) -> list[int]:
+    return [node.token for node in grown.nodes]
+
+
+@dataclass(slots=True)
+class Follower:
+    """A drafter's tree on a scripted engine, and a live tree that hears the same commits and every block."""
+
+    rng: random.Random
+    engine: ScriptedEngine
+    tree: DraftTree
+    live: LiveTree
+    sequence: int
+    output: list[int] = field(default_factory=list)
+    blocks: int = 0
+
+    @classmethod
+    def of(cls, seed: int, held_passes: int) -> "Follower":
+        rng = random.Random(seed)
+        engine = ScriptedEngine(vocab_tokens=VOCAB, fidelity=0.6, drafter_seed=seed, context_tokens=512)
+        prompt = tuple(rng.randrange(VOCAB) for _ in range(rng.randrange(1, 6)))
+        committed = [rng.randrange(VOCAB) for _ in range(rng.randrange(3))]
+        sequence = engine.open(sampling=Sampling(temperature=rng.choice([0, 0.9])), prompt_tokens=len(prompt))
+        live = LiveTree(roll_digest(D_0, committed), len(committed))
+        return cls(
+            rng, engine, tree_of(prompt, tuple(committed), held_passes=held_passes), live, sequence, committed
+        )
+
+    def take(self, grown: Grown | None) -> None:
+        """Every block attaches at once, whole, in its place."""
+        if grown is None:
+            return
+        self.blocks += 1
+        assert grown.base in self.live
+        touched = self.live.attach(grown.base, grown.position, grown.nodes, [1] * len(grown.nodes))
+        assert [node.token for node in touched[: len(grown.nodes)]] == tokens_of(grown)
+        assert 0 < len(grown.nodes) <= MAX_BLOCK_NODES
+
+    def assign(self) -> None:
+        """Draft below some prefix, known or not. Who guesses knows the guess."""
+        rng, live = self.rng, self.live
+        known = [(live.root, live.position), *((node.digest, node.position + 1) for node in live.walk())]
+        base, position = rng.choice(known)
+        guess = tuple(rng.randrange(VOCAB) for _ in range(rng.randrange(3)))
+        live.attach(base, position, [Node(i - 1, token, 1.0) for i, token in enumerate(guess)], [2] * len(guess))
+        if rng.random() < 0.2:
+            base = rng.randbytes(16)
+        made = branch(
+            base, guess=guess, depth=rng.randrange(1, 7), width=rng.randrange(1, 5), window=rng.randrange(1, 20)
+        )
+        self.take(self.tree.assign(made))
+
+    def advance(self) -> None:
+        """A commit: drafted or not, sometimes repeated, overlapping, or after a gap."""
+        rng, live = self.rng, self.live
+        for _ in range(rng.randrange(1, 4)):
+            drafted = sorted(live.children_of(live.root))
+            token = rng.choice(drafted) if drafted and rng.random() < 0.7 else rng.randrange(VOCAB)
+            self.output.append(token)
+            live.advance([token])
+        start = self.tree.position - rng.randrange(min(3, self.tree.position + 1))
+        before = self.tree.position
+        assert self.tree.advance(len(self.output) + 1, (0,)) is None
+        assert self.tree.position == before
+        self.take(self.tree.advance(start, self.output[start:]))
+        assert self.tree.tip.digest == self.live.root
+
+    def step(self) -> None:
+        """One pass on the engine, which checks every name; a commit may arrive while it runs."""
+        self.engine.prune(self.sequence, self.tree.take_dropped())
+        self.engine.keep(self.sequence, self.tree.take_kept())
+        row = self.tree.plan(self.sequence)
+        if row is None:
+            return
+        assert len(row.tokens) <= 512
+        choices = self.engine.forward([row])[0].choices
+        if self.rng.random() < 0.3:
+            self.advance()
+        self.take(self.tree.absorb(row, choices))
+
+
+@pytest.mark.parametrize("held_passes", [0, 2])
+@pytest.mark.parametrize("seed", range(120))
+def test_whatever_happens_blocks_attach_and_the_engine_agrees(seed: int, held_passes: int) -> None:
+    follower = Follower.of(seed, held_passes)
+    actions = (follower.assign, follower.advance, follower.step, follower.step, follower.step)
+    for _ in range(80):
+        follower.rng.choice(actions)()
+    assert follower.blocks > 3
+    assert follower.tree.position == len(follower.output)
+    assert follower.tree.tip.digest == roll_digest(D_0, follower.output)
+
+
+def test_nothing_is_drafted_before_an_assignment_but_the_prompt_is_read() -> None:
+    tree = tree_of()
+    row = planned(tree)
+    assert (row.tokens, row.scored_from, row.wants_nll) == ((1, 2, 3), 2, True)
+    assert tree.absorb(row, [said((5, 0.9))]) is None
+    assert tree.plan(0) is None
+    grown = tree.assign(branch())
+    assert grown is not None
+    assert (grown.base, grown.position, tokens_of(grown)) == (D_0, 0, [5])
+
+
+def test_a_guess_on_an_unread_prompt_hangs_below_its_last_token() -> None:
+    engine = ScriptedEngine(vocab_tokens=VOCAB)
+    sequence = engine.open(sampling=Sampling(), prompt_tokens=3)
+    tree = tree_of()
+    tree.assign(branch(guess=(7,)))
+    live = LiveTree(D_0, 0)
+    live.attach(D_0, 0, [Node(BASE, 7, 1.0)], [1])
+    for _ in range(4):
+        engine.prune(sequence, tree.take_dropped())
+        engine.keep(sequence, tree.take_kept())
+        row = planned(tree)
+        grown = tree.absorb(row, engine.forward([row])[0].choices)
+        if grown is not None:
+            assert live.attach(grown.base, grown.position, grown.nodes, [2] * len(grown.nodes))
+    assert live.children_of(roll_digest(D_0, [7]))
+
+
+def test_width_one_drafts_a_chain_of_first_choices() -> None:
+    tree = tree_of()
+    tree.assign(branch(width=1))
+    for token in (5, 6, 7):
+        row = planned(tree)
+        assert row.candidates == 1
+        grown = tree.absorb(row, [said((token, 0.02))])
+        assert grown is not None
+        assert (grown.base, tokens_of(grown)) == (roll_digest(D_0, range(5, token)), [token])
+
+
+def test_a_wide_branch_asks_for_candidates_and_feeds_the_most_probable_first() -> None:
+    tree = tree_of()
+    tree.assign(branch(width=2))
+    row = planned(tree)
+    assert row.candidates == MAX_CANDIDATES
+    tree.absorb(row, [said((5, 0.5), (6, 0.3), (7, 0.15))])
+    assert planned(tree).tokens == (5, 6)
+
+
+def test_the_depth_of_a_branch_bounds_what_is_fed() -> None:
+    tree = tree_of()
+    tree.assign(branch(width=1, depth=2))
+    for token in (5, 6, 7):
+        grown_by(tree, said((token, 0.9)))
+    assert tree.plan(0) is None
+    tree.advance(0, (5,))
+    assert planned(tree).tokens == (7,)
+
+
+def test_the_window_bounds_nodes_nobody_has_resolved() -> None:
+    tree = tree_of()
+    tree.assign(branch(width=1, window=3))
+    for token in (5, 6, 7):
+        grown_by(tree, said((token, 0.9)))
+    assert (tree.unresolved, tree.plan(0)) == (3, None)
+    tree.advance(0, (5,))
+    assert tree.unresolved == 2
+    assert planned(tree).tokens == (7,)
+
+
+def test_held_nodes_count_towards_the_window_and_are_sent_at_it() -> None:
+    tree = tree_of(held_passes=10)
+    tree.assign(branch(width=1, window=6))
+    sent: list[int] = []
+    for token in range(4, 12):
+        row = tree.plan(0)
+        if row is None:
+            break
+        grown = tree.absorb(row, [said((token, 0.9))])
+        sent += tokens_of(grown) if grown else []
+    assert sent == [4, 5, 6, 7, 8, 9]
+
+
+def test_a_held_node_that_was_committed_meanwhile_is_not_sent() -> None:
+    tree = tree_of(held_passes=3)
+    tree.assign(branch(width=1))
+    for token in range(4, 10):
+        tree.absorb(planned(tree), [said((token, 0.9))])
+    tree.advance(0, range(4, 9))
+    for token in (10, 11, 12):
+        grown = tree.absorb(planned(tree), [said((token, 0.9))])
+        assert grown is None or not {4, 5, 6, 7, 8} & set(tokens_of(grown))
+
+
+def test_a_rejection_resolves_everything_below_it() -> None:
+    tree = tree_of()
+    tree.assign(branch(width=1, window=3))
+    for token in (5, 6, 7):
+        grown_by(tree, said((token, 0.9)))
+    dropped_before = tree.take_dropped()
+    tree.advance(0, (11,))
+    assert (dropped_before, len(tree.take_dropped()), tree.unresolved) == ((), 3, 0)
+    assert planned(tree).tokens == (11,)
+
+
+def test_an_unlikely_candidate_waits_and_comes_back_when_its_path_is_certain() -> None:
+    tree = tree_of()
+    tree.assign(branch(width=2))
+    grown_by(tree, said((5, 0.2)))
+    unlikely = 0.02
+    grown = grown_by(tree, said((6, 0.9), (7, unlikely)))
+    assert tokens_of(grown) == [6]
+    assert math.log(math.sqrt(0.2) * unlikely) < MIN_LOG_REACH <= math.log(unlikely)
+    late = tree.advance(0, (5,))
+    assert late is not None
+    assert (late.base, late.position, tokens_of(late)) == (roll_digest(D_0, [5]), 1, [7])
+
+
+def test_a_block_holds_what_connects_its_nodes() -> None:
+    tree = tree_of()
+    tree.assign(branch(width=2))
+    grown_by(tree, said((5, 0.5), (6, 0.4)))
+    grown = grown_by(tree, said((7, 0.9)), said((8, 0.9)))
+    assert (grown.base, grown.position) == (D_0, 0)
+    assert sorted((node.parent, node.token) for node in grown.nodes) == [(BASE, 5), (BASE, 6), (0, 7), (2, 8)]
+
+
+def test_a_block_of_very_many_nodes_still_fits_a_message() -> None:
+    tree = tree_of()
+    tree.assign(branch(width=256, window=1024))
+    grown_by(tree, said(*((token, 0.9) for token in range(4))))
+    for _ in range(4):
+        row = planned(tree)
+        grown = tree.absorb(row, [said(*((token, 0.9) for token in range(4)))] * len(row.tokens))
+        assert grown is not None
+        assert len(grown.nodes) <= MAX_BLOCK_NODES
+        assert all(node.parent < index for index, node in enumerate(grown.nodes))
+
+
+def test_commits_known_already_are_skipped_and_a_gap_is_ignored() -> None:
+    tree = tree_of(committed=(4, 5))
+    tree.advance(0, (4, 5, 6))
+    assert tree.position == 3
+    tree.advance(1, (5, 6))
+    assert tree.position == 3
+    tree.advance(4, (9,))
+    assert (tree.position, tree.tip.token) == (3, 6)
+    assert tree.tip.digest == roll_digest(D_0, (4, 5, 6))
+
+
+def test_the_certain_part_moves_into_the_prefix_and_the_tip_stays() -> None:
+    tree = tree_of()
+    row = planned(tree)
+    assert tree.take_kept() == ()
+    tree.absorb(row, [said((5, 0.9))])
+    assert tree.take_kept() == row.nodes[:-1]
+    assert tree.tip.name == row.nodes[-1]
+    assert tree.take_kept() == ()
+
+
+def test_the_context_needed_is_that_of_the_deepest_node() -> None:
+    tree = tree_of((1, 2, 3), (4,))
+    assert tree.tokens_fed_after(planned(tree)) == 4
+
+
+def test_outcomes_teach_the_calibration() -> None:
+    calibration = Calibration()
+    tree = DraftTree(D_0, (1,), (), calibration)
+    tree.assign(branch(width=1))
+    before = calibration(0.5, is_first=True)
+    grown_by(tree, said((5, 0.5)))
+    tree.advance(0, (6,))
+    assert calibration(0.5, is_first=True) < before

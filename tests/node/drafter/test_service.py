@@ -1,0 +1,350 @@
+"""The drafter on the in-memory network, in virtual time: whom it follows, what it signs, when it stops."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from cosine_node.drafter.service import IDLE_S, RETRY_AFTER_S, DrafterConfig, DrafterService
+from cosine_node.engine.scripted import ScriptedEngine
+from cosine_node.runner import InlineRunner
+from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_p2p.tree import LiveTree
+from cosine_protocol import messages as m
+from cosine_protocol.codec import decode_body
+from cosine_protocol.digests import request_digest, roll_digest
+from cosine_protocol.errors import BadSignature, ErrorCode
+from cosine_protocol.identity import verify
+from cosine_protocol.protocols import DRAFT
+from cosine_protocol.request import Request
+from tests.node.peers import (
+    FLAT,
+    SERVER,
+    TOKENIZER,
+    Bench,
+    Caller,
+    SickEngine,
+    expected_output,
+    is_lost,
+    request_of,
+    serving,
+)
+
+Scene = Callable[[Bench, Caller], Awaitable[None]]
+LONG = 400
+
+
+@asynccontextmanager
+async def drafting(engine: ScriptedEngine | None = None, **config: Any) -> AsyncIterator[Bench]:
+    engine = engine or ScriptedEngine()
+    service = DrafterService(
+        engine=engine,
+        runner=InlineRunner(engine, FLAT),
+        curve=FLAT,
+        identity=SERVER,
+        config=DrafterConfig(tokenizer_digest=TOKENIZER, **config),
+    )
+    async with serving(service, engine, DRAFT) as bench:
+        yield bench
+
+
+def play(scene: Scene, engine: ScriptedEngine | None = None, **config: Any) -> None:
+    """Run a scene with one caller; afterwards nothing may be left in the service or its engine."""
+
+    async def run() -> None:
+        async with drafting(engine, **config) as bench:
+            await scene(bench, await bench.caller())
+            for caller in list(bench.callers):
+                await bench.hang_up(caller)
+            await asyncio.sleep(0.1)
+            assert bench.service.requests == 0
+            assert bench.engine.open_sequences == 0
+
+    run_virtual(run())
+
+
+def start(request: Request, *, number: int = 1, committed: tuple[int, ...] = ()) -> m.Start:
+    return m.Start(number, m.RequestBody.of(request), committed)
+
+
+def assign(base: bytes, *, number: int = 1, position: int = 0, window: int = 8, **options: Any) -> m.Assign:
+    plan: dict[str, Any] = {"guess": (), "depth": 8, "width": 1, "window": window} | options
+    return m.Assign(number, base, position, **plan)
+
+
+async def followed(
+    caller: Caller, *, number: int = 1, prompt: tuple[int, ...] = (1, 2, 3), window: int = 8
+) -> Request:
+    """Have a request followed and drafted for."""
+    request = request_of(caller.peer_id, prompt=prompt, max_new_tokens=LONG)
+    caller.post(start(request, number=number), assign(request_digest(request), number=number, window=window))
+    await caller.until(m.Started, number=number)
+    return request
+
+
+def draft_of(fragment: m.Fragment) -> m.Draft:
+    return decode_body(m.Draft, fragment.body)
+
+
+def fragments_in(messages: list[m.Message]) -> list[m.Draft]:
+    return [draft_of(message) for message in messages if isinstance(message, m.Fragment)]
+
+
+def test_a_follower_says_how_well_it_knows_the_prompt_and_drafts_the_stream() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = await followed(caller)
+        started = caller.heard[-1]
+        assert isinstance(started, m.Started)
+        assert (started.prompt_nll > 0, started.token_us) == (True, 10_000)
+        d_0 = request_digest(request)
+        live = LiveTree(d_0)
+        drafts = fragments_in(await caller.hear_for(0.5))
+        for draft in drafts:
+            assert live.attach(draft.base, draft.position, draft.nodes, [1] * len(draft.nodes))
+        assert [draft.sequence for draft in drafts] == list(range(1, len(drafts) + 1))
+        drafted = tuple(node.token for node in live.walk())
+        assert len(drafted) == 8
+        assert drafted == expected_output(request, bench.engine)[:8]
+
+    play(scene)
+
+
+def test_every_fragment_is_signed_for_its_request() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = await followed(caller)
+        fragment = await caller.until(m.Fragment)
+        signed: dict[str, Any] = {"kind": "fragment", "signer": SERVER.peer_id, "body": fragment.body}
+        verify(**signed, digest=request_digest(request), signature=fragment.signature)
+        with pytest.raises(BadSignature):
+            verify(**signed, digest=bytes(16), signature=fragment.signature)
+
+    play(scene)
+
+
+def test_nothing_is_sent_before_an_assignment() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = request_of(caller.peer_id)
+        caller.post(start(request))
+        await caller.until(m.Started)
+        assert fragments_in(await caller.hear_for(1.0)) == []
+        caller.post(assign(request_digest(request)))
+        await caller.until(m.Fragment)
+
+    play(scene)
+
+
+def test_a_full_drafter_is_busy_and_says_when_to_come_back() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        await followed(caller)
+        caller.post(start(request_of(caller.peer_id), number=2))
+        assert await caller.until(m.Busy) == m.Busy(2, RETRY_AFTER_S)
+
+    play(scene, max_requests=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"client": SERVER.peer_id}, ErrorCode.MALFORMED),
+        ({"prompt": ()}, ErrorCode.MALFORMED),
+        ({"tokenizer_digest": bytes([9]) * 32}, ErrorCode.WRONG_TOKENIZER),
+        ({"prompt": (1, 64)}, ErrorCode.WRONG_TOKENIZER),
+        ({"prompt": (1,) * 4096}, ErrorCode.PROMPT_TOO_LONG),
+    ],
+    ids=["client", "empty", "tokenizer", "vocabulary", "length"],
+)
+def test_what_cannot_be_followed_is_refused_with_its_code(change: dict[str, Any], code: ErrorCode) -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        caller.post(start(request_of(**{"client": caller.peer_id, **change})))
+        assert (await caller.until(m.Error, number=1)).code == code
+        assert bench.engine.open_sequences == 0
+
+    play(scene)
+
+
+def test_a_number_in_use_is_refused() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = await followed(caller)
+        caller.post(start(request))
+        assert (await caller.until(m.Error, number=1)).code == ErrorCode.MALFORMED
+        assert bench.service.requests == 1
+
+    play(scene)
+
+
+def test_other_weights_and_numerics_are_no_reason_to_refuse() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        caller.post(start(request_of(caller.peer_id, numerics="bfloat16", target_digest=bytes([9]) * 32)))
+        await caller.until(m.Started)
+
+    play(scene)
+
+
+def test_drafting_stops_at_the_window_and_goes_on_with_an_advance() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = await followed(caller, window=3)
+        stream = expected_output(request, bench.engine)
+        first = fragments_in(await caller.hear_for(1.0))
+        assert sum(len(draft.nodes) for draft in first) == 3
+        caller.post(m.Advance(1, 0, stream[:2]))
+        more = fragments_in(await caller.hear_for(1.0))
+        assert sum(len(draft.nodes) for draft in more) == 2
+
+    play(scene)
+
+
+def test_drafting_stops_two_seconds_after_the_client_was_last_heard() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = await followed(caller, window=1)
+        stream = expected_output(request, bench.engine)
+        await caller.hear_for(0.5)
+        caller.post(m.Advance(1, 0, stream[:1]))
+        await caller.until(m.Fragment)
+        await caller.hear_for(IDLE_S + 0.5)
+        passes = bench.engine.passes
+        other = await bench.caller()
+        other.post(start(request_of(other.peer_id)))
+        await other.until(m.Started)
+        assert bench.engine.passes == passes + 1
+        caller.post(m.Advance(1, 1, stream[1:2]))
+        assert draft_of(await caller.until(m.Fragment)).position == 2
+
+    play(scene)
+
+
+def test_a_silent_client_stops_an_open_window() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = request_of(caller.peer_id, max_new_tokens=LONG)
+        plan = assign(request_digest(request), depth=64, window=1024)
+        caller.post(start(request), plan)
+        await caller.hear_for(10.0)
+        assert bench.engine.passes <= 1 + 64
+
+    play(scene)
+
+
+def test_a_release_is_answered_with_a_signed_account() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = await followed(caller)
+        stream, d_0 = expected_output(request, bench.engine), request_digest(request)
+        sent = fragments_in([*caller.heard, *await caller.hear_for(0.5)])
+        caller.post(m.Advance(1, 0, stream[:3]), m.Release(1))
+        final = await caller.until(m.Final)
+        sent += fragments_in(caller.heard[1:])
+        verify(kind="final", signer=SERVER.peer_id, digest=d_0, body=final.body, signature=final.signature)
+        account = decode_body(m.Account, final.body)
+        digest = roll_digest(d_0, stream[:3])
+        assert account == m.Account(1, m.FinishReason.CANCELLED, 3, digest, (sum(len(d.nodes) for d in sent),))
+        assert bench.service.requests == 0
+
+    play(scene)
+
+
+def test_a_draining_drafter_lets_go_and_takes_nobody() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        await followed(caller)
+        await bench.service.drain()
+        assert (await caller.until(m.Error, number=1)).code == ErrorCode.SHUTTING_DOWN
+        caller.post(start(request_of(caller.peer_id), number=2))
+        assert (await caller.until(m.Busy)).number == 2
+
+    play(scene)
+
+
+def test_a_stream_that_ends_frees_its_requests() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        other = await bench.caller()
+        await followed(other, window=64)
+        await bench.hang_up(other)
+        await caller.hear_for(0.1)
+        assert (bench.service.requests, bench.engine.open_sequences) == (0, 0)
+
+    play(scene)
+
+
+def test_bad_logits_fail_their_request_alone() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        await followed(caller)
+        caller.post(start(request_of(caller.peer_id, prompt=(50, 1)), number=2))
+        assert (await caller.until(m.Error, number=2)).code == ErrorCode.BAD_LOGITS
+        assert bench.service.requests == 1
+
+    play(scene, SickEngine(sick_tokens=frozenset({50}), model_seed=3))
+
+
+def test_memory_that_runs_out_turns_its_request_away_alone() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        await followed(caller)
+        caller.post(start(request_of(caller.peer_id, prompt=(1,) * 60), number=2))
+        assert (await caller.until(m.Busy)).number == 2
+        assert bench.service.requests == 1
+
+    play(scene, ScriptedEngine(pool_tokens=64))
+
+
+@pytest.mark.parametrize("tokens", [(64,), (1, 1 << 30)])
+def test_tokens_outside_the_vocabulary_hurt_no_other_request(tokens: tuple[int, ...]) -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        other = await bench.caller()
+        request = await followed(other, prompt=(5, 6), window=4)
+        await other.hear_for(0.5)
+        hostile = request_of(caller.peer_id)
+        d_0 = request_digest(hostile)
+        caller.post(start(hostile), assign(d_0, guess=tokens), m.Advance(1, 0, tokens), assign(d_0, guess=tokens))
+        await caller.hear_for(0.5)
+        other.post(m.Advance(1, 0, expected_output(request, bench.engine)[:1]))
+        heard = await other.hear_for(0.5)
+        assert fragments_in(heard)
+        assert not [message for message in heard if isinstance(message, m.Error)]
+
+    play(scene)
+
+
+def test_the_widest_assignment_is_served() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = request_of(caller.peer_id, max_new_tokens=LONG)
+        caller.post(start(request), assign(request_digest(request), depth=64, width=256, window=1024))
+        assert fragments_in(await caller.hear_for(3.0))
+        assert bench.service.requests == 1
+
+    play(scene)
+
+
+def test_an_early_guess_is_drafted_below() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = request_of(caller.peer_id, max_new_tokens=LONG)
+        d_0 = request_digest(request)
+        guess = tuple(token for token in range(3) if token != expected_output(request, bench.engine)[0])[:1]
+        caller.post(start(request), assign(d_0, guess=guess, width=2, window=16))
+        live = LiveTree(d_0)
+        for draft in fragments_in(await caller.hear_for(1.0)):
+            live.attach(draft.base, draft.position, draft.nodes, [1] * len(draft.nodes))
+        assert any(node.parent == roll_digest(d_0, guess) for node in live.walk())
+
+    play(scene)
+
+
+def test_a_message_of_another_kind_is_an_error_and_of_another_protocol_the_end() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        caller.post(m.Started(1, 0.5, 1), m.Release(9), m.Advance(9, 0, (1,)))
+        assert (await caller.until(m.Error)).code == ErrorCode.MALFORMED
+        caller.post(m.Cancel(1))
+        assert await is_lost(caller)
+
+    play(scene)
+
+
+def test_requests_take_turns() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        callers = [caller, *[await bench.caller() for _ in range(5)]]
+        requests = [request_of(c.peer_id, prompt=(i, i + 1), max_new_tokens=LONG) for i, c in enumerate(callers)]
+        for each, request in zip(callers, requests, strict=True):
+            each.post(start(request), assign(request_digest(request), depth=64, width=16, window=1024))
+        heard = await asyncio.gather(*(c.hear_for(1.5) for c in callers))
+        sent = [sum(len(draft.nodes) for draft in fragments_in(messages)) for messages in heard]
+        assert min(sent) >= 20
+        assert max(sent) <= 2 * min(sent)
+
+    play(scene)

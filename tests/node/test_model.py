@@ -1,0 +1,170 @@
+"""From a name to what a node serves: who is refused with one sentence, and what the record will say."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+from cosine_node import zoo
+from cosine_node.engine.base import PREFIX, Row
+from cosine_node.model import NGRAM, ModelSource, Served, load_served, read_eos
+from cosine_p2p.target import identify_target
+from cosine_p2p.tokenizer_files import TokenizerFiles
+from cosine_protocol.errors import UsageError
+from cosine_protocol.records import Role
+from cosine_protocol.request import Sampling
+from tests.node.engine.tiny_models import VOCAB, tiny_llama
+
+WORDS = {f"w{index}": index for index in range(VOCAB)}
+
+
+@pytest.fixture(autouse=True)
+def _own_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    torch.set_num_threads(1)
+
+
+def save_tokenizer(folder: Path, words: dict[str, int]) -> None:
+    Tokenizer(WordLevel(words, unk_token="w0")).save(str(folder / "tokenizer.json"))
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("weights") / "tiny-secret-folder"
+    tiny_llama().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def target(weights: Path, tmp_path: Path) -> Path:
+    """A tiny model with a tokenizer."""
+    folder = tmp_path / "tiny-target"
+    shutil.copytree(weights, folder)
+    save_tokenizer(folder, WORDS)
+    return folder
+
+
+@pytest.fixture
+def drafter(weights: Path, tmp_path: Path) -> Path:
+    """A tiny model without one."""
+    folder = tmp_path / "tiny-drafter"
+    shutil.copytree(weights, folder)
+    return folder
+
+
+def served(role: Role, model: str | Path, target: str | Path | None = None) -> Served:
+    source = ModelSource(model=str(model), target=str(target or model), device="cpu", dtype="float32", threads=1)
+    return load_served(source, role, lambda event, fields: None)
+
+
+def refused(role: Role, model: str | Path, target: str | Path | None = None) -> str:
+    with pytest.raises(UsageError) as caught:
+        served(role, model, target)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_folder_is_served_under_its_digest_and_never_under_its_path(target: Path) -> None:
+    made = served(Role.VERIFIER, target)
+    digest = identify_target(target, name="x").target_digest
+    assert (made.target_digest, made.target_name, made.names) == (digest, digest.hex(), (digest.hex(),))
+    assert made.model_name == "tiny-target"
+    files = TokenizerFiles.read(target)
+    assert files is not None and made.tokenizer_digest == files.digest
+    assert (made.engine.numerics, made.engine.vocab_tokens) == ("float32", VOCAB)
+    assert made.curve.seconds(1) > 0
+    assert str(target.parent) not in " ".join((made.model_name, made.target_name, *made.names))
+
+
+def test_a_verifier_may_serve_a_folder_under_a_public_name(target: Path) -> None:
+    made = served(Role.VERIFIER, target, "someone/model")
+    assert made.target_name == "someone/model"
+    assert made.names == ("someone/model", made.target_digest.hex())
+
+
+def test_a_zoo_model_is_called_by_its_name() -> None:
+    made = served(Role.DRAFTER, "zoo:draft-code", "zoo:target")
+    assert (made.model_name, made.target_name) == ("zoo:draft-code", "zoo:target")
+    assert made.names[0] == "zoo:target"
+    assert made.target_digest == identify_target(zoo.folder("target"), name="").target_digest
+    assert made.eos == (0,)
+
+
+def test_a_drafter_without_a_tokenizer_uses_the_targets(drafter: Path, target: Path) -> None:
+    made = served(Role.DRAFTER, drafter, target)
+    assert made.target_digest == identify_target(target, name="").target_digest
+    assert (made.tokenizer_folder, made.model_name) == (target, "tiny-drafter")
+
+
+def test_a_drafter_with_the_same_vocabulary_is_taken(drafter: Path, target: Path) -> None:
+    save_tokenizer(drafter, WORDS)
+    (drafter / "tokenizer_config.json").write_text('{"model_max_length": 5}')
+    assert served(Role.DRAFTER, drafter, target).model_name == "tiny-drafter"
+
+
+def test_a_drafter_with_another_tokenizer_is_refused(drafter: Path, target: Path) -> None:
+    save_tokenizer(drafter, {word: VOCAB - 1 - index for word, index in WORDS.items()})
+    assert "another tokenizer" in refused(Role.DRAFTER, drafter, target)
+
+
+def test_a_target_without_a_tokenizer_is_refused(drafter: Path) -> None:
+    assert "no tokenizer" in refused(Role.VERIFIER, drafter)
+
+
+@pytest.mark.parametrize("name", ["zoo:nobody", "/no/such/folder", "./nowhere"])
+def test_an_unknown_model_is_refused_by_its_name(name: str) -> None:
+    assert name.removeprefix("zoo:") in refused(Role.VERIFIER, name)
+    assert name.removeprefix("zoo:") in refused(Role.DRAFTER, "zoo:draft-code", name)
+
+
+def test_an_unknown_hub_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    def absent(*_: object, **__: object) -> str:
+        raise OSError("404 not found\nand much more")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", absent)
+    assert "'nobody/nothing'" in refused(Role.VERIFIER, "nobody/nothing")
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    refused(Role.VERIFIER, tmp_path / "empty")
+    refused(Role.DRAFTER, NGRAM, tmp_path / "empty")
+
+
+@pytest.mark.parametrize("config", ["{", "{}", "[]"])
+def test_an_ngram_drafter_of_a_target_with_a_broken_configuration_is_refused(target: Path, config: str) -> None:
+    (target / "config.json").write_text(config)
+    refused(Role.DRAFTER, NGRAM, target)
+
+
+def test_an_ngram_drafter_takes_the_targets_vocabulary_and_context() -> None:
+    made = served(Role.DRAFTER, NGRAM, "zoo:target")
+    assert (made.engine.vocab_tokens, made.engine.context_tokens) == (4096, 1024)
+    assert made.model_name == NGRAM
+    sequence = made.engine.open(sampling=Sampling(), prompt_tokens=1)
+    assert made.engine.forward([Row(sequence, (3,), (0,), (PREFIX,))])[0].choices
+
+
+def test_the_end_tokens_come_from_the_generation_config_first(tmp_path: Path) -> None:
+    assert read_eos(tmp_path) == ()
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 5}))
+    assert read_eos(tmp_path) == (5,)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 8]}))
+    assert read_eos(tmp_path) == (7, 8)
+    (tmp_path / "generation_config.json").write_text("{}")
+    assert read_eos(tmp_path) == (5,)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": 0}))
+    assert read_eos(tmp_path) == (0,)
+
+
+def test_events_say_what_is_going_on(target: Path) -> None:
+    events: list[tuple[str, dict[str, object]]] = []
+    source = ModelSource(model=NGRAM, target=str(target), device="cpu", dtype="auto", threads=None)
+    load_served(source, Role.DRAFTER, lambda event, fields: events.append((event, fields)))
+    assert events == [("loading", {"model": NGRAM}), ("measuring", {"model": NGRAM})]
