@@ -26,6 +26,7 @@ from cosine_protocol.limits import NONCE_BYTES
 from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.request import Request, Sampling
 
+LOOK_UP_PAUSES_S: Final = (0.5, 1.5)
 MAX_ASKED_DRAFTERS: Final = 8
 DEFAULT_MAX_NEW_TOKENS: Final = 128
 DEFAULT_TIMEOUT_S: Final = 600.0
@@ -191,7 +192,7 @@ class AsyncClient:
 
     async def _find_verifiers(self, swarm: Swarm) -> tuple[NodeRecord, ...]:
         config = self._config
-        found = await swarm.directory.find(Role.VERIFIER, self._target.name)
+        found = await self._look_up(swarm)
         if found:
             digest = self._target.digest or swarm.choose_digest(
                 self._target.name, sorted({record.target_digest for record in found})
@@ -207,6 +208,16 @@ class AsyncClient:
             )
         offered = ", ".join(sorted({f"{record.peer_id} ({record.numerics})" for record in found}))
         raise GenerationFailed(f"No verifier of {config.target!r} fits what was asked for; there is {offered}.")
+
+    async def _look_up(self, swarm: Swarm) -> list[NodeRecord]:
+        """Verifiers of the target; a DHT may take a moment to show one that has just joined."""
+        found = await swarm.directory.find(Role.VERIFIER, self._target.name)
+        for pause_s in LOOK_UP_PAUSES_S:
+            if found:
+                break
+            await asyncio.sleep(pause_s)
+            found = await swarm.directory.find(Role.VERIFIER, self._target.name)
+        return found
 
     async def _find_drafters(self, swarm: Swarm, strategy: str, verifier: NodeRecord) -> tuple[NodeRecord, ...]:
         config = self._config

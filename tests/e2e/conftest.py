@@ -17,7 +17,7 @@ EMULATED: Final = "60/6@10"
 
 @dataclass(frozen=True, slots=True)
 class Swarm:
-    """The shared nodes. `fragile` is a verifier in a network of its own, for the tests that break things."""
+    """The shared nodes. `fragile` is a verifier that begins a network of its own, for the tests that break things."""
 
     boot: Node
     verifier: Node
@@ -52,10 +52,11 @@ def swarm(_own_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             return node
 
         boot = started("boot", "bootstrap").wait_ready()
-        join = ("join", "--initial-peers", boot.maddr, "--threads", "1", "--dtype", "float32")
+        alone = ("join", "--threads", "1", "--dtype", "float32")
+        join = (*alone, "--initial-peers", boot.maddr)
         target = ("--role", "verifier", "--model", "zoo:target")
         verifier = started("verifier", *join, *target)
-        fragile = started("fragile", *join, *target, "--network", FAULT_NETWORK, "--emulate", EMULATED)
+        fragile = started("fragile", *alone, *target, "--network", FAULT_NETWORK, "--emulate", EMULATED)
         drafters = tuple(started(d, *join, "--role", "drafter", "--model", f"zoo:draft-{d}") for d in DRAFTERS)
         for node in (verifier, *drafters, fragile):
             node.wait_ready()

@@ -28,7 +28,7 @@ KILL_AFTER_TOKENS: Final = 8
 
 
 def client_of(swarm: Swarm) -> AsyncClient:
-    return AsyncClient([swarm.boot.maddr], network=FAULT_NETWORK, dtype="float32")
+    return AsyncClient([swarm.fragile.maddr], network=FAULT_NETWORK, dtype="float32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +41,17 @@ class Crew:
 
 @pytest.fixture(scope="module")
 def crew(swarm: Swarm) -> Iterator[Crew]:
-    place = ("--initial-peers", swarm.boot.maddr, "--threads", "1", "--dtype", "float32", "--emulate", EMULATED)
+    place = ("--threads", "1", "--dtype", "float32", "--emulate", EMULATED)
+    fragile = ("--network", FAULT_NETWORK, "--initial-peers", swarm.fragile.maddr)
     plans = {
-        "drained": ("verifier", "zoo:target", DRAIN_NETWORK),
-        "mortal": ("drafter", "zoo:draft-literature", FAULT_NETWORK),
-        "ngram": ("drafter", "ngram", FAULT_NETWORK),
+        "drained": ("verifier", "zoo:target", ("--network", DRAIN_NETWORK)),
+        "mortal": ("drafter", "zoo:draft-literature", fragile),
+        "ngram": ("drafter", "ngram", fragile),
     }
     with ExitStack() as stack:
         nodes = []
         for name, (role, model, network) in plans.items():
-            arguments = ("join", "--role", role, "--model", model, "--network", network, *place)
+            arguments = ("join", "--role", role, "--model", model, *network, *place)
             nodes.append(Node.start(name, arguments, swarm.folder))
             stack.callback(nodes[-1].close)
         for node in nodes:
@@ -74,7 +75,7 @@ def test_sigterm_drains_and_exits_0(swarm: Swarm, crew: Crew) -> None:
     verifier = crew.drained
 
     async def play() -> tuple[int, ...]:
-        async with AsyncClient([swarm.boot.maddr], network=DRAIN_NETWORK, dtype="float32") as client:
+        async with AsyncClient([verifier.maddr], network=DRAIN_NETWORK, dtype="float32") as client:
             run = await client.start(PROMPT, strategy="plain", max_new_tokens=24)
             async for _ in run.chunks():
                 verifier.process.terminate()

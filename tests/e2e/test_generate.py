@@ -15,6 +15,7 @@ from tests.e2e.reference import Case, corpus_cases, encoded, greedy, own_cases
 pytestmark = [pytest.mark.network, pytest.mark.timeout(150)]
 
 STRATEGIES: Final = ("plain", "speculative", "cosine")
+NEW_TOKENS: Final = 32
 PROMPT: Final = "The old lighthouse keeper opened the door and"
 
 
@@ -25,16 +26,12 @@ def generated(swarm: Swarm, *arguments: str, stdin: str = "") -> dict[str, Any]:
     return parsed
 
 
-def new_tokens_of(index: int) -> int:
-    return 32 + 4 * (index % 2)
-
-
 async def ask_all(swarm: Swarm, cases: list[Case]) -> list[Generation]:
     """One client, one prompt after the other, the strategies in turn."""
     async with AsyncClient([swarm.boot.maddr], dtype="float32") as client:
         return [
             await client.generate(
-                case.prompt, strategy=STRATEGIES[index % len(STRATEGIES)], max_new_tokens=new_tokens_of(index)
+                case.prompt, strategy=STRATEGIES[index % len(STRATEGIES)], max_new_tokens=NEW_TOKENS
             )
             for index, case in enumerate(cases)
         ]
@@ -44,9 +41,9 @@ def test_every_prompt_gives_what_transformers_gives(swarm: Swarm) -> None:
     cases = [*own_cases(), *corpus_cases()]
     done = asyncio.run(ask_all(swarm, cases))
     assert len(done) >= 5 * len(zoo.DOMAINS)
-    for index, (case, generation) in enumerate(zip(cases, done, strict=True)):
+    for case, generation in zip(cases, done, strict=True):
         assert generation.prompt_tokens == len(case.token_ids), case.prompt
-        assert generation.token_ids == greedy(case.token_ids, new_tokens_of(index)), case.prompt
+        assert generation.token_ids == greedy(case.token_ids, NEW_TOKENS), case.prompt
         assert (generation.finish_reason == "length") is (generation.token_ids[-1] != 0)
     by_strategy = {s: [g for g in done if g.strategy == s] for s in STRATEGIES}
     assert all(not generation.drafted for generation in by_strategy["plain"])

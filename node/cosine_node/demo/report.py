@@ -31,19 +31,20 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Pacing:
-    """How often real time exceeded the emulated curve, over all nodes."""
+    """How often real time exceeded the emulated curve, over all nodes. `is_complete` if all of them told."""
 
     passes: int
     late_passes: int
+    is_complete: bool = True
 
     @property
     def late_share(self) -> float:
-        return self.late_passes / self.passes if self.passes else 0.0
+        return self.late_passes / self.passes if self.passes else 1.0
 
     @property
     def is_honest(self) -> bool:
         """Whether figures of this run are the emulated devices' and not this machine's."""
-        return self.late_share <= MAX_LATE_SHARE
+        return self.is_complete and self.late_share <= MAX_LATE_SHARE
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ async def run_demo(emulation: Emulation, *, max_new_tokens: int, say: Say) -> Re
         pacing = Pacing(
             sum(node.stopped.get("passes", 0) for node in nodes),
             sum(node.stopped.get("late_passes", 0) for node in nodes),
+            all(node.stopped for node in nodes),
         )
     return Report(tuple(rows), emulation.describe(), pacing)
 
