@@ -17,7 +17,7 @@ EMULATED: Final = "60/6@10"
 
 @dataclass(frozen=True, slots=True)
 class Swarm:
-    """The shared nodes. `fragile` is a verifier that begins a network of its own, for the tests that break things."""
+    """The shared nodes. `fragile` is a verifier that begins a network of its own, for tests that break things."""
 
     boot: Node
     verifier: Node
