@@ -3,6 +3,7 @@
 import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,8 @@ class NetworkSwarm:
         cls, initial_peers: Sequence[str], *, network: str, tokenizer_folder: Path | None
     ) -> "NetworkSwarm":
         """Connect. Raises `UsageError` for malformed addresses, `PeerLost` if no initial peer answers."""
+        if find_spec("hivemind") is None:
+            raise UsageError("This installation has no network transport; install cosine-p2p[node].")
         from cosine_p2p.dht import DhtDirectory
         from cosine_p2p.transport.hivemind import HivemindTransport
 

@@ -13,8 +13,9 @@ from tokenizers import Tokenizer
 from cosine_node import zoo
 
 CORPORA: Final = Path(__file__).parents[3] / "shared" / "corpora"
-CORPUS_PROMPTS: Final = 4
-PROMPTS_PER_DOMAIN: Final = 8
+CORPUS_PROMPTS: Final = 12
+MANY_PER_DOMAIN: Final = 13
+FEW_PER_DOMAIN: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +52,17 @@ def encoded(text: str) -> tuple[int, ...]:
     return tuple(target_tokenizer().encode(text).ids)
 
 
-def own_cases() -> list[Case]:
-    """The repository's own prompts of every domain, plain texts and conversations."""
+def all_cases() -> list[Case]:
+    """More than sixty prompts: held-out texts where a corpora folder is, else the repository's own alone."""
+    held_out = corpus_cases()
+    return [*own_cases(FEW_PER_DOMAIN if held_out else MANY_PER_DOMAIN), *held_out]
+
+
+def own_cases(count: int) -> list[Case]:
+    """The repository's own prompts, `count` of every domain, plain texts and conversations."""
     cases = []
     for domain in zoo.DOMAINS:
-        for prompt in zoo.prompts(domain)[:PROMPTS_PER_DOMAIN]:
+        for prompt in zoo.prompts(domain)[:count]:
             messages = [{"role": turn.role, "content": turn.content} for turn in prompt.messages]
             ids = prompt.token_ids(target_tokenizer()) if messages else encoded(prompt.text)
             cases.append(Case(messages or prompt.text, tuple(ids)))

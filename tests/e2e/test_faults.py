@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.network, pytest.mark.timeout(150)]
 
 PROMPT: Final = "The old lighthouse keeper opened the door and"
 NEW_TOKENS: Final = 48
-DRAIN_NETWORK: Final = "drained"
+PAIR_NETWORK: Final = "pair"
 KILL_AFTER_TOKENS: Final = 8
 
 
@@ -33,30 +33,29 @@ def client_of(swarm: Swarm) -> AsyncClient:
 
 @dataclass(frozen=True, slots=True)
 class Crew:
-    """Nodes that die in this module: a verifier in a network of its own, two drafters of the fragile one."""
+    """Nodes that die in this module: two verifiers of one network, two drafters of the fragile verifier's."""
 
-    drained: Node
+    verifiers: list[Node]
     drafters: list[Node]
 
 
 @pytest.fixture(scope="module")
 def crew(swarm: Swarm) -> Iterator[Crew]:
     place = ("--threads", "1", "--dtype", "float32", "--emulate", EMULATED)
-    fragile = ("--network", FAULT_NETWORK, "--initial-peers", swarm.fragile.maddr)
-    plans = {
-        "drained": ("verifier", "zoo:target", ("--network", DRAIN_NETWORK)),
-        "mortal": ("drafter", "zoo:draft-literature", fragile),
-        "ngram": ("drafter", "ngram", fragile),
-    }
+    target = ("--role", "verifier", "--model", "zoo:target", "--network", PAIR_NETWORK)
+    fragile = ("--role", "drafter", "--network", FAULT_NETWORK, "--initial-peers", swarm.fragile.maddr)
     with ExitStack() as stack:
-        nodes = []
-        for name, (role, model, network) in plans.items():
-            arguments = ("join", "--role", role, "--model", model, *network, *place)
-            nodes.append(Node.start(name, arguments, swarm.folder))
-            stack.callback(nodes[-1].close)
-        for node in nodes:
-            node.wait_ready()
-        yield Crew(nodes[0], nodes[1:])
+
+        def started(name: str, *arguments: str) -> Node:
+            node = Node.start(name, ("join", *arguments, *place), swarm.folder)
+            stack.callback(node.close)
+            return node
+
+        first = started("first", *target).wait_ready()
+        second = started("second", *target, "--initial-peers", first.maddr)
+        mortal = started("mortal", *fragile, "--model", "zoo:draft-literature")
+        ngram = started("ngram", *fragile, "--model", "ngram")
+        yield Crew([first, second.wait_ready()], [mortal.wait_ready(), ngram.wait_ready()])
 
 
 async def killing(run: Run, nodes: list[Node]) -> float:
@@ -71,11 +70,26 @@ async def killing(run: Run, nodes: list[Node]) -> float:
     return killed_at_s
 
 
+def test_a_second_verifier_continues_the_same_text(swarm: Swarm, crew: Crew) -> None:
+    # Both are idle and emulate the same device, so the smaller peer id is asked first.
+    doomed, heir = sorted(crew.verifiers, key=lambda node: node.peer_id)
+
+    async def play() -> None:
+        async with AsyncClient([heir.maddr], network=PAIR_NETWORK, dtype="float32") as client:
+            run = await client.start(PROMPT, strategy="plain", max_new_tokens=NEW_TOKENS)
+            assert await killing(run, [doomed])
+        done = run.result()
+        assert done.token_ids == greedy(encoded(PROMPT), NEW_TOKENS)
+        assert [report.peer_id for report in done.verifiers] == [doomed.peer_id, heir.peer_id]
+
+    asyncio.run(play())
+
+
 def test_sigterm_drains_and_exits_0(swarm: Swarm, crew: Crew) -> None:
-    verifier = crew.drained
+    verifier = next(node for node in crew.verifiers if node.process.poll() is None)
 
     async def play() -> tuple[int, ...]:
-        async with AsyncClient([verifier.maddr], network=DRAIN_NETWORK, dtype="float32") as client:
+        async with AsyncClient([verifier.maddr], network=PAIR_NETWORK, dtype="float32") as client:
             run = await client.start(PROMPT, strategy="plain", max_new_tokens=24)
             async for _ in run.chunks():
                 verifier.process.terminate()
