@@ -22,6 +22,7 @@ from cosine_protocol.errors import CosineError, UsageError
 USAGE_EXIT = 2
 FAILURE_EXIT = 1
 INTERRUPT_EXIT = 130
+NODE_EXTRA = frozenset({"google", "hivemind", "huggingface_hub", "safetensors", "torch", "transformers", "uvloop"})
 
 app = typer.Typer(
     name="cosine-node",
@@ -101,6 +102,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app(args=spread_peers(given), prog_name="cosine-node")
     except KeyboardInterrupt:
         sys.exit(INTERRUPT_EXIT)
+    except ModuleNotFoundError as missing:
+        if missing.name not in NODE_EXTRA:
+            raise
+        _report(
+            UsageError(f"This command needs {missing.name}; install cosine-p2p[node]."), as_json="--json" in given
+        )
+        sys.exit(USAGE_EXIT)
     except CosineError as error:
         _report(error, as_json="--json" in given)
         sys.exit(USAGE_EXIT if isinstance(error, UsageError) else FAILURE_EXIT)

@@ -193,3 +193,14 @@ def test_help_names_every_command_and_imports_nothing_heavy() -> None:
     assert done.returncode == 0, done.stderr
     for command in ("join", "bootstrap", "generate", "demo", "identity", "zoo"):
         assert command in done.stdout
+
+
+def test_a_missing_extra_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def no_transport(*_: Any, **__: Any) -> None:
+        raise ModuleNotFoundError("No module named 'hivemind'", name="hivemind")
+
+    monkeypatch.setattr(sys.modules["cosine_node.cli.generate"], "_generate", no_transport)
+    assert exit_of("generate", "hi", "--initial-peers", A) == 2
+    assert capsys.readouterr().err == "Error: This command needs hivemind; install cosine-p2p[node].\n"
