@@ -221,7 +221,7 @@ class AsyncClient:
 
     async def _find_drafters(self, swarm: Swarm, strategy: str, verifier: NodeRecord) -> tuple[NodeRecord, ...]:
         config = self._config
-        if not STRATEGIES[strategy].max_drafters or config.max_drafters == 0:
+        if not STRATEGIES[strategy].wants_drafters or config.max_drafters == 0:
             return ()
         limit = MAX_ASKED_DRAFTERS if config.max_drafters is None else config.max_drafters
         found = await swarm.directory.find(Role.DRAFTER, self._target.name)

@@ -123,11 +123,11 @@ Action = SendTree | SendVerify | SendAssign | SendAdvance | ReleaseDrafter | Wak
 
 
 class Strategy(Protocol):
-    """Decides for one request. `is_stepped` picks the pacing, `max_drafters` bounds who is asked."""
+    """Decides for one request. `is_stepped` picks the pacing, `wants_drafters` says whether any are asked."""
 
     name: str
     is_stepped: bool
-    max_drafters: int
+    wants_drafters: bool
 
     def on(self, event: Event, now_s: float) -> list[Action]:
         """What to do about an event."""

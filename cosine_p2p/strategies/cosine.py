@@ -39,7 +39,7 @@ class Cosine:
 
     name = "cosine"
     is_stepped = False
-    max_drafters = 4
+    wants_drafters = True
 
     def __init__(self, root: bytes, position: int = 0) -> None:
         self._tree = LiveTree(root, position)

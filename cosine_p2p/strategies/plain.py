@@ -8,7 +8,7 @@ class Plain:
 
     name = "plain"
     is_stepped = False
-    max_drafters = 0
+    wants_drafters = False
 
     def __init__(self, root: bytes, position: int = 0) -> None:
         del root, position

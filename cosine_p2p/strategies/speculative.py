@@ -21,7 +21,8 @@ from cosine_p2p.tree import LiveTree, TreeNode
 from cosine_protocol.nodes import BASE, Node
 
 FIRST_ACCEPTANCE: Final = 0.6
-ACCEPTANCE_WEIGHT: Final = 0.1
+MIN_ACCEPTANCE: Final = 0.2
+ACCEPTANCE_WEIGHT: Final = 0.05
 PATIENCE_FACTOR: Final = 3.0
 MIN_PATIENCE_S: Final = 0.25
 
@@ -29,18 +30,19 @@ MIN_PATIENCE_S: Final = 0.25
 class Speculative:
     """Rounds of draft, verify, repeat, with the live drafter that knows the prompt best.
 
+    One whose drafts are hardly accepted comes after all others, whatever it says of the prompt.
     A draft that does not come within three times its expected time is not waited for.
     """
 
     name = "speculative"
     is_stepped = True
-    max_drafters = 4
+    wants_drafters = True
 
     def __init__(self, root: bytes, position: int = 0) -> None:
         self._tree = LiveTree(root, position)
         self._drafters: dict[int, DrafterStarted] = {}
         self._verifier = Opened(0.0, 0.0)
-        self._acceptance = FIRST_ACCEPTANCE
+        self._acceptance: dict[int, float] = {}
         self._drafting: int | None = None
         self._wanted_tokens = 0
         self._is_verifying = True
@@ -54,6 +56,7 @@ class Speculative:
                 return []
             case DrafterStarted():
                 self._drafters[event.author] = event
+                self._acceptance.setdefault(event.author, FIRST_ACCEPTANCE)
                 return []
             case DrafterLost(author):
                 self._drafters.pop(author, None)
@@ -75,21 +78,23 @@ class Speculative:
         actions: list[Action] = [SendAdvance(author, event.position, event.tokens) for author in self._drafters]
         if not self._drafters:
             return actions + self._verify()
-        return actions + self._ask(min(self._drafters.values(), key=lambda d: d.prompt_nll), now_s)
+        return actions + self._ask(max(self._drafters.values(), key=self._merit), now_s)
+
+    def _merit(self, drafter: DrafterStarted) -> tuple[bool, float]:
+        return self._acceptance[drafter.author] >= MIN_ACCEPTANCE, -drafter.prompt_nll
 
     def _ask(self, drafter: DrafterStarted, now_s: float) -> list[Action]:
+        acceptance = self._acceptance[drafter.author]
         round_trips_s = drafter.rtt_s + self._verifier.rtt_s
         self._wanted_tokens = best_draft_tokens(
-            acceptance=self._acceptance,
+            acceptance=acceptance,
             draft_token_s=drafter.token_s,
             round_trips_s=round_trips_s,
             verify_s=self._verifier.pass_s,
         )
         self._drafting = drafter.author
         expected_s = drafter.rtt_s + self._wanted_tokens * drafter.token_s
-        why = (
-            f"{self._wanted_tokens} tokens: acceptance {self._acceptance:.2f}, {1e3 * round_trips_s:.0f} ms of RTT"
-        )
+        why = f"{self._wanted_tokens} tokens: acceptance {acceptance:.2f}, {1e3 * round_trips_s:.0f} ms of RTT"
         return [
             SendAssign(
                 drafter.author,
@@ -129,9 +134,9 @@ class Speculative:
 
     def _learn(self, accepted: int) -> None:
         """Per-token acceptance from a round: `accepted` hits and, unless all hit, one miss."""
-        if not self._sent_tokens:
+        if not self._sent_tokens or self._drafting is None:
             return
         for index in range(min(accepted + 1, self._sent_tokens)):
             hit = float(index < accepted)
-            self._acceptance += ACCEPTANCE_WEIGHT * (hit - self._acceptance)
+            self._acceptance[self._drafting] += ACCEPTANCE_WEIGHT * (hit - self._acceptance[self._drafting])
         self._sent_tokens = 0

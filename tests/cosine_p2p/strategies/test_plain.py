@@ -15,5 +15,5 @@ def test_it_never_acts() -> None:
         Tick(),
     ):
         assert plain.on(event, 0.0) == []
-    assert Plain.max_drafters == 0
+    assert not Plain.wants_drafters
     assert not Plain.is_stepped

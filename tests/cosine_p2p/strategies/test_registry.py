@@ -10,7 +10,7 @@ from cosine_protocol.errors import UsageError
 def test_every_strategy_goes_by_its_name(name: str) -> None:
     strategy = make_strategy(name, bytes(16))
     assert strategy.name == name
-    assert strategy.max_drafters >= 0
+    assert strategy.wants_drafters is (name != "plain")
 
 
 def test_the_promised_ones_are_there() -> None:
