@@ -3,7 +3,7 @@
 import os
 import secrets
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from platformdirs import user_data_dir
 
@@ -11,6 +11,7 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.identity import Identity
 
 _MAX_KEY_FILE_BYTES: Final = 4096
+MAX_DEFAULT_IDENTITIES: Final = 256
 
 
 def default_identity_file() -> Path:
@@ -34,6 +35,56 @@ def load_identity(file: Path | None = None) -> Identity:
         raise UsageError(
             f"{file} cannot be used as an identity ({reason}); name another file with --identity."
         ) from None
+
+
+class ClaimedIdentity:
+    """An identity that no other process of this machine uses as long as this one does not `release` it or end."""
+
+    def __init__(self, file: Path, identity: Identity, lock: IO[bytes]) -> None:
+        self.file = file
+        self.identity = identity
+        self._lock = lock
+
+    def release(self) -> None:
+        self._lock.close()
+
+
+def claim_identity(file: Path | None = None) -> ClaimedIdentity:
+    """The identity in `file`, or the first default one (`identity`, `identity-2`, ...) that is free.
+
+    Two nodes with one peer id would steal each other's connections. Raises `UsageError` if a named file is in use,
+    or as `load_identity` does.
+    """
+    if file is not None:
+        claimed = _try_claim(file)
+        if claimed is None:
+            raise UsageError(
+                f"{file} is in use by another node; give this one a key file of its own with --identity."
+            )
+        return claimed
+    first = default_identity_file()
+    names = [first, *(first.with_name(f"{first.name}-{n}") for n in range(2, MAX_DEFAULT_IDENTITIES + 1))]
+    for candidate in names:
+        if (claimed := _try_claim(candidate)) is not None:
+            return claimed
+    raise UsageError(
+        f"All {MAX_DEFAULT_IDENTITIES} default identities are in use; name a key file with --identity."
+    )
+
+
+def _try_claim(file: Path) -> ClaimedIdentity | None:
+    """Lock and load a key file; None if another process holds it."""
+    # Not at the top: a client on Windows imports this module too.
+    import fcntl
+
+    identity = load_identity(file)
+    lock = file.open("rb")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    return ClaimedIdentity(file, identity, lock)
 
 
 def _read(file: Path) -> bytes | None:

@@ -19,7 +19,7 @@ from cosine_node.status_service import StatusService
 from cosine_node.verifier.service import VerifierConfig, VerifierService
 from cosine_p2p.channel import AGENT
 from cosine_p2p.dht import DhtDirectory
-from cosine_p2p.keys import default_identity_file, load_identity
+from cosine_p2p.keys import claim_identity
 from cosine_p2p.tokenizer_files import TokenizerFiles
 from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS, TransportConfig
@@ -49,9 +49,9 @@ class NetworkOptions:
     announce_maddrs: tuple[str, ...] = ()
     relays: tuple[str, ...] = ()
 
-    def transport_config(self, *, is_relay: bool = False) -> TransportConfig:
+    def transport_config(self, identity_file: Path, *, is_relay: bool = False) -> TransportConfig:
         return TransportConfig(
-            identity_file=self.identity_file or default_identity_file(),
+            identity_file=identity_file,
             network=self.network,
             initial_peers=self.initial_peers,
             announce_maddrs=self.announce_maddrs,
@@ -78,14 +78,15 @@ Service = VerifierService | DrafterService
 
 async def run_bootstrap(network: NetworkOptions, emit: Emit, stop: asyncio.Event) -> None:
     """A node that only keeps the DHT and relays, until `stop` is set."""
-    load_identity(network.transport_config().identity_file)
-    transport = await HivemindTransport.start(network.transport_config(is_relay=True))
+    claimed = claim_identity(network.identity_file)
+    transport = await HivemindTransport.start(network.transport_config(claimed.file, is_relay=True))
     try:
         await transport.serve(DISCOVER, DiscoverService(_cell_reader(transport)).handle)
         emit("ready", await _ready_fields(transport, "bootstrap"))
         await stop.wait()
     finally:
         await transport.close()
+        claimed.release()
 
 
 async def run_node(network: NetworkOptions, options: NodeOptions, emit: Emit, stop: asyncio.Event) -> None:
@@ -94,12 +95,13 @@ async def run_node(network: NetworkOptions, options: NodeOptions, emit: Emit, st
     Raises `UsageError` for a model, identity or address that cannot be used and `PeerLost` for initial peers that
     do not answer.
     """
-    identity = load_identity(network.transport_config().identity_file)
+    claimed = claim_identity(network.identity_file)
     served = await asyncio.to_thread(load_served, options.source, options.role, emit)
     async with AsyncExitStack() as stack:
-        transport = await HivemindTransport.start(network.transport_config())
+        stack.callback(claimed.release)
+        transport = await HivemindTransport.start(network.transport_config(claimed.file))
         stack.push_async_callback(transport.close)
-        node = _Node(transport, identity, served, network, options)
+        node = _Node(transport, claimed.identity, served, network, options)
         await node.serve()
         emit("ready", await _ready_fields(transport, options.role))
         await node.work(stop)

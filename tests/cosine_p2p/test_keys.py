@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cosine_p2p.keys import default_identity_file, load_identity
+from cosine_p2p.keys import claim_identity, default_identity_file, load_identity
 from cosine_protocol.errors import UsageError
 from cosine_protocol.identity import Identity
 
@@ -68,3 +68,27 @@ def test_an_unwritable_place_is_named(tmp_path: Path) -> None:
 def test_the_default_lies_in_the_users_data_folder() -> None:
     assert default_identity_file().name == "identity"
     assert "cosine-p2p" in str(default_identity_file())
+
+
+def test_a_claimed_file_is_refused_to_others_until_it_is_released(tmp_path: Path) -> None:
+    file = tmp_path / "identity"
+    claimed = claim_identity(file)
+    assert claimed.identity.peer_id == load_identity(file).peer_id
+    with pytest.raises(UsageError, match="in use by another node"):
+        claim_identity(file)
+    claimed.release()
+    claim_identity(file).release()
+
+
+def test_nodes_started_without_a_name_get_identities_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cosine_p2p.keys.default_identity_file", lambda: tmp_path / "identity")
+    claims = [claim_identity() for _ in range(3)]
+    assert [claim.file.name for claim in claims] == ["identity", "identity-2", "identity-3"]
+    assert len({claim.identity.peer_id for claim in claims}) == 3
+    claims[1].release()
+    again = claim_identity()
+    assert again.identity.peer_id == claims[1].identity.peer_id
+    for claim in (claims[0], claims[2], again):
+        claim.release()

@@ -28,9 +28,9 @@ class Node:
 
     @classmethod
     def start(cls, name: str, arguments: Sequence[str], folder: Path, **environment: str) -> "Node":
-        """Start a node that logs and keeps its identity in `folder`."""
+        """Start a node as by hand, with whatever default identity is free; it logs to `folder`."""
         log = folder / f"{name}.log"
-        place = ("--host-maddr", HOST, "--identity", str(folder / f"{name}.key"), "--log-format", "json")
+        place = ("--host-maddr", HOST, "--log-format", "json")
         with log.open("wb") as errors:
             process = subprocess.Popen(
                 (*COMMAND, *arguments, *place),

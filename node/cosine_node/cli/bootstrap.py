@@ -25,7 +25,7 @@ def bootstrap(
     """Keep the DHT and relay for others until interrupted."""
     from cosine_node.node import NetworkOptions, run_bootstrap
 
-    emit = emitter("json" if as_json else log_format)
+    emit = emitter(log_format, as_json=as_json)
     place = NetworkOptions(
         network=network,
         identity_file=identity,

@@ -5,6 +5,7 @@ import json
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS
@@ -18,21 +19,22 @@ _SENTENCES = {
     "ready": "Ready as {role} {peer_id}, reachable at:",
     "stopped": "Stopped after {passes} passes.",
 }
-# A machine reads the ready line first, so what comes before it goes to stderr.
-_BEFORE_READY = frozenset({"loading", "measuring"})
 
 
-def emitter(log_format: str) -> Emit:
-    """How events are told. Raises `UsageError` for an unknown format."""
+def emitter(log_format: str, *, as_json: bool) -> Emit:
+    """How events are told; with `as_json` only the ready line goes to stdout. Raises `UsageError`."""
+    if as_json:
+        return partial(_emit_json, stdout_events=frozenset({"ready"}))
     if log_format == "json":
-        return _emit_json
+        return partial(_emit_json, stdout_events=frozenset({"ready", "stopped"}))
     if log_format == "pretty":
         return _emit_pretty
     raise UsageError(f"--log-format must be pretty or json, not {log_format!r}.")
 
 
-def _emit_json(event: str, fields: dict[str, object]) -> None:
-    out = sys.stderr if event in _BEFORE_READY else sys.stdout
+def _emit_json(event: str, fields: dict[str, object], *, stdout_events: frozenset[str]) -> None:
+    # A machine reads the ready line first, so what comes before it goes to stderr.
+    out = sys.stdout if event in stdout_events else sys.stderr
     out.write(json.dumps({"event": event, **fields}) + "\n")
     out.flush()
 

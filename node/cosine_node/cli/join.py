@@ -59,7 +59,7 @@ def join(
     from cosine_node.model import ModelSource
     from cosine_node.node import NetworkOptions, NodeOptions, run_node
 
-    emit = emitter("json" if as_json else log_format)
+    emit = emitter(log_format, as_json=as_json)
     chosen = _role(role)
     source = _source(chosen, model, target)
     if max_requests < 1 or (threads is not None and threads < 1):
