@@ -43,17 +43,16 @@ class Patience:
             self.gap_s = _averaged(self.gap_s, now_s - self._arrived_at_s)
         self._arrived_at_s = now_s
 
-    def note_pass(self, *, began_s: float, ended_s: float, nodes: int, tokens: int, is_tree_empty: bool) -> float:
-        """A pass ended; returns how long it had been held since the one before, in seconds."""
-        held_s = 0.0 if self._ended_at_s is None else max(0.0, began_s - self._ended_at_s)
-        self.tokens_per_s = _averaged(self.tokens_per_s, tokens / (ended_s - began_s + held_s))
+    def note_pass(self, *, began_s: float, ended_s: float, nodes: int, tokens: int, is_tree_empty: bool) -> None:
+        """A pass ended."""
+        idle_s = 0.0 if self._ended_at_s is None else max(0.0, began_s - self._ended_at_s)
+        self.tokens_per_s = _averaged(self.tokens_per_s, tokens / (ended_s - began_s + idle_s))
         if nodes:
             self.acceptance = _averaged(self.acceptance, float(tokens > 1))
             self._drafted_tokens = _averaged(self._drafted_tokens, float(tokens))
             self._drafted_pass_s = _averaged(self._drafted_pass_s or None, ended_s - began_s)
         self._emptied_at_s = ended_s if is_tree_empty else None
         self._ended_at_s = ended_s
-        return held_s
 
     def hold_until(self, now_s: float, *, plain_pass_s: float, leaf_probability: float | None) -> float:
         """Until when to hold a pass that could start now; `now_s` or less means go.

@@ -55,6 +55,8 @@ class VerifierRequest:
     """Tree nodes of the pass under way; node i of the row is `nodes[i - 1]`, node 0 the pending token."""
     account: SpeculationAccount = field(default_factory=SpeculationAccount)
     patience: Patience = field(default_factory=Patience)
+    held_s: float = 0.0
+    """How long the pass to come has been held for drafts."""
     accepted: dict[int, int] = field(default_factory=dict)
     d_0: bytes = b""
     tree: LiveTree = field(init=False)
@@ -121,8 +123,13 @@ class VerifierRequest:
                 self.accepted[author] = self.accepted.get(author, 0) + 1
 
     def book(self, step: Step, *, began_s: float, elapsed_s: float, plain_pass_s: float, nodes: int) -> float:
-        """Charge a pass to the account and let patience learn; returns how long it was held, in seconds."""
-        held_s = self.patience.note_pass(
+        """Charge a pass to the account and let patience learn; returns how long it was held, in seconds.
+
+        A pass without drafts is what plain decoding costs, however long it took; one with drafts is compared with
+        `plain_pass_s`.
+        """
+        held_s, self.held_s = self.held_s, 0.0
+        self.patience.note_pass(
             began_s=began_s,
             ended_s=began_s + elapsed_s,
             nodes=nodes,
@@ -130,7 +137,8 @@ class VerifierRequest:
             is_tree_empty=len(self.tree) == 0,
         )
         if self.stage is not Stage.PREFILL:
-            self.account.charge(spent_s=elapsed_s + held_s, tokens=len(step.tokens), plain_pass_s=plain_pass_s)
+            plain_s = plain_pass_s if nodes else elapsed_s
+            self.account.charge(spent_s=elapsed_s + held_s, tokens=len(step.tokens), plain_pass_s=plain_s)
         return held_s
 
     def _fed_children(self) -> dict[tuple[int, int], int]:

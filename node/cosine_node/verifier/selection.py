@@ -37,6 +37,12 @@ def best_leaf_probability(candidates: Sequence[Candidate]) -> float | None:
     return max(leaves, default=None)
 
 
+def free_nodes(curve: CostCurve, *, fed_tokens: int, limit: int) -> int:
+    """How many more tokens a pass takes at no cost on the device's curve, at most `limit`."""
+    cost_s = curve.seconds(fed_tokens)
+    return next((n for n in range(limit) if curve.seconds(fed_tokens + n + 1) > cost_s), limit)
+
+
 def select_nodes(
     candidates: Sequence[Candidate],
     *,

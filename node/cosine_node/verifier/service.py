@@ -8,12 +8,13 @@ from typing import Final
 
 from cosine_node.engine.base import Engine, OutOfPages, Row, RowResult
 from cosine_node.engine.curve import CostCurve
-from cosine_node.runner import Pass, Runner
+from cosine_node.runner import Pass, Runner, count_tokens
 from cosine_node.verifier.request import Stage, Step, VerifierRequest
 from cosine_node.verifier.selection import (
     Candidate,
     best_leaf_probability,
     candidates_of,
+    free_nodes,
     select_nodes,
 )
 from cosine_p2p.channel import MAX_SENTENCE, Channel, Progress, serve_channel
@@ -29,6 +30,8 @@ from cosine_protocol.request import Request
 LOG = logging.getLogger(__name__)
 RETRY_AFTER_S: Final = 2.0
 BUDGET_TOKENS: Final = 64
+PACE_WEIGHT: Final = 0.1
+MAX_SLOWNESS: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,7 @@ class VerifierService:
         self._released: list[int] = []
         self._work = asyncio.Event()
         self._tree_grew = asyncio.Event()
+        self._slowness = 1.0
         self._is_draining = False
         self._is_idle = asyncio.Event()
         self.progress = Progress()
@@ -253,9 +257,13 @@ class VerifierService:
         return rows
 
     def _select(self, active: list[Served]) -> list[Candidate]:
-        """Draft nodes of the next pass: all that a stepped request asked for, of the others what pays."""
+        """Draft nodes of the next pass: all that a stepped request asked for, of the others what pays.
+
+        A request in debt gets only what is free on the device's curve: that costs nobody, and may end the debt.
+        """
         stepped: list[Candidate] = []
-        free: list[Candidate] = []
+        in_credit: list[Candidate] = []
+        in_debt: list[Candidate] = []
         for index, served in enumerate(active):
             state = served.state
             if state.stage is not Stage.DECODE:
@@ -263,33 +271,36 @@ class VerifierService:
             depth = state.tokens_left - 1
             if state.pacing is m.Pacing.STEPPED:
                 stepped += candidates_of(index, state.tree, max_depth=depth, min_gain=0.0)[:MAX_TREE_NODES]
-            elif state.account.may_speculate:
-                free += candidates_of(index, state.tree, max_depth=depth)
-        return stepped + select_nodes(
-            free,
-            plain_rows=max(1, len(active)),
-            fixed_nodes=len(stepped),
-            curve=self._curve,
-            budget_tokens=self._config.budget_tokens,
+            else:
+                found = candidates_of(index, state.tree, max_depth=depth)
+                (in_credit if state.account.may_speculate else in_debt).extend(found)
+        rows, budget = max(1, len(active)), self._config.budget_tokens
+        chosen = stepped + select_nodes(
+            in_credit, plain_rows=rows, fixed_nodes=len(stepped), curve=self._curve, budget_tokens=budget
         )
+        in_debt.sort(key=lambda c: (-c.probability, c.node.position))
+        fed = rows + len(chosen)
+        return chosen + in_debt[: free_nodes(self._curve, fed_tokens=fed, limit=max(0, budget - fed))]
 
     async def _hold(self, served: Served) -> None:
         """Wait-or-go: hold the pass for a draft about to arrive, while that pays and nobody else is ready."""
         loop = asyncio.get_running_loop()
         state = served.state
+        began_s = loop.time()
         while not state.is_cancelled and served.key in self._served and len(self._active()) == 1:
             leaf = best_leaf_probability(candidates_of(0, state.tree, max_depth=state.tokens_left - 1))
             until_s = state.patience.hold_until(
                 loop.time(), plain_pass_s=self._curve.seconds(1), leaf_probability=leaf
             )
             if until_s <= loop.time():
-                return
+                break
             self._tree_grew.clear()
             try:
                 async with asyncio.timeout_at(until_s):
                     await self._tree_grew.wait()
             except TimeoutError:
-                return
+                break
+        state.held_s = loop.time() - began_s
 
     def _reserve(self, served: Served, row: Row) -> bool:
         try:
@@ -310,11 +321,17 @@ class VerifierService:
                 self._fail(served, PeerError(ErrorCode.INTERNAL, "a forward pass failed"))
             return
         self.progress.steps += 1
+        self._note_pace([row for _, row in rows], done)
         for (served, row), result in zip(rows, done.results, strict=True):
             if result.error is not None:
                 self._fail(served, result.error)
             elif served.key in self._served and not served.state.is_cancelled:
                 self._try_commit(served, row, result, done, began_s, len(rows))
+
+    def _note_pace(self, rows: list[Row], done: Pass) -> None:
+        """Learn how much longer passes take than the curve says: the machine is busy, or a timer late."""
+        ratio = done.elapsed_s / self._curve.seconds(count_tokens(rows))
+        self._slowness += PACE_WEIGHT * (min(ratio, MAX_SLOWNESS) - self._slowness)
 
     def _try_commit(
         self, served: Served, row: Row, result: RowResult, done: Pass, began_s: float, load: int
@@ -337,7 +354,7 @@ class VerifierService:
             step,
             began_s=began_s,
             elapsed_s=done.elapsed_s,
-            plain_pass_s=self._curve.seconds(load),
+            plain_pass_s=self._slowness * self._curve.seconds(load),
             nodes=0 if is_prefill else len(row.tokens) - 1,
         )
         if is_prefill:

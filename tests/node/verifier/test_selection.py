@@ -10,6 +10,7 @@ from cosine_node.verifier.selection import (
     Candidate,
     best_leaf_probability,
     candidates_of,
+    free_nodes,
     select_nodes,
 )
 from cosine_p2p.tree import LiveTree
@@ -113,3 +114,9 @@ def test_the_best_leaf_is_the_most_probable_end_of_a_path() -> None:
     tree.attach(tree.root, 0, nodes, (1, 1, 1))
     assert best_leaf_probability(candidates_of(0, tree, max_depth=8)) == pytest.approx(0.36)
     assert best_leaf_probability([]) is None
+
+
+def test_free_nodes_are_those_a_flat_curve_takes_for_nothing() -> None:
+    stepped = CostCurve(((1, 0.06), (4, 0.06), (8, 0.07)))
+    assert [free_nodes(stepped, fed_tokens=fed, limit=10) for fed in (1, 3, 4, 5)] == [3, 1, 0, 0]
+    assert free_nodes(CostCurve(((1, 0.06),)), fed_tokens=1, limit=10) == 10
