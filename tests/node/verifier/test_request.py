@@ -183,3 +183,28 @@ def test_any_drafts_and_any_resumption_give_the_naive_stream(seed: int) -> None:
     state = run_through(request, engine, rng, resumed)
     assert tuple(state.output) == stream
     assert engine.live_tokens == 0
+
+
+def booked(state: VerifierRequest, *, elapsed_s: float, nodes: int, tokens: tuple[int, ...] = (10,)) -> None:
+    """A pass of `elapsed_s` where a plain one should take 0.1 s."""
+    step = Step(b"", 0, tokens, bytes(len(tokens)), (0,), 0, None)
+    state.book(step, began_s=0.0, elapsed_s=elapsed_s, plain_pass_s=0.1, nodes=nodes)
+
+
+def test_a_slow_machine_is_not_a_debt_of_the_drafts() -> None:
+    state = state_of(request_of("c"))
+    for _ in range(100):
+        booked(state, elapsed_s=0.15, nodes=0)
+    assert state.account.may_speculate
+    booked(state, elapsed_s=0.15, nodes=3, tokens=(10, 11))
+    assert state.account.may_speculate
+
+
+def test_drafts_that_bring_nothing_are_a_debt_and_so_is_waiting_for_them() -> None:
+    drafted, held = state_of(request_of("c")), state_of(request_of("c"))
+    booked(drafted, elapsed_s=0.25, nodes=8)
+    held.held_s = 0.15
+    booked(held, elapsed_s=0.1, nodes=0)
+    assert not drafted.account.may_speculate
+    assert not held.account.may_speculate
+    assert held.held_s == 0.0
