@@ -168,14 +168,6 @@ def default_pins_file() -> Path:
     return Path(user_data_dir("cosine-p2p")) / "target-pins.json"
 
 
-def check_digest_pin(name: str, digest: bytes, pins_file: Path | None = None) -> None:
-    """Trust on first use: remember the first digest seen for `name`, refuse another one later.
-
-    Raises `UsageError` that says how to accept the new digest.
-    """
-    choose_digest(name, [digest], pins_file)
-
-
 def choose_digest(name: str, offered: Sequence[bytes], pins_file: Path | None = None) -> bytes:
     """The digest `name` stands for among those `offered` by the network, pinned from then on.
 

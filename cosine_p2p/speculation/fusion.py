@@ -31,14 +31,6 @@ class Fusion:
         """Scores of the tree's nodes as it stands now; cheap for many nodes, stale after the next change."""
         return FusedView(tree, self.mixture.weights(), self._calibrations)
 
-    def conditional(self, tree: LiveTree, node: TreeNode) -> float:
-        """The probability of a node given its parent: authors that drafted at the parent, by their weights."""
-        return self.view(tree).conditional(node)
-
-    def path_probability(self, tree: LiveTree, node: TreeNode) -> float:
-        """The probability that all of a node's path is committed."""
-        return self.view(tree).path_probability(node)
-
     def learn(self, tree: LiveTree, tokens: Iterable[int]) -> None:
         """Score all authors on tokens about to be committed; call before `tree.advance`."""
         digest = tree.root
@@ -80,7 +72,7 @@ class FusedView:
         self._reach: dict[bytes, float] = {tree.root: 1.0}
 
     def conditional(self, node: TreeNode) -> float:
-        """The probability of a node given its parent."""
+        """The probability of a node given its parent: authors that drafted at the parent, by their weights."""
         if node.digest not in self._conditionals:
             self._score_siblings(node.parent)
         return self._conditionals[node.digest]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cosine_p2p import target
-from cosine_p2p.target import check_digest_pin, choose_digest, identify_target, parse_target
+from cosine_p2p.target import choose_digest, identify_target, parse_target
 from cosine_p2p.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 
@@ -149,11 +149,11 @@ def test_parse_target() -> None:
 
 def test_the_first_digest_is_pinned(tmp_path: Path) -> None:
     pins, one, two = tmp_path / "pins.json", b"\x01" * 32, b"\x02" * 32
-    check_digest_pin("m", one, pins)
-    check_digest_pin("m", one, pins)
-    check_digest_pin("other", two, pins)
+    choose_digest("m", [one], pins)
+    choose_digest("m", [one], pins)
+    choose_digest("other", [two], pins)
     with pytest.raises(UsageError, match=one.hex()):
-        check_digest_pin("m", two, pins)
+        choose_digest("m", [two], pins)
     assert choose_digest("m", [two, one], pins) == one
 
 
@@ -169,5 +169,5 @@ def test_damaged_pins_are_not_overwritten(tmp_path: Path, content: str) -> None:
     pins = tmp_path / "pins.json"
     pins.write_text(content)
     with pytest.raises(UsageError, match="damaged"):
-        check_digest_pin("m", b"\x01" * 32, pins)
+        choose_digest("m", [b"\x01" * 32], pins)
     assert pins.read_text() == content

@@ -37,6 +37,11 @@ def best_leaf_probability(candidates: Sequence[Candidate]) -> float | None:
     return max(leaves, default=None)
 
 
+def rank(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The most probable first; a parent always comes before its children."""
+    return sorted(candidates, key=lambda c: (-c.probability, c.node.position))
+
+
 def free_nodes(curve: CostCurve, *, fed_tokens: int, limit: int) -> int:
     """How many more tokens a pass takes at no cost on the device's curve, at most `limit`."""
     cost_s = curve.seconds(fed_tokens)
@@ -56,9 +61,8 @@ def select_nodes(
     A pass of `plain_rows` requests commits one token each for sure; a node adds its path's probability and one
     token's cost on the device's curve. `fixed_nodes` are fed in any case. No node is chosen without its parent.
     """
-    ranked = sorted(candidates, key=lambda c: (-c.probability, c.node.position))
     fed = plain_rows + fixed_nodes
-    ranked = ranked[: max(0, budget_tokens - fed)]
+    ranked = rank(candidates)[: max(0, budget_tokens - fed)]
     expected = float(plain_rows)
     best_rate = expected / curve.seconds(fed)
     best_count = 0

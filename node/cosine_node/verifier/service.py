@@ -15,6 +15,7 @@ from cosine_node.verifier.selection import (
     best_leaf_probability,
     candidates_of,
     free_nodes,
+    rank,
     select_nodes,
 )
 from cosine_p2p.channel import MAX_SENTENCE, Channel, Progress, serve_channel
@@ -278,9 +279,8 @@ class VerifierService:
         chosen = stepped + select_nodes(
             in_credit, plain_rows=rows, fixed_nodes=len(stepped), curve=self._curve, budget_tokens=budget
         )
-        in_debt.sort(key=lambda c: (-c.probability, c.node.position))
         fed = rows + len(chosen)
-        return chosen + in_debt[: free_nodes(self._curve, fed_tokens=fed, limit=max(0, budget - fed))]
+        return chosen + rank(in_debt)[: free_nodes(self._curve, fed_tokens=fed, limit=max(0, budget - fed))]
 
     async def _hold(self, served: Served) -> None:
         """Wait-or-go: hold the pass for a draft about to arrive, while that pays and nobody else is ready."""

@@ -37,8 +37,8 @@ def child(tree: LiveTree, token: int) -> TreeNode:
 
 def test_one_drafter_is_taken_at_its_calibrated_word() -> None:
     tree, fusion, calibration = tree_of({1: {5: 0.6, 6: 0.2}}), fusion_of(1), Calibration()
-    assert fusion.conditional(tree, child(tree, 5)) == pytest.approx(calibration(0.6, is_first=True))
-    assert fusion.conditional(tree, child(tree, 6)) == pytest.approx(calibration(0.2, is_first=False))
+    assert fusion.view(tree).conditional(child(tree, 5)) == pytest.approx(calibration(0.6, is_first=True))
+    assert fusion.view(tree).conditional(child(tree, 6)) == pytest.approx(calibration(0.2, is_first=False))
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -48,25 +48,25 @@ def test_the_order_of_arrival_does_not_matter(seed: int) -> None:
     order = rng.sample([1, 2, 3], 3)
     one, other = tree_of(claims), tree_of(claims, order)
     for node in one.walk():
-        ours = fusion_of(1, 2, 3).conditional(one, node)
-        theirs = fusion_of(*order).conditional(other, child(other, node.token))
+        ours = fusion_of(1, 2, 3).view(one).conditional(node)
+        theirs = fusion_of(*order).view(other).conditional(child(other, node.token))
         assert ours == pytest.approx(theirs), f"seed {seed}"
 
 
 def test_a_drafter_that_says_the_same_twice_counts_once() -> None:
     once, twice = tree_of({1: {5: 0.6}, 2: {6: 0.5}}), tree_of({1: {5: 0.6}, 2: {6: 0.5}}, [1, 1, 2, 1])
     fusion = fusion_of(1, 2)
-    assert fusion.conditional(once, child(once, 5)) == fusion.conditional(twice, child(twice, 5))
+    assert fusion.view(once).conditional(child(once, 5)) == fusion.view(twice).conditional(child(twice, 5))
 
 
 def test_strangers_and_those_who_left_do_not_count() -> None:
     tree, fusion = tree_of({1: {5: 0.6}, 2: {6: 0.9}}), fusion_of(1)
-    assert fusion.conditional(tree, child(tree, 6)) == 0.0
-    alone = fusion.conditional(tree, child(tree, 5))
+    assert fusion.view(tree).conditional(child(tree, 6)) == 0.0
+    alone = fusion.view(tree).conditional(child(tree, 5))
     fusion.join(2, prompt_nll=1.0)
-    assert fusion.conditional(tree, child(tree, 5)) < alone
+    assert fusion.view(tree).conditional(child(tree, 5)) < alone
     fusion.leave(2)
-    assert fusion.conditional(tree, child(tree, 5)) == pytest.approx(alone)
+    assert fusion.view(tree).conditional(child(tree, 5)) == pytest.approx(alone)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -78,8 +78,8 @@ def test_a_path_never_becomes_likelier_further_down(seed: int) -> None:
         tree.attach(ROOT, 0, nodes, [author] * len(nodes))
     for node in tree.walk():
         above = tree.get(node.parent)
-        limit = 1.0 if above is None else fusion.path_probability(tree, above)
-        assert 0.0 <= fusion.path_probability(tree, node) <= limit + 1e-12, f"seed {seed}"
+        limit = 1.0 if above is None else fusion.view(tree).path_probability(above)
+        assert 0.0 <= fusion.view(tree).path_probability(node) <= limit + 1e-12, f"seed {seed}"
 
 
 def test_exaggeration_corrects_itself() -> None:
@@ -87,7 +87,7 @@ def test_exaggeration_corrects_itself() -> None:
     for _ in range(40):
         fusion.learn(tree_of({1: {5: 1.0}}), [6])
     tree = tree_of({1: {5: 1.0}})
-    assert fusion.conditional(tree, child(tree, 5)) < 0.15
+    assert fusion.view(tree).conditional(child(tree, 5)) < 0.15
 
 
 def test_the_drafter_that_was_right_is_believed() -> None:
@@ -96,8 +96,8 @@ def test_the_drafter_that_was_right_is_believed() -> None:
         fusion.learn(tree_of(claims), [5])
     tree = tree_of(claims)
     assert fusion.mixture.weights()[1] > 0.99
-    assert fusion.conditional(tree, child(tree, 5)) > 0.8
-    assert fusion.conditional(tree, child(tree, 6)) < 0.01
+    assert fusion.view(tree).conditional(child(tree, 5)) > 0.8
+    assert fusion.view(tree).conditional(child(tree, 6)) < 0.01
 
 
 def test_the_credit_goes_to_the_largest_weighted_claim() -> None:
