@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -11,13 +11,15 @@ from types import TracebackType
 from typing import Any, Final, Protocol
 
 from cosine_p2p.directory import Directory
+from cosine_p2p.fragments import Offload
 from cosine_p2p.generation import Chunk, Generation
 from cosine_p2p.link import Links
 from cosine_p2p.network import DEFAULT_NETWORK, joining
 from cosine_p2p.run import Ask, Prompt, Run
 from cosine_p2p.selection import pick_drafters, rank_verifiers
-from cosine_p2p.session import Job, Offload, Session
+from cosine_p2p.session import Job, Session
 from cosine_p2p.strategies import STRATEGIES
+from cosine_p2p.strategies.base import StrategyKind
 from cosine_p2p.target import Target
 from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.transport.base import Transport
@@ -68,9 +70,6 @@ class ClientConfig:
     timeout_s: float = DEFAULT_TIMEOUT_S
 
     def __post_init__(self) -> None:
-        if self.strategy not in STRATEGIES:
-            known = ", ".join(sorted(STRATEGIES))
-            raise UsageError(f"There is no strategy {self.strategy!r}; choose one of {known}.")
         if self.max_drafters is not None and self.max_drafters < 0:
             raise UsageError("max_drafters must be 0 or more.")
         if self.timeout_s <= 0:
@@ -81,8 +80,8 @@ class AsyncClient:
     """Generates text with a swarm. Use `async with`.
 
     `initial_peers` are addresses of bootstrap nodes; further options are the fields of `ClientConfig`. `join`
-    replaces the way into the network (`cosine_p2p.network`) and `offload` the thread that checks signatures, for
-    tests and other transports.
+    replaces the way into the network (`cosine_p2p.network`), `offload` the thread that checks signatures and
+    `strategies` the known ones, for tests and other transports.
     """
 
     def __init__(
@@ -92,9 +91,12 @@ class AsyncClient:
         network: str = DEFAULT_NETWORK,
         join: Join | None = None,
         offload: Offload | None = None,
+        strategies: Mapping[str, StrategyKind] = STRATEGIES,
         **options: Any,
     ) -> None:
         self._config = ClientConfig(**options)
+        self._strategies = strategies
+        self._kind(self._config.strategy)
         self._target = Target.parse(self._config.target)
         self._join = join or joining(initial_peers, network=network, tokenizer_folder=self._target.folder)
         self._swarm: Swarm | None = None
@@ -168,22 +170,27 @@ class AsyncClient:
 
     async def _prepare(self, ask: Ask, strategy: str) -> Run:
         swarm, links = self._joined()
-        if strategy not in STRATEGIES:
-            raise UsageError(f"There is no strategy {strategy!r}; choose one of {', '.join(sorted(STRATEGIES))}.")
+        kind = self._kind(strategy)
         verifiers = await self._find_verifiers(swarm)
         codec = await swarm.text_codec(verifiers)
         prompt = _encode(codec, ask.prompt)
         request = _request(ask, prompt, verifiers[0], swarm.transport.peer_id)
-        drafters = await self._find_drafters(swarm, strategy, verifiers[0])
+        drafters = await self._find_drafters(swarm, kind, verifiers[0])
         job = Job(
             number=next(self._numbers),
             deadline_s=asyncio.get_running_loop().time() + self._config.timeout_s,
             request=request,
-            strategy=strategy,
+            strategy=kind,
             verifiers=verifiers,
             drafters=drafters,
         )
         return Run(ask, Session(job, links, self._offload), codec, links)
+
+    def _kind(self, strategy: str) -> StrategyKind:
+        if strategy not in self._strategies:
+            known = ", ".join(sorted(self._strategies))
+            raise UsageError(f"There is no strategy {strategy!r}; choose one of {known}.")
+        return self._strategies[strategy]
 
     def _joined(self) -> tuple[Swarm, Links]:
         if self._swarm is None or self._links is None:
@@ -219,9 +226,11 @@ class AsyncClient:
             found = await swarm.directory.find(Role.VERIFIER, self._target.name)
         return found
 
-    async def _find_drafters(self, swarm: Swarm, strategy: str, verifier: NodeRecord) -> tuple[NodeRecord, ...]:
+    async def _find_drafters(
+        self, swarm: Swarm, kind: StrategyKind, verifier: NodeRecord
+    ) -> tuple[NodeRecord, ...]:
         config = self._config
-        if not STRATEGIES[strategy].wants_drafters or config.max_drafters == 0:
+        if not kind.wants_drafters or config.max_drafters == 0:
             return ()
         limit = MAX_ASKED_DRAFTERS if config.max_drafters is None else config.max_drafters
         found = await swarm.directory.find(Role.DRAFTER, self._target.name)

@@ -96,7 +96,7 @@ class Run:
             finish_reason=self._finish_reason(),
             seconds=self._ended_s - self._began_s,
             time_to_first_token_s=(self._first_s or self._ended_s) - self._began_s,
-            strategy=session.job.strategy,
+            strategy=session.job.strategy.name,
             seed=self._ask.sampling.seed,
             rounds=tally.rounds,
             drafted=session.ledger.drafted,

@@ -3,6 +3,7 @@
 Authors are small numbers the session gives to drafters: 1 + the index in `Open.authors`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,10 +13,15 @@ from cosine_protocol.nodes import Node
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A verifier took the request. After a failover the tree at the verifier is empty again."""
+    """A verifier took the request in slot `verifier`, to go on after `position` output tokens.
+
+    After a failover the tree at the verifier is empty again.
+    """
 
     pass_s: float
     rtt_s: float
+    position: int = 0
+    verifier: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +51,16 @@ class Drafted:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The verifier committed output tokens from `position` on; `digest` names the prefix after them."""
+    """A verifier committed up to the prefix `digest`; `tokens`, from `position` on, are new to the stream.
+
+    With several verifiers that may be none.
+    """
 
     position: int
     tokens: tuple[int, ...]
     digest: bytes
     stats: PassStats
+    verifier: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +73,7 @@ Event = Opened | DrafterStarted | DrafterLost | Drafted | Committed | Tick
 
 @dataclass(frozen=True, slots=True)
 class SendTree:
-    """Forward nodes to the verifier."""
+    """Forward nodes to every verifier of the request."""
 
     base: bytes
     position: int
@@ -73,12 +83,13 @@ class SendTree:
 
 @dataclass(frozen=True, slots=True)
 class SendVerify:
-    """Stepped pacing: ask for one pass over these nodes."""
+    """Stepped pacing: ask a verifier for one pass over these nodes; `base` is the prefix it has committed."""
 
     base: bytes
     position: int
     nodes: tuple[Node, ...]
     authors: tuple[int, ...]
+    verifier: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,22 +124,40 @@ class ReleaseDrafter:
 
 
 @dataclass(frozen=True, slots=True)
+class RecallDrafter:
+    """Ask a released drafter to follow again; its `DrafterStarted` comes once it has read what is committed."""
+
+    author: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class WakeAt:
     """Ask for a `Tick` at this time, unless a later `WakeAt` replaces it."""
 
     at_s: float
 
 
-Action = SendTree | SendVerify | SendAssign | SendAdvance | ReleaseDrafter | WakeAt
+Action = SendTree | SendVerify | SendAssign | SendAdvance | ReleaseDrafter | RecallDrafter | WakeAt
 
 
 class Strategy(Protocol):
-    """Decides for one request. `is_stepped` picks the pacing, `wants_drafters` says whether any are asked."""
-
-    name: str
-    is_stepped: bool
-    wants_drafters: bool
+    """Decides for one request."""
 
     def on(self, event: Event, now_s: float) -> list[Action]:
         """What to do about an event."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyKind:
+    """A way to serve requests, by name. `make` takes the digest of the request and gives its strategy.
+
+    `verifiers` is how many verifiers serve a request at once.
+    """
+
+    name: str
+    make: Callable[[bytes], Strategy]
+    is_stepped: bool = False
+    wants_drafters: bool = True
+    verifiers: int = 1

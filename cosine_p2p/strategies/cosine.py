@@ -37,10 +37,6 @@ BLOCK_NODES: Final = 32
 class Cosine:
     """Cooperative speculation. Which drafters stay is decided by how well they predicted this request."""
 
-    name = "cosine"
-    is_stepped = False
-    wants_drafters = True
-
     def __init__(self, root: bytes, position: int = 0) -> None:
         self._tree = LiveTree(root, position)
         self._fusion = Fusion()

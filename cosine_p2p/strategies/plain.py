@@ -6,10 +6,6 @@ from cosine_p2p.strategies.base import Action, Event
 class Plain:
     """Asks nobody for drafts."""
 
-    name = "plain"
-    is_stepped = False
-    wants_drafters = False
-
     def __init__(self, root: bytes, position: int = 0) -> None:
         del root, position
 

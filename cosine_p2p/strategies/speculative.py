@@ -34,10 +34,6 @@ class Speculative:
     A draft that does not come within three times its expected time is not waited for.
     """
 
-    name = "speculative"
-    is_stepped = True
-    wants_drafters = True
-
     def __init__(self, root: bytes, position: int = 0) -> None:
         self._tree = LiveTree(root, position)
         self._drafters: dict[int, DrafterStarted] = {}

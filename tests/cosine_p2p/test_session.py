@@ -9,6 +9,7 @@ from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.channel import Channel, serve_channel
 from cosine_p2p.link import Links
 from cosine_p2p.session import Job, Session
+from cosine_p2p.strategies import STRATEGIES
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.memory import MemoryNetwork
 from cosine_protocol import messages as m
@@ -62,7 +63,14 @@ def outcome(script: Script) -> tuple[Session, list[int], str]:
         await network.join(VERIFIER.peer_id).serve(VERIFY, handle)
         links = Links(network.join("client"))
         record = record_of(VERIFIER, now_s=0.0)
-        job = Job(number=4, deadline_s=60.0, request=REQUEST, strategy="plain", verifiers=(record,), drafters=())
+        job = Job(
+            number=4,
+            deadline_s=60.0,
+            request=REQUEST,
+            strategy=STRATEGIES["plain"],
+            verifiers=(record,),
+            drafters=(),
+        )
         session, tokens, error = Session(job, links, _at_once), list[int](), ""
         try:
             async for some in session.stream():

@@ -15,5 +15,3 @@ def test_it_never_acts() -> None:
         Tick(),
     ):
         assert plain.on(event, 0.0) == []
-    assert not Plain.wants_drafters
-    assert not Plain.is_stepped

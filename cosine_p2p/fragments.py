@@ -1,0 +1,69 @@
+"""Fragments on their way in: a bounded queue in which their signatures are checked off the event loop."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+from cosine_p2p.link import Delivery
+from cosine_protocol import messages as m
+from cosine_protocol.errors import BadSignature
+from cosine_protocol.identity import verify
+
+MAX_WAITING_FRAGMENTS: Final = 256
+
+Offload = Callable[[Callable[[], None]], Awaitable[None]]
+"""Runs a blocking check away from the event loop."""
+
+
+class FragmentGate:
+    """Lets fragments of one request through whose signature holds; the oldest go when drafters flood it.
+
+    `take` gets every good fragment with its sender, `refuse` the sender of a bad one.
+    """
+
+    def __init__(
+        self,
+        d_0: bytes,
+        offload: Offload,
+        *,
+        take: Callable[[str, m.Draft], None],
+        refuse: Callable[[str, str], None],
+    ) -> None:
+        self._d_0 = d_0
+        self._offload = offload
+        self._take = take
+        self._refuse = refuse
+        self._waiting: deque[Delivery] = deque(maxlen=MAX_WAITING_FRAGMENTS)
+        self._has_waiting = asyncio.Event()
+
+    def put(self, delivery: Delivery) -> None:
+        self._waiting.append(delivery)
+        self._has_waiting.set()
+
+    async def run(self) -> None:
+        """Check what comes until cancelled."""
+        while True:
+            while not self._waiting:
+                self._has_waiting.clear()
+                await self._has_waiting.wait()
+            delivery = self._waiting.popleft()
+            if isinstance(delivery.message, m.Fragment) and isinstance(delivery.body, m.Draft):
+                await self._check(delivery.peer_id, delivery.message, delivery.body)
+
+    async def _check(self, peer_id: str, fragment: m.Fragment, draft: m.Draft) -> None:
+        check = partial(
+            verify,
+            kind="fragment",
+            signer=peer_id,
+            digest=self._d_0,
+            body=fragment.body,
+            signature=fragment.signature,
+        )
+        try:
+            await self._offload(check)
+        except BadSignature as error:
+            self._refuse(peer_id, str(error))
+            return
+        self._take(peer_id, draft)
