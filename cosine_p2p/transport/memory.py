@@ -1,26 +1,58 @@
 """An in-memory network with the interface of the real one: for tests, simulations and examples."""
 
 import asyncio
+import math
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from cosine_p2p.transport.base import StreamHandler
 from cosine_protocol.errors import PeerLost
 
+DIAL_TIMEOUT_S: Final = 4.0
+
+
+class Route(Protocol):
+    """The way of one stream's bytes in one direction."""
+
+    def arrival_s(self, now_s: float, size_bytes: int) -> float:
+        """When `size_bytes` written at `now_s` are readable at the other end; `math.inf` for never.
+
+        Asked once for each write, in order of time; a size of 0 is the opening or the end of a stream.
+        """
+        ...
+
+
+Routes = Callable[[str, str], Route]
+
+
+@dataclass(frozen=True, slots=True)
+class _SteadyRoute:
+    one_way_s: float
+
+    def arrival_s(self, now_s: float, size_bytes: int) -> float:
+        return now_s + self.one_way_s
+
 
 class _Pipe:
-    """One direction: bytes become readable `delay_s` after they were written, in order."""
+    """One direction: bytes become readable when their route says so, in the order they were written."""
 
-    def __init__(self, delay_s: float) -> None:
-        self.delay_s = delay_s
+    def __init__(self, route: Route) -> None:
+        self._route = route
+        self._newest_s = 0.0
         self._flying: deque[bytes] = deque()
         self._chunks: deque[bytes] = deque()
         self._ready = asyncio.Event()
         self._ended = False
 
     def put(self, data: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        self._newest_s = max(self._newest_s, self._route.arrival_s(loop.time(), len(data)))
         # Timers of equal time fire in any order, so what arrives is the oldest in flight, not this timer's own.
         self._flying.append(data)
-        asyncio.get_running_loop().call_later(self.delay_s, self._arrive)
+        if self._newest_s < math.inf:
+            loop.call_at(self._newest_s, self._arrive)
 
     def end(self) -> None:
         self.put(b"")
@@ -71,17 +103,55 @@ class MemoryStream:
 
 
 class MemoryNetwork:
-    """A set of transports that reach each other; `one_way_s` delays every byte."""
+    """A set of transports that reach each other.
 
-    def __init__(self, *, one_way_s: float = 0.0) -> None:
+    Every byte is delayed by `one_way_s`, and dials succeed at once. With `routes`, a function of the sending and
+    the receiving peer's id asked twice for each dial, every direction of a stream has a route of its own; a dial
+    then takes the round trip of its first packet and fails after `dial_timeout_s` if that has not returned.
+    What a route holds back is delivered when the route lets it pass: streams are never cut. `is_reachable`
+    says whether the first peer can open streams to the second, as it cannot through most home routers.
+    """
+
+    def __init__(
+        self,
+        *,
+        one_way_s: float = 0.0,
+        routes: Routes | None = None,
+        is_reachable: Callable[[str, str], bool] | None = None,
+        dial_timeout_s: float = DIAL_TIMEOUT_S,
+    ) -> None:
         self.one_way_s = one_way_s
         self.transports: dict[str, MemoryTransport] = {}
+        self._routes = routes
+        self._is_reachable = is_reachable
+        self._dial_timeout_s = dial_timeout_s
 
     def join(self, peer_id: str) -> "MemoryTransport":
         """A new transport in this network."""
         transport = MemoryTransport(peer_id, self)
         self.transports[peer_id] = transport
         return transport
+
+    async def connect(self, source: str, target: str) -> tuple[Route, Route]:
+        """The routes there and back of a new stream, once its first packet has been there and back.
+
+        Raises `PeerLost` after `dial_timeout_s` if `target` cannot be reached in that time.
+        """
+        if self._routes is None:
+            there: Route = _SteadyRoute(self.one_way_s)
+            back, waited_s = there, 0.0
+        else:
+            there, back = self._routes(source, target), self._routes(target, source)
+            now_s = asyncio.get_running_loop().time()
+            arrived_s = there.arrival_s(now_s, 0)
+            waited_s = back.arrival_s(arrived_s, 0) - now_s if arrived_s < math.inf else math.inf
+        if self._is_reachable is not None and not self._is_reachable(source, target):
+            waited_s = math.inf
+        if waited_s > 0:
+            await asyncio.sleep(min(waited_s, self._dial_timeout_s))
+        if waited_s > self._dial_timeout_s:
+            raise PeerLost(target, f"no answer to our dial within {self._dial_timeout_s:g} s")
+        return there, back
 
 
 class MemoryTransport:
@@ -93,17 +163,21 @@ class MemoryTransport:
         self._handlers: dict[str, StreamHandler] = {}
         self._streams: list[MemoryStream] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._has_left = False
 
     async def serve(self, protocol: str, handler: StreamHandler) -> None:
         self._handlers[protocol] = handler
 
     async def dial(self, peer_id: str, protocol: str) -> MemoryStream:
+        routes = await self._network.connect(self.peer_id, peer_id)
         other = self._network.transports.get(peer_id)
         if other is None:
             raise PeerLost(peer_id, "no such peer")
         if protocol not in other._handlers:
             raise PeerLost(peer_id, f"it does not serve {protocol}")
-        there, back = _Pipe(self._network.one_way_s), _Pipe(self._network.one_way_s)
+        if self._has_left:
+            raise PeerLost(peer_id, "we have left the network")
+        there, back = (_Pipe(route) for route in routes)
         ours = MemoryStream(peer_id, back, there)
         self._streams.append(ours)
         other._accept(protocol, MemoryStream(self.peer_id, there, back))
@@ -117,6 +191,7 @@ class MemoryTransport:
 
     def vanish(self) -> None:
         """Leave as a killed process does: every stream ends, nothing is said."""
+        self._has_left = True
         self._network.transports.pop(self.peer_id, None)
         for stream in self._streams:
             stream.close()

@@ -1,0 +1,270 @@
+"""Emulated devices and models: what a pass costs by a roofline, from data sheets and stated assumptions.
+
+Nothing here was measured by this project, and every deployment's name says that it is emulated. A pass over n
+tokens costs max(bytes read / bandwidth, operations / speed) + layers x launch. Read are all weights once and every
+sequence's keys and values; operations are 2 x parameters x n plus attention over the context. Several cards share
+both evenly and meet in two all-reduces a layer: that time is what tensor parallelism loses here.
+
+Memory, bandwidth and speed (dense bf16 with fp32 accumulation):
+
+- laptop-cpu: 8 Zen 4 cores at 3.3 GHz with 64 bf16 operations a cycle each; 32 GiB of DDR5-5600, two channels.
+- rtx-3060: NVIDIA's specifications; the speed is the 3090's per multiprocessor and clock (28 at 1.78 GHz).
+- rtx-3090: NVIDIA Ampere GA102 whitepaper. rtx-4090: NVIDIA Ada GPU architecture whitepaper.
+- a100-80gb, h200: NVIDIA's data sheets, SXM.
+
+Models are published configurations: Llama 3.1 8B and 70B, Llama 3.2 1B and 3B, Qwen2.5 0.5B and 32B.
+
+Assumptions: the efficiencies, launch and all-reduce times below; 90 % of a card's memory is usable (vLLM's default)
+and 75 % of a laptop's; int8 and int4 take 8.5 and 4.85 bits a weight with their scales (llama.cpp's Q8_0 and
+Q4_K_M) and compute as fast as bf16, which for few tokens needs kernels like IST-DASLab's Marlin.
+
+The efficiencies were chosen by published tokens/s of single streams, from which the model deviates by:
+
+- llama.cpp, XiongjieDai/GPU-Benchmarks-on-LLM-Inference, May 2024, 1,024 generated tokens:
+  8B f16 on rtx-3090 46.5 (+2 %), rtx-4090 54.3 (-6 %), a100-80gb 53.2 (+66 %);
+  8B Q4_K_M 111.7 (-1 %), 127.7 (-7 %), 133.4 (+47 %); 70B Q4_K_M on a100-80gb 24.3 (+4 %).
+- pytorch-labs/gpt-fast README, a100-80gb limited to 330 W:
+  Llama 2 7B bf16 104.9 (-1 %), int8 155.6 (+1 %), int4 196.8 (+16 %); 70B int8 19.1 (-10 %), int4 25.3 (+3 %);
+  7B bf16 on 2, 4 and 8 cards 168.8 (-4 %), 254.0 (-1 %), 328.4 (+6 %); 70B bf16 on 8 cards 62.5 (+2 %).
+
+At 512 tokens it is further off. Prompts of 8B f16 run in llama.cpp at 4,445 tokens/s on rtx-3090 (-41 %) and 9,382
+on rtx-4090 (-35 %), with fp16 accumulation, and at 7,741 on an A100 PCIe (+47 %). No comparable figure was found
+for rtx-3060, laptop-cpu and h200.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+from typing import Final, TypeVar
+
+from cosine_node.engine.curve import CostCurve, rising
+from cosine_protocol.errors import UsageError
+
+_T = TypeVar("_T")
+
+CURVE_TOKENS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+COMPUTE_EFFICIENCY: Final = 0.6
+VALUE_BYTES: Final = 2
+
+
+class Precision(Enum):
+    """How weights are stored, best first: bits of each and the share of the bandwidth its kernels reach."""
+
+    BF16 = ("bf16", 16.0, 1.0)
+    INT8 = ("int8", 8.5, 0.85)
+    INT4 = ("int4", 4.85, 0.75)
+
+    def __init__(self, label: str, bits: float, efficiency: float) -> None:
+        self.label = label
+        self.weight_bytes = bits / 8
+        self.efficiency = efficiency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One accelerator. `meeting_s` and `meeting_bytes_per_s` are of an all-reduce among several of it."""
+
+    memory_bytes: float
+    bandwidth_bytes_per_s: float
+    operations_per_s: float
+    usable_memory: float = 0.9
+    bandwidth_efficiency: float
+    launch_s: float = 25e-6
+    meeting_s: float
+    meeting_bytes_per_s: float
+
+    @property
+    def usable_bytes(self) -> float:
+        return self.memory_bytes * self.usable_memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelClass:
+    """A dense transformer. `width` is that of a hidden state, `key_width` of the keys of one token and layer."""
+
+    parameters: float
+    layers: int
+    width: int
+    key_width: int
+
+    @property
+    def token_bytes(self) -> int:
+        """Keys and values of one token."""
+        return 2 * self.layers * self.key_width * VALUE_BYTES
+
+
+DEVICES: Final[Mapping[str, Device]] = MappingProxyType(
+    {
+        "laptop-cpu": Device(
+            memory_bytes=32 * 2**30,
+            bandwidth_bytes_per_s=89.6e9,
+            operations_per_s=1.69e12,
+            usable_memory=0.75,
+            bandwidth_efficiency=0.7,
+            meeting_s=1e-3,
+            meeting_bytes_per_s=0.125e9,
+        ),
+        "rtx-3060": Device(
+            memory_bytes=12 * 2**30,
+            bandwidth_bytes_per_s=360e9,
+            operations_per_s=25.6e12,
+            bandwidth_efficiency=0.85,
+            meeting_s=50e-6,
+            meeting_bytes_per_s=12e9,
+        ),
+        "rtx-3090": Device(
+            memory_bytes=24 * 2**30,
+            bandwidth_bytes_per_s=936e9,
+            operations_per_s=71e12,
+            bandwidth_efficiency=0.85,
+            meeting_s=50e-6,
+            meeting_bytes_per_s=12e9,
+        ),
+        "rtx-4090": Device(
+            memory_bytes=24 * 2**30,
+            bandwidth_bytes_per_s=1008e9,
+            operations_per_s=165.2e12,
+            bandwidth_efficiency=0.85,
+            meeting_s=50e-6,
+            meeting_bytes_per_s=12e9,
+        ),
+        "a100-80gb": Device(
+            memory_bytes=80 * 2**30,
+            bandwidth_bytes_per_s=2039e9,
+            operations_per_s=312e12,
+            bandwidth_efficiency=0.75,
+            meeting_s=15e-6,
+            meeting_bytes_per_s=240e9,
+        ),
+        "h200": Device(
+            memory_bytes=141e9,
+            bandwidth_bytes_per_s=4.8e12,
+            operations_per_s=989e12,
+            bandwidth_efficiency=0.75,
+            meeting_s=15e-6,
+            meeting_bytes_per_s=360e9,
+        ),
+    }
+)
+MODELS: Final[Mapping[str, ModelClass]] = MappingProxyType(
+    {
+        "0.5B": ModelClass(parameters=0.494e9, layers=24, width=896, key_width=128),
+        "1B": ModelClass(parameters=1.236e9, layers=16, width=2048, key_width=512),
+        "3B": ModelClass(parameters=3.213e9, layers=28, width=3072, key_width=1024),
+        "8B": ModelClass(parameters=8.030e9, layers=32, width=4096, key_width=1024),
+        "32B": ModelClass(parameters=32.76e9, layers=64, width=5120, key_width=1024),
+        "70B": ModelClass(parameters=70.55e9, layers=80, width=8192, key_width=1024),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What a pass works on: `sequences` with `context_tokens` each."""
+
+    context_tokens: int = 1024
+    sequences: int = 1
+
+    def __post_init__(self) -> None:
+        if self.context_tokens < 0 or self.sequences < 1:
+            raise UsageError("A load has at least one sequence and no context below 0 tokens.")
+
+    def cache_bytes(self, model: ModelClass) -> int:
+        """Keys and values of all sequences."""
+        return self.sequences * self.context_tokens * model.token_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """A model class on `count` cards of one kind. Raises `UsageError` if it does not fit their memory."""
+
+    name: str
+    device: Device
+    model: ModelClass
+    precision: Precision
+    count: int = 1
+    load: Load = Load()
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise UsageError("A deployment has at least one card.")
+        if not self.fits:
+            raise UsageError(
+                f"{self.name} does not fit: it needs {self.needed_bytes / 1e9:.1f} GB of the usable "
+                f"{self.count * self.device.usable_bytes / 1e9:.1f} GB; use more cards or a smaller model."
+            )
+
+    @property
+    def weight_bytes(self) -> float:
+        return self.model.parameters * self.precision.weight_bytes
+
+    @property
+    def needed_bytes(self) -> float:
+        return self.weight_bytes + self.load.cache_bytes(self.model)
+
+    @property
+    def fits(self) -> bool:
+        return self.needed_bytes <= self.count * self.device.usable_bytes
+
+    def seconds(self, tokens: int) -> float:
+        """The cost of a pass over so many tokens, all sequences together."""
+        roofline_s = max(self._reading_s(), self._computing_s(tokens)) / self.count
+        return roofline_s + self.model.layers * (self.device.launch_s + 2 * self._meeting_s(tokens))
+
+    def _reading_s(self) -> float:
+        rate = self.device.bandwidth_bytes_per_s * self.device.bandwidth_efficiency
+        return (self.weight_bytes / self.precision.efficiency + self.load.cache_bytes(self.model)) / rate
+
+    def _computing_s(self, tokens: int) -> float:
+        model = self.model
+        attention = 4 * model.layers * model.width * self.load.context_tokens
+        operations = tokens * (2 * model.parameters + attention)
+        return operations / (self.device.operations_per_s * COMPUTE_EFFICIENCY)
+
+    def _meeting_s(self, tokens: int) -> float:
+        """One all-reduce of the hidden states: each card sends and receives all but its share, twice."""
+        if self.count == 1:
+            return 0.0
+        moved_bytes = 2 * (self.count - 1) / self.count * tokens * self.model.width * VALUE_BYTES
+        return self.device.meeting_s + moved_bytes / self.device.meeting_bytes_per_s
+
+    def curve(self) -> CostCurve:
+        """The costs at `CURVE_TOKENS`."""
+        return CostCurve(rising([(tokens, self.seconds(tokens)) for tokens in CURVE_TOKENS]))
+
+
+def deploy(
+    device: str, model: str, *, load: Load | None = None, count: int = 1, precision: Precision | None = None
+) -> Deployment:
+    """A model on cards of one kind, at the best precision that fits unless one is named.
+
+    Raises `UsageError` for unknown names and for what does not fit.
+    """
+    card, size, load = _named(DEVICES, device, "device"), _named(MODELS, model, "model"), load or Load()
+    choices = [precision] if precision else list(Precision)
+    room = count * card.usable_bytes - load.cache_bytes(size)
+    fitting = (choice for choice in choices if size.parameters * choice.weight_bytes <= room)
+    chosen = next(fitting, choices[-1])
+    name = f"emulated {count} x {device}, {model} {chosen.label}"
+    return Deployment(name=name, device=card, model=size, precision=chosen, count=count, load=load)
+
+
+def device_curve(
+    device: str,
+    model: str,
+    context_tokens: int = 1024,
+    *,
+    sequences: int = 1,
+    count: int = 1,
+    precision: Precision | None = None,
+) -> CostCurve:
+    """Emulated seconds of a pass by its tokens, all sequences together, see `deploy`. Raises `UsageError`."""
+    load = Load(context_tokens=context_tokens, sequences=sequences)
+    return deploy(device, model, load=load, count=count, precision=precision).curve()
+
+
+def _named(known: Mapping[str, _T], name: str, kind: str) -> _T:
+    if name not in known:
+        raise UsageError(f"There is no {kind} {name!r}; choose from {', '.join(known)}.")
+    return known[name]
