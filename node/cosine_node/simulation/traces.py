@@ -1,0 +1,284 @@
+"""Acceptance traces: what the embedded target wrote, and what each of its drafters says along it.
+
+A simulation that replays them drafts and verifies real text of real models without running any.
+`training.record_traces` makes them; the prompts are not kept, only their length and likelihood.
+"""
+
+import zipfile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import IO, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cosine_protocol.errors import UsageError
+from cosine_protocol.noise import noise_bits
+
+VOCAB_TOKENS: Final = 4096
+EOS: Final = (0,)
+CANDIDATES: Final = 8
+"""Candidates kept for each position, as many as a drafter ever asks for."""
+DIGITS: Final = 2
+"""Tokens of a stand-in prompt that spell the number of its trace; no prompt is shorter."""
+
+Floats = NDArray[np.float32]
+Tokens = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DrafterTrace:
+    """What one drafter says along the target's stream of n tokens, each position given all true tokens before it.
+
+    `candidate_tokens` (n, 8): tokens by falling keyed score after prompt + stream[:i]. `candidate_claims` (n, 8):
+    the engine's own estimate, 0..1 (`cosine_node.engine.base.Choice`). `log_probability` (n,): log of
+    q(stream[i] | before) at temperature 1. `overlap` (n,): sum over the vocabulary of min(p, q) = 1 - TV at the
+    trace's temperature; at 0 it is 1 where the likeliest tokens agree, else 0. `prompt_nll`: mean of the prompt
+    tokens after the first, in nats.
+    """
+
+    candidate_tokens: Tokens
+    candidate_claims: Floats
+    log_probability: Floats
+    overlap: Floats
+    prompt_nll: float
+
+    def part(self, start: int, stop: int) -> "DrafterTrace":
+        """The same between two positions of the stream."""
+        tokens, claims, log_probability, overlap = self.arrays()
+        along = slice(start, stop)
+        return DrafterTrace(tokens[along], claims[along], log_probability[along], overlap[along], self.prompt_nll)
+
+    def followed_by(self, other: "DrafterTrace") -> "DrafterTrace":
+        """This along one stream, then `other` along the next."""
+        return DrafterTrace(
+            np.concatenate([self.candidate_tokens, other.candidate_tokens]),
+            np.concatenate([self.candidate_claims, other.candidate_claims]),
+            np.concatenate([self.log_probability, other.log_probability]),
+            np.concatenate([self.overlap, other.overlap]),
+            self.prompt_nll,
+        )
+
+    def arrays(self) -> tuple[Tokens, Floats, Floats, Floats]:
+        """What there is for each position, in the order of the fields."""
+        return self.candidate_tokens, self.candidate_claims, self.log_probability, self.overlap
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """One generation of the target and what every drafter, by model name, says along it.
+
+    `stream` holds the output tokens and ends with an EOS token or at the recorded length. `near_ties` says where
+    the target's two best scores lay within 1e-4. Raises `UsageError` for parts that do not fit together.
+    """
+
+    number: int
+    domain: str
+    split: str
+    temperature: float
+    seed: int
+    prompt_tokens: int
+    stream: tuple[int, ...]
+    near_ties: tuple[bool, ...]
+    drafters: Mapping[str, DrafterTrace]
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.number < VOCAB_TOKENS**DIGITS and self.prompt_tokens >= DIGITS):
+            raise UsageError(
+                f"A trace needs a number below {VOCAB_TOKENS**DIGITS} and {DIGITS} prompt tokens to spell it, "
+                f"not {self.number} and {self.prompt_tokens}."
+            )
+        lengths = {len(array) for drafter in self.drafters.values() for array in drafter.arrays()}
+        if not self.stream or lengths | {len(self.near_ties)} != {len(self.stream)}:
+            raise UsageError(f"Trace {self.number} does not hold as many of everything as tokens in its stream.")
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the target ended the stream itself."""
+        return self.stream[-1] in EOS
+
+    def prompt(self) -> tuple[int, ...]:
+        """A stand-in prompt of `prompt_tokens` tokens that spells `number`, lowest digit first, then filler."""
+        digits = [self.number // VOCAB_TOKENS**place % VOCAB_TOKENS for place in range(DIGITS)]
+        filler = (
+            1 + noise_bits(seed=self.number, position=place, token=0) % (VOCAB_TOKENS - 1)
+            for place in range(DIGITS, self.prompt_tokens)
+        )
+        return (*digits, *filler)
+
+    def shortened(self, tokens: int) -> "Trace":
+        """The same with at most `tokens` tokens of the stream. Raises `UsageError` for none."""
+        return replace(
+            self,
+            stream=self.stream[:tokens],
+            near_ties=self.near_ties[:tokens],
+            drafters={model: drafter.part(0, tokens) for model, drafter in self.drafters.items()},
+        )
+
+
+def spelled_number(digits: Sequence[int]) -> int:
+    """The number of the trace whose stand-in prompt begins with these `DIGITS` tokens."""
+    return sum(digit * VOCAB_TOKENS**place for place, digit in enumerate(digits[:DIGITS]))
+
+
+def splice(first: Trace, second: Trace, *, at: int, number: int) -> Trace:
+    """A request that changes domain: `first.stream[:at]`, then `second.stream`, with the drafters both know.
+
+    Prompt and seed are those of `first`. Raises `UsageError` if the temperatures differ or the first part is empty,
+    too long or holds an EOS token.
+    """
+    opening = first.stream[:at]
+    if not 0 < at <= len(first.stream) or not set(opening).isdisjoint(EOS):
+        raise UsageError(f"Trace {first.number} cannot be continued after {at} of its {len(first.stream)} tokens.")
+    if first.temperature != second.temperature:
+        raise UsageError(f"Traces {first.number} and {second.number} were not made at one temperature.")
+    common = [model for model in first.drafters if model in second.drafters]
+    return replace(
+        first,
+        number=number,
+        domain=first.domain if first.domain == second.domain else f"{first.domain}+{second.domain}",
+        stream=opening + second.stream,
+        near_ties=first.near_ties[:at] + second.near_ties,
+        drafters={m: first.drafters[m].part(0, at).followed_by(second.drafters[m]) for m in common},
+    )
+
+
+class TraceSet:
+    """Traces by number, all of one vocabulary. Raises `UsageError` where two share a number."""
+
+    vocab_tokens: Final = VOCAB_TOKENS
+    eos: Final = EOS
+
+    def __init__(self, traces: Iterable[Trace]) -> None:
+        self._by_number: dict[int, Trace] = {}
+        for trace in traces:
+            if self._by_number.setdefault(trace.number, trace) is not trace:
+                raise UsageError(f"There are two traces with the number {trace.number}.")
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def __iter__(self) -> Iterator[Trace]:
+        return iter(self._by_number.values())
+
+    def find(self, prompt: Sequence[int]) -> Trace:
+        """The trace whose stand-in prompt this is. Raises `UsageError` for any other prompt."""
+        trace = self.numbered(spelled_number(prompt))
+        if tuple(prompt) != trace.prompt():
+            raise UsageError(f"The prompt of {len(prompt)} tokens is not the stand-in of trace {trace.number}.")
+        return trace
+
+    def numbered(self, number: int) -> Trace:
+        """The trace with that number. Raises `UsageError` if there is none."""
+        trace = self._by_number.get(number)
+        if trace is None:
+            raise UsageError(f"There is no trace with the number {number}.")
+        return trace
+
+    def select(
+        self,
+        *,
+        split: str | None = None,
+        temperature: float | None = None,
+        domains: Collection[str] | None = None,
+    ) -> tuple[Trace, ...]:
+        """Traces with these properties: the first of every domain, then the second of each, and so on."""
+        by_domain: dict[str, list[Trace]] = {domain: [] for domain in domains or ()}
+        for trace in self:
+            is_wanted = split in (None, trace.split) and temperature in (None, trace.temperature)
+            if is_wanted and (domains is None or trace.domain in domains):
+                by_domain.setdefault(trace.domain, []).append(trace)
+        rounds = chain.from_iterable(zip_longest(*by_domain.values()))
+        return tuple(trace for trace in rounds if trace is not None)
+
+    def with_traces(self, extra: Iterable[Trace]) -> "TraceSet":
+        """These and others. Raises `UsageError` where a number is taken."""
+        return TraceSet((*self, *extra))
+
+    def save(self, path: Path) -> None:
+        """Write one compressed .npz, the same bytes for the same traces; probabilities are kept in 16 bits."""
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, array in _packed(tuple(self)).items():
+                # An entry made by hand carries the earliest date there is, not today's.
+                entry = zipfile.ZipInfo(f"{name}.npy")
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                with archive.open(entry, "w") as member:
+                    np.lib.format.write_array(member, array, allow_pickle=False)
+
+    @classmethod
+    def load(cls, path: Path) -> "TraceSet":
+        """Read what `save` wrote. Raises `UsageError` for a file that is missing or not of this kind."""
+        if not zipfile.is_zipfile(path):
+            raise UsageError(f"No traces can be read from {path}: it is missing or no .npz file.")
+        try:
+            with path.open("rb") as file:
+                return cls(_unpacked(file))
+        except (KeyError, ValueError, zipfile.BadZipFile) as error:
+            raise UsageError(f"No traces can be read from {path}: {error}") from error
+
+    @classmethod
+    def load_shipped(cls) -> "TraceSet":
+        """The traces of the embedded family."""
+        with (resources.files(__package__) / "data" / "family_traces.npz").open("rb") as file:
+            return cls(_unpacked(file))
+
+
+def _packed(traces: Sequence[Trace]) -> dict[str, NDArray[Any]]:
+    models = sorted({model for trace in traces for model in trace.drafters})
+    if any(len(trace.drafters) != len(models) for trace in traces):
+        raise UsageError("Traces that are saved together must have the same drafters.")
+    rows = [[trace.drafters[model] for trace in traces] for model in models]
+
+    def stacked(field: str, dtype: Any) -> NDArray[Any]:
+        return np.stack([np.concatenate([getattr(drafter, field) for drafter in row]) for row in rows]).astype(
+            dtype
+        )
+
+    return {
+        "models": np.array(models),
+        "number": np.array([trace.number for trace in traces], np.uint32),
+        "domain": np.array([trace.domain for trace in traces]),
+        "split": np.array([trace.split for trace in traces]),
+        "temperature": np.array([trace.temperature for trace in traces], np.float64),
+        "seed": np.array([trace.seed for trace in traces], np.uint64),
+        "prompt_tokens": np.array([trace.prompt_tokens for trace in traces], np.uint16),
+        "stream_tokens": np.array([len(trace.stream) for trace in traces], np.uint16),
+        "stream": np.concatenate([np.array(trace.stream, np.uint16) for trace in traces]),
+        "near_ties": np.concatenate([np.array(trace.near_ties, np.bool_) for trace in traces]),
+        "prompt_nll": np.array([[drafter.prompt_nll for drafter in row] for row in rows], np.float32),
+        "candidate_tokens": stacked("candidate_tokens", np.uint16),
+        "candidate_claims": stacked("candidate_claims", np.float16),
+        "log_probability": stacked("log_probability", np.float16),
+        "overlap": stacked("overlap", np.float16),
+    }
+
+
+def _unpacked(file: IO[bytes]) -> Iterator[Trace]:
+    with np.load(file, allow_pickle=False) as archive:
+        stored = dict(archive.items())
+    along = {
+        name: stored[name].astype(np.int32 if name == "candidate_tokens" else np.float32)
+        for name in ("candidate_tokens", "candidate_claims", "log_probability", "overlap")
+    }
+    ends = np.cumsum(stored["stream_tokens"], dtype=np.int64).tolist()
+    for index, (start, stop) in enumerate(zip([0, *ends], ends, strict=False)):
+        yield Trace(
+            number=int(stored["number"][index]),
+            domain=str(stored["domain"][index]),
+            split=str(stored["split"][index]),
+            temperature=float(stored["temperature"][index]),
+            seed=int(stored["seed"][index]),
+            prompt_tokens=int(stored["prompt_tokens"][index]),
+            stream=tuple(stored["stream"][start:stop].tolist()),
+            near_ties=tuple(stored["near_ties"][start:stop].tolist()),
+            drafters={
+                str(model): DrafterTrace(
+                    **{name: array[row, start:stop] for name, array in along.items()},
+                    prompt_nll=float(stored["prompt_nll"][row, index]),
+                )
+                for row, model in enumerate(stored["models"])
+            },
+        )
