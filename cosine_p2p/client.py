@@ -80,8 +80,9 @@ class AsyncClient:
     """Generates text with a swarm. Use `async with`.
 
     `initial_peers` are addresses of bootstrap nodes; further options are the fields of `ClientConfig`. `join`
-    replaces the way into the network (`cosine_p2p.network`), `offload` the thread that checks signatures and
-    `strategies` the known ones, for tests and other transports.
+    replaces the way into the network (`cosine_p2p.network`), `offload` the thread that checks signatures,
+    `strategies` the known ones and `nonces` the source of each request's nonce, for tests, simulations and other
+    transports.
     """
 
     def __init__(
@@ -92,10 +93,12 @@ class AsyncClient:
         join: Join | None = None,
         offload: Offload | None = None,
         strategies: Mapping[str, StrategyKind] = STRATEGIES,
+        nonces: Callable[[], bytes] = lambda: secrets.token_bytes(NONCE_BYTES),
         **options: Any,
     ) -> None:
         self._config = ClientConfig(**options)
         self._strategies = strategies
+        self._nonces = nonces
         self._kind(self._config.strategy)
         self._target = Target.parse(self._config.target)
         self._join = join or joining(initial_peers, network=network, tokenizer_folder=self._target.folder)
@@ -174,7 +177,7 @@ class AsyncClient:
         verifiers = await self._find_verifiers(swarm)
         codec = await swarm.text_codec(verifiers)
         prompt = _encode(codec, ask.prompt)
-        request = _request(ask, prompt, verifiers[0], swarm.transport.peer_id)
+        request = _request(ask, prompt, verifiers[0], client=swarm.transport.peer_id, nonce=self._nonces())
         drafters = await self._find_drafters(swarm, kind, verifiers[0])
         job = Job(
             number=next(self._numbers),
@@ -240,7 +243,7 @@ class AsyncClient:
         await asyncio.get_running_loop().run_in_executor(self._checker, check)
 
 
-def _request(ask: Ask, prompt: tuple[int, ...], verifier: NodeRecord, client: str) -> Request:
+def _request(ask: Ask, prompt: tuple[int, ...], verifier: NodeRecord, *, client: str, nonce: bytes) -> Request:
     room = verifier.context_tokens - len(prompt)
     if room < 1:
         raise UsageError(
@@ -255,7 +258,7 @@ def _request(ask: Ask, prompt: tuple[int, ...], verifier: NodeRecord, client: st
         sampling=ask.sampling,
         eos=verifier.eos,
         client=client,
-        nonce=secrets.token_bytes(NONCE_BYTES),
+        nonce=nonce,
         max_new_tokens=min(ask.max_new_tokens, room),
     )
 

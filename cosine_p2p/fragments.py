@@ -11,16 +11,18 @@ from cosine_protocol import messages as m
 from cosine_protocol.errors import BadSignature
 from cosine_protocol.identity import verify
 
-MAX_WAITING_FRAGMENTS: Final = 256
+MAX_WAITING_FRAGMENTS: Final = 64
+"""Of one drafter."""
 
 Offload = Callable[[Callable[[], None]], Awaitable[None]]
 """Runs a blocking check away from the event loop."""
 
 
 class FragmentGate:
-    """Lets fragments of one request through whose signature holds; the oldest go when drafters flood it.
+    """Lets fragments of one request through whose signature holds.
 
-    `take` gets every good fragment with its sender, `refuse` the sender of a bad one.
+    Drafters take turns, so that one who floods it loses the oldest of its own only. `take` gets every good fragment
+    with its sender, `refuse` the sender of a bad one, of whom nothing more is taken.
     """
 
     def __init__(
@@ -35,12 +37,14 @@ class FragmentGate:
         self._offload = offload
         self._take = take
         self._refuse = refuse
-        self._waiting: deque[Delivery] = deque(maxlen=MAX_WAITING_FRAGMENTS)
+        self._waiting: dict[str, deque[Delivery]] = {}
+        self._refused: set[str] = set()
         self._has_waiting = asyncio.Event()
 
     def put(self, delivery: Delivery) -> None:
-        self._waiting.append(delivery)
-        self._has_waiting.set()
+        if delivery.peer_id not in self._refused:
+            self._waiting.setdefault(delivery.peer_id, deque(maxlen=MAX_WAITING_FRAGMENTS)).append(delivery)
+            self._has_waiting.set()
 
     async def run(self) -> None:
         """Check what comes until cancelled."""
@@ -48,9 +52,18 @@ class FragmentGate:
             while not self._waiting:
                 self._has_waiting.clear()
                 await self._has_waiting.wait()
-            delivery = self._waiting.popleft()
+            delivery = self._next()
             if isinstance(delivery.message, m.Fragment) and isinstance(delivery.body, m.Draft):
                 await self._check(delivery.peer_id, delivery.message, delivery.body)
+
+    def _next(self) -> Delivery:
+        """The oldest fragment of the drafter whose turn it is."""
+        peer_id = next(iter(self._waiting))
+        waiting = self._waiting.pop(peer_id)
+        delivery = waiting.popleft()
+        if waiting:
+            self._waiting[peer_id] = waiting
+        return delivery
 
     async def _check(self, peer_id: str, fragment: m.Fragment, draft: m.Draft) -> None:
         check = partial(
@@ -64,6 +77,8 @@ class FragmentGate:
         try:
             await self._offload(check)
         except BadSignature as error:
+            self._refused.add(peer_id)
+            self._waiting.pop(peer_id, None)
             self._refuse(peer_id, str(error))
             return
         self._take(peer_id, draft)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cosine_p2p.drafter_ledger import DrafterLedger
+from cosine_p2p.followers import Followers
 from cosine_p2p.fragments import FragmentGate, Offload
 from cosine_p2p.link import Delivery, Link, Links
 from cosine_p2p.strategies.base import (
@@ -27,7 +28,7 @@ from cosine_p2p.strategies.base import (
     Tick,
     WakeAt,
 )
-from cosine_p2p.upstream import Upstream, Watch
+from cosine_p2p.upstream import Upstream, Watch, end_of
 from cosine_protocol import messages as m
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import GenerationFailed, PeerError, PeerLost, RemoteProtocolError
@@ -37,7 +38,6 @@ from cosine_protocol.protocols import DRAFT, VERIFY
 from cosine_protocol.records import NodeRecord
 from cosine_protocol.request import Request
 
-OPEN_TIMEOUT_S: Final = 5.0
 CHECK_EVERY_S: Final = 0.5
 MAX_WHY: Final = 64
 
@@ -92,16 +92,24 @@ class Session:
         self._wake_at_s: float | None = None
         self._spare = deque(job.verifiers)
         self._upstreams: dict[str, Upstream] = {}
-        self._drafters: dict[int, Link] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._followers = Followers(
+            number=job.number,
+            request=job.request,
+            peer_ids=self.ledger.peer_ids,
+            links=links,
+            output=self.output,
+            hear=self._hear_fragments_apart,
+        )
+        self._dials: set[asyncio.Task[None]] = set()
 
     async def stream(self) -> AsyncGenerator[Tokens, None]:
         """The output as it is committed.
 
         Goes on with the next verifier where one fails. Raises `GenerationFailed` when none is left.
         """
-        self._tasks = {asyncio.ensure_future(self._start_drafter(author)) for author in self.ledger.authors}
-        self._tasks.add(asyncio.ensure_future(self._gate.run()))
+        for author in self.ledger.authors:
+            self._followers.start(author)
+        checking = asyncio.ensure_future(self._gate.run())
         try:
             while self.finish is None:
                 await self._fill_slots()
@@ -109,22 +117,38 @@ class Session:
                     yield tokens
         finally:
             self._hang_up()
-            for task in self._tasks:
+            tasks = {checking, *self._dials}
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, self._followers.close(), return_exceptions=True)
 
     async def _fill_slots(self) -> None:
-        """Open the request wherever a slot for a verifier is free. Raises `GenerationFailed` if none serves it."""
-        while len(self._upstreams) < self.job.strategy.verifiers and self._spare:
-            peer_id = self._spare.popleft().peer_id
-            try:
-                link = await self._links.get(peer_id, VERIFY)
-            except PeerLost as lost:
-                self._note_failure(peer_id, lost)
-                continue
+        """Have the request opened wherever a slot for a verifier is free; waits only while nobody serves it.
+
+        Raises `GenerationFailed` if nobody can be asked any more.
+        """
+        self._dial_spares()
+        while not self._upstreams:
+            if not self._dials:
+                raise GenerationFailed(_nobody_left(self.tally.tried))
+            left_s = self._time_left()
+            await asyncio.wait(self._dials, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            self._dial_spares()
+
+    def _dial_spares(self) -> None:
+        for dial in [dial for dial in self._dials if dial.done()]:
+            self._dials.remove(dial)
+            dial.result()
+        while self._spare and len(self._upstreams) + len(self._dials) < self.job.strategy.verifiers:
+            self._dials.add(asyncio.ensure_future(self._dial(self._spare.popleft().peer_id)))
+
+    async def _dial(self, peer_id: str) -> None:
+        try:
+            link = await self._links.get(peer_id, VERIFY)
+        except PeerLost as lost:
+            self._note_failure(peer_id, lost)
+        else:
             self._open(link)
-        if not self._upstreams:
-            raise GenerationFailed(_nobody_left(self.tally.tried))
 
     def _open(self, link: Link) -> None:
         taken = {upstream.slot for upstream in self._upstreams.values()}
@@ -146,29 +170,37 @@ class Session:
     async def _step(self) -> Tokens | None:
         """Wait for one event and act on it; a verifier that fails is noted and let go."""
         event = await self._next_event()
+        tokens = None
         if isinstance(event, Delivery) and event.protocol == VERIFY:
-            upstream = self._upstreams.get(event.peer_id)
-            if upstream is None:
-                return None
-            try:
-                return self._hear_verifier(upstream, event)
-            except (PeerError, PeerLost, RemoteProtocolError) as error:
-                self._drop(upstream, error)
-                return None
-        if event is not None:
+            tokens = self._try_verifier(event)
+        elif event is not None:
             self._hear_drafter(event)
+        # What is still unread may be the very progress that is missed.
+        if self._events.empty():
+            self._drop_stalled()
+        return tokens
+
+    def _try_verifier(self, event: Delivery) -> Tokens | None:
+        upstream = self._upstreams.get(event.peer_id)
+        if upstream is None:
+            return None
+        try:
+            return self._hear_verifier(upstream, event)
+        except (PeerError, PeerLost, RemoteProtocolError) as error:
+            self._drop(upstream, error)
+            return None
+
+    def _drop_stalled(self) -> None:
         for upstream in list(self._upstreams.values()):
             try:
                 upstream.check_progress(_now_s())
             except PeerLost as lost:
                 self._drop(upstream, lost)
-        return None
 
     async def _next_event(self) -> Delivery | Drafted | None:
         """The next event; None after a tick."""
+        self._time_left()
         now_s = _now_s()
-        if now_s >= self.job.deadline_s:
-            raise GenerationFailed("The generation took longer than its timeout; raise it or ask for less.")
         if self._wake_at_s is not None and self._wake_at_s <= now_s:
             self._wake_at_s = None
             self._tell(Tick())
@@ -180,11 +212,21 @@ class Session:
         except TimeoutError:
             return None
 
+    def _time_left(self) -> float:
+        """Seconds to the deadline. Raises `GenerationFailed` once it has passed."""
+        left_s = self.job.deadline_s - _now_s()
+        if left_s <= 0:
+            raise GenerationFailed("The generation took longer than its timeout; raise it or ask for less.")
+        return left_s
+
     def _drop(self, upstream: Upstream, error: PeerError | PeerLost | RemoteProtocolError) -> None:
         self._note_failure(upstream.peer_id, error)
         self._upstreams.pop(upstream.peer_id)
         upstream.link.post(m.Cancel(self.job.number))
         upstream.link.unsubscribe(self.job.number)
+        # Who leaves after the last token owes only its account; nobody else could add to the stream.
+        if not isinstance(error, RemoteProtocolError) and self.finish is None:
+            self.finish = end_of(self.output, self.job.request)
 
     def _note_failure(self, peer_id: str, error: PeerError | PeerLost | RemoteProtocolError) -> None:
         match error:
@@ -227,10 +269,8 @@ class Session:
         by_verifier = self.tally.tokens_by_verifier
         by_verifier[upstream.peer_id] = by_verifier.get(upstream.peer_id, 0) + len(tokens)
         self.ledger.credit(authors)
-        watch = upstream.watch
-        watch.is_prefilling = False
-        watch.is_waiting = not self.job.strategy.is_stepped
-        watch.since_s = _now_s()
+        has_ended = end_of(self.output, self.job.request) is not None
+        upstream.watch.settle(_now_s(), owes_more=has_ended or not self.job.strategy.is_stepped)
         self._tell(Committed(position, tokens, commit.digest, commit.stats, upstream.slot))
         return Tokens(tokens, authors) if tokens else None
 
@@ -239,28 +279,17 @@ class Session:
             self._tell(event)
             return
         author = self.ledger.author_of(event.peer_id)
-        link = self._drafters.get(author)
         match event.message:
-            case m.Started(_, prompt_nll, token_us) if link is not None:
-                self.ledger.note_rtt(author, link.rtt_s)
-                self._tell(DrafterStarted(author, prompt_nll, token_us / 1e6, link.rtt_s))
+            case m.Started(_, prompt_nll, token_us) if author in self._followers:
+                rtt_s = self._followers.rtt_s(author)
+                self.ledger.note_rtt(author, rtt_s)
+                self._followers.advance(author, len(self.output))
+                self._tell(DrafterStarted(author, prompt_nll, token_us / 1e6, rtt_s))
             case m.Final():
                 return
             case _:
-                self._drafters.pop(author, None)
+                self._followers.release(author)
                 self._tell(DrafterLost(author))
-
-    async def _start_drafter(self, author: int) -> None:
-        """Ask one drafter to follow; a drafter that cannot is only a missing hint."""
-        peer_id = self.ledger.peer_ids[author - 1]
-        try:
-            async with asyncio.timeout(OPEN_TIMEOUT_S):
-                link = await self._links.get(peer_id, DRAFT)
-        except (PeerLost, TimeoutError):
-            return
-        link.subscribe(self.job.number, self._hear_fragments_apart)
-        self._drafters[author] = link
-        link.post(m.Start(self.job.number, RequestBody.of(self.job.request), tuple(self.output)))
 
     def _hear_fragments_apart(self, delivery: Delivery) -> None:
         if isinstance(delivery.message, m.Fragment):
@@ -289,16 +318,15 @@ class Session:
             case SendAssign(author, base, position, guess, depth, width, window, why):
                 self._note_why(author, why)
                 assign = m.Assign(number, base, position, guess, depth, width, window)
-                self._post_drafter(author, assign)
+                self._followers.post(author, assign)
             case SendAdvance(author, position, tokens):
-                self._post_drafter(author, m.Advance(number, position, tokens))
+                self._followers.advance(author, position + len(tokens))
             case ReleaseDrafter(author, why):
                 self._note_why(author, f"released: {why}")
-                self._post_drafter(author, m.Release(number))
-                self._drafters.pop(author, None)
+                self._followers.release(author)
             case RecallDrafter(author, why):
                 self._note_why(author, f"recalled: {why}")
-                self._tasks.add(asyncio.ensure_future(self._start_drafter(author)))
+                self._followers.start(author)
             case WakeAt(at_s):
                 self._wake_at_s = at_s
 
@@ -310,12 +338,8 @@ class Session:
             if isinstance(action, SendTree):
                 upstream.link.post(m.Tree(number, action.base, action.position, block, authors))
             elif upstream.slot == action.verifier:
-                upstream.watch.is_waiting = True
+                upstream.watch.expect(_now_s())
                 upstream.link.post(m.Verify(number, action.base, action.position, block, authors))
-
-    def _post_drafter(self, author: int, message: m.Message) -> None:
-        if link := self._drafters.get(author):
-            link.post(message)
 
     def _note_why(self, author: int, why: str) -> None:
         if len(self.tally.why) < MAX_WHY:
@@ -325,11 +349,6 @@ class Session:
         for upstream in self._upstreams.values():
             upstream.link.post(m.Cancel(self.job.number))
             upstream.link.unsubscribe(self.job.number)
-        for follower in self._drafters.values():
-            follower.post(m.Release(self.job.number))
-        for peer_id in self.ledger.peer_ids:
-            if link := self._links.alive(peer_id, DRAFT):
-                link.unsubscribe(self.job.number)
 
 
 def _now_s() -> float:

@@ -25,6 +25,17 @@ class Watch:
     is_waiting: bool = True
     is_prefilling: bool = True
 
+    def expect(self, now_s: float) -> None:
+        """The verifier owes us an answer from now on; before, its silence was ours."""
+        if not self.is_waiting:
+            self.is_waiting, self.since_s = True, now_s
+
+    def settle(self, now_s: float, *, owes_more: bool) -> None:
+        """The verifier has committed."""
+        self.is_prefilling = False
+        self.is_waiting = owes_more
+        self.since_s = now_s
+
 
 @dataclass(slots=True)
 class Upstream:
@@ -64,6 +75,9 @@ class Upstream:
         Raises `RemoteProtocolError` for a commit that does not fit its own stream or what others committed.
         """
         self._check(commit, authors)
+        ended = self.position and output[self.position - 1] in self.request.eos
+        if ended or any(token in self.request.eos for token in commit.tokens[:-1]):
+            raise RemoteProtocolError("a commit goes past the end of the stream")
         known = len(output) - commit.position
         if tuple(output[commit.position : commit.position + len(commit.tokens)]) != commit.tokens[:known]:
             raise RemoteProtocolError("a commit contradicts what another verifier committed")
@@ -72,6 +86,8 @@ class Upstream:
         return commit.tokens[known:]
 
     def _check(self, commit: m.Commit | m.Verified, authors: int) -> None:
+        if not self.is_opened:
+            raise RemoteProtocolError("a commit came before the request was opened")
         if commit.position != self.position or not commit.tokens:
             raise RemoteProtocolError("a commit does not continue the stream")
         if len(commit.authors) != len(commit.tokens) or max(commit.authors) > authors:
@@ -87,8 +103,14 @@ class Upstream:
         Raises `BadSignature` or `RemoteProtocolError`.
         """
         verify(kind="final", signer=self.peer_id, digest=self.d_0, body=final.body, signature=final.signature)
-        is_eos = bool(output) and output[-1] in self.request.eos
-        is_full = len(output) == self.request.max_new_tokens
-        if account.digest != self.digest or self.position != len(output) or not (is_eos or is_full):
+        reason = end_of(output, self.request)
+        if reason is None or account.digest != self.digest or self.position != len(output):
             raise RemoteProtocolError("the verifier ended the stream before its end")
-        return FinishReason.EOS if is_eos else FinishReason.LENGTH
+        return reason
+
+
+def end_of(output: list[int], request: Request) -> FinishReason | None:
+    """Why an output is complete, None if it is not."""
+    if output and output[-1] in request.eos:
+        return FinishReason.EOS
+    return FinishReason.LENGTH if len(output) == request.max_new_tokens else None

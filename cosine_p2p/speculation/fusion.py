@@ -8,40 +8,40 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from cosine_p2p.speculation.calibration import Calibration
-from cosine_p2p.speculation.mixture import Mixture
 from cosine_p2p.tree import LiveTree, TreeNode
 
 
 class Fusion:
-    """Keeps weights and calibrations of the authors of one request and scores nodes with them."""
+    """Calibrates the authors of one request and scores nodes of its tree under given weights of the authors."""
 
     def __init__(self) -> None:
-        self.mixture = Mixture()
         self._calibrations: dict[int, Calibration] = {}
 
-    def join(self, author: int, *, prompt_nll: float) -> None:
-        """Let an author's claims count from now on."""
-        self.mixture.join(author, prompt_nll=prompt_nll)
-        self._calibrations.setdefault(author, Calibration())
+    def view(self, tree: LiveTree, weights: Mapping[int, float]) -> "FusedView":
+        """Scores of the tree's nodes as it stands now; cheap for many nodes, stale after the next change.
 
-    def leave(self, author: int) -> None:
-        self.mixture.leave(author)
+        Authors without a weight do not count.
+        """
+        for author in weights:
+            self._calibrations.setdefault(author, Calibration())
+        return FusedView(tree, weights, self._calibrations)
 
-    def view(self, tree: LiveTree) -> "FusedView":
-        """Scores of the tree's nodes as it stands now; cheap for many nodes, stale after the next change."""
-        return FusedView(tree, self.mixture.weights(), self._calibrations)
+    def learn(self, tree: LiveTree, tokens: Iterable[int]) -> tuple[dict[int, float], ...]:
+        """Calibrate all authors on tokens about to be committed; call before `tree.advance`.
 
-    def learn(self, tree: LiveTree, tokens: Iterable[int]) -> None:
-        """Score all authors on tokens about to be committed; call before `tree.advance`."""
+        Returns, for each token up to where the tree ends, the probability that every author that spoke there
+        gave it.
+        """
         digest = tree.root
+        spoken = []
         for token in tokens:
-            likelihoods = self._likelihoods(tree, digest, token)
-            self.mixture.observe(likelihoods)
+            spoken.append(self._likelihoods(tree, digest, token))
             self._calibrate(tree, digest, token)
             child = tree.child(digest, token)
             if child is None:
-                return
+                break
             digest = child.digest
+        return tuple(spoken)
 
     def _likelihoods(self, tree: LiveTree, digest: bytes, token: int) -> dict[int, float]:
         child = tree.child(digest, token)

@@ -5,8 +5,13 @@ from typing import Final
 
 from cosine_p2p.strategies.base import StrategyKind
 from cosine_p2p.strategies.cosine import Cosine
+from cosine_p2p.strategies.cosine_paper import CosinePaper
+from cosine_p2p.strategies.dsi import Dsi
+from cosine_p2p.strategies.pipeinfer import PipeInfer
 from cosine_p2p.strategies.plain import Plain
+from cosine_p2p.strategies.specinfer import SpecInfer
 from cosine_p2p.strategies.speculative import Speculative
+from cosine_p2p.strategies.spin import Spin
 
 STRATEGIES: Final = MappingProxyType(
     {
@@ -14,6 +19,11 @@ STRATEGIES: Final = MappingProxyType(
         for kind in (
             StrategyKind(name="plain", make=Plain, wants_drafters=False),
             StrategyKind(name="speculative", make=Speculative, is_stepped=True),
+            StrategyKind(name="specinfer", make=SpecInfer, is_stepped=True),
+            StrategyKind(name="spin", make=Spin, is_stepped=True),
+            StrategyKind(name="cosine-paper", make=CosinePaper, is_stepped=True),
+            StrategyKind(name="dsi", make=Dsi, is_stepped=True, verifiers=2),
+            StrategyKind(name="pipeinfer", make=PipeInfer),
             StrategyKind(name="cosine", make=Cosine),
         )
     }

@@ -4,9 +4,15 @@ Every drafter follows each commit and keeps growing its own tree; what it sends 
 (`speculation.fusion`) and forwarded at once where it is likely enough to be worth a place in a pass.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
+from cosine_p2p.routing.base import DrafterFacts, Round
+from cosine_p2p.routing.hedge import HedgeRouter
+from cosine_p2p.speculation.corrections import likely_corrections
 from cosine_p2p.speculation.fusion import FusedView, Fusion
+from cosine_p2p.speculation.latency_model import DraftPlan, is_close, plan_drafts
 from cosine_p2p.strategies.base import (
     Action,
     Committed,
@@ -15,142 +21,250 @@ from cosine_p2p.strategies.base import (
     DrafterStarted,
     Event,
     Opened,
+    RecallDrafter,
     ReleaseDrafter,
     SendAdvance,
     SendAssign,
-    SendTree,
 )
-from cosine_p2p.tree import LiveTree, TreeNode
-from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, Node
+from cosine_p2p.strategies.forwarding import Forwarder
+from cosine_p2p.strategies.pace import Pace
+from cosine_p2p.tree import LiveTree
 
-MIN_PATH_PROBABILITY: Final = 0.005
-RESEND_CHANGE: Final = 0.1
-DEPTH_TOKENS: Final = 24
-WIDTH_NODES: Final = 4
-WINDOW_NODES: Final = 256
+SILENT_TOKENS: Final = 8
 TRIAL_TOKENS: Final = 8
 MIN_WEIGHT: Final = 0.03
-KEPT_DRAFTERS: Final = 2
-BLOCK_NODES: Final = 32
+PREDRAFT_WEIGHT: Final = 0.25
+MAIN_LINE_TURNS: Final = 4
+SENTENCE_TOKENS: Final = 24
+REST_TOKENS: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CosineOptions:
+    """Parts of the strategy, each of which can be switched off to see what it brings.
+
+    At most `drafters` draft at once. `recalls` lets released drafters come back for a trial, or when the request
+    changes its subject. With `predrafts` drafters beside the best draft below likely corrections of its main line.
+    With `controls` depth, width and window follow from the latency model, which may also send all drafters away.
+    """
+
+    drafters: int = 3
+    controls: bool = True
+    depth_tokens: int = 24
+    width_nodes: int = 8
+    window_nodes: int = 256
+    recalls: bool = True
+    predrafts: bool = True
+
+    @property
+    def plan(self) -> DraftPlan:
+        """How drafters draft until something was measured."""
+        return DraftPlan(
+            depth_tokens=self.depth_tokens,
+            width_nodes=self.width_nodes,
+            window_nodes=self.window_nodes,
+            gain=1.0,
+            why="as configured",
+        )
 
 
 class Cosine:
     """Cooperative speculation. Which drafters stay is decided by how well they predicted this request."""
 
-    def __init__(self, root: bytes, position: int = 0) -> None:
+    def __init__(self, root: bytes, position: int = 0, options: CosineOptions | None = None) -> None:
+        self._options = options or CosineOptions()
         self._tree = LiveTree(root, position)
         self._fusion = Fusion()
-        self._sent: dict[bytes, float] = {}
+        self._router = HedgeRouter()
+        self._forwarder = Forwarder(self._tree)
+        self._facts: dict[int, DrafterFacts] = {}
+        self._active: set[int] = set()
+        self._recalled: set[int] = set()
+        self._silent_tokens: dict[int, int] = {}
         self._is_open = False
         self._seen_tokens = 0
+        self._turns = 0
+        self._pace = Pace()
+        self._plan = self._options.plan
+        self._back_at_tokens: int | None = None
 
     def on(self, event: Event, now_s: float) -> list[Action]:
         del now_s
         match event:
             case Opened():
                 self._is_open = True
-                self._sent.clear()
-                return self._forward(list(self._tree.walk()))
+                self._pace.open(event)
+                self._forwarder.forget()
+                return self._forward_all()
             case DrafterStarted():
                 return self._start(event)
             case DrafterLost(author):
-                self._fusion.leave(author)
-                return []
+                self._lose(author)
+                return self._reroute()
             case Drafted(author, draft):
                 authors = [author] * len(draft.nodes)
-                return self._forward(self._tree.attach(draft.base, draft.position, draft.nodes, authors))
+                touched = self._tree.attach(draft.base, draft.position, draft.nodes, authors)
+                return list(self._forwarder.blocks(self._view(), touched)) if self._is_open else []
             case Committed():
                 return self._commit(event)
             case _:
                 return []
 
     def weights(self) -> dict[int, float]:
-        """Present weight of every author, for people."""
-        return self._fusion.mixture.weights()
+        """Present weight of every author that drafts, for people; they sum to 1."""
+        weights = self._router.weights()
+        total = sum(weights[author] for author in self._active)
+        return {author: weights[author] / total for author in sorted(self._active)}
 
-    def _start(self, drafter: DrafterStarted) -> list[Action]:
-        self._fusion.join(drafter.author, prompt_nll=drafter.prompt_nll)
-        why = f"prompt likelihood {drafter.prompt_nll:.2f} nats a token, RTT {1e3 * drafter.rtt_s:.0f} ms"
-        assign = SendAssign(
-            drafter.author,
-            self._tree.root,
-            self._tree.position,
-            (),
-            DEPTH_TOKENS,
-            WIDTH_NODES,
-            WINDOW_NODES,
-            why,
-        )
-        released = self._drop_weak()
-        is_kept = drafter.author in self._fusion.mixture.authors
-        return [assign, *released] if is_kept else released
+    def _view(self) -> FusedView:
+        return self._fusion.view(self._tree, self._router.weights())
 
-    def _commit(self, event: Committed) -> list[Action]:
-        self._fusion.learn(self._tree, event.tokens)
-        self._tree.advance(event.tokens)
-        self._sent = {digest: p for digest, p in self._sent.items() if digest in self._tree}
-        self._seen_tokens += len(event.tokens)
-        advances = [SendAdvance(author, event.position, event.tokens) for author in self._fusion.mixture.authors]
-        # What was too unlikely to send under the old root may be likely under the new one.
-        return [*advances, *self._drop_weak(), *self._forward(list(self._tree.walk()))]
-
-    def _drop_weak(self) -> list[Action]:
-        """Keep the two drafters that predict this request best.
-
-        At first only their word counts, the likelihood of the prompt, so both stay. With evidence the second goes
-        if its weight is near zero, and whoever says nothing goes first.
-        """
-        mixture = self._fusion.mixture
-        weights = mixture.weights()
-        has_evidence = self._seen_tokens >= TRIAL_TOKENS
-        silent = {author for author in weights if mixture.silent_tokens(author) >= TRIAL_TOKENS}
-        ranked = sorted(weights.items(), key=lambda pair: (pair[0] in silent, -pair[1]))
-        weak = [
-            (author, weight)
-            for rank, (author, weight) in enumerate(ranked)
-            if rank >= KEPT_DRAFTERS or author in silent or (rank and has_evidence and weight < MIN_WEIGHT)
-        ]
-        for author, _ in weak:
-            self._fusion.leave(author)
-        return [ReleaseDrafter(author, f"its weight is {weight:.3f}") for author, weight in weak]
-
-    def _forward(self, touched: list[TreeNode]) -> list[Action]:
-        """Send the verifier what is new or has changed, connected to a base that it knows."""
+    def _forward_all(self) -> list[Action]:
         if not self._is_open:
             return []
-        view = self._fusion.view(self._tree)
-        wanted = [node for node in touched if self._is_worth_sending(view, node)]
+        return list(self._forwarder.blocks(self._view(), list(self._tree.walk())))
+
+    def _start(self, drafter: DrafterStarted) -> list[Action]:
+        facts = DrafterFacts(prompt_nll=drafter.prompt_nll, token_s=drafter.token_s, rtt_s=drafter.rtt_s)
+        self._facts[drafter.author] = facts
+        self._router.join(drafter.author, facts)
+        self._recalled.discard(drafter.author)
+        self._active.add(drafter.author)
+        self._silent_tokens[drafter.author] = 0
+        why = f"prompt likelihood {drafter.prompt_nll:.2f} nats a token, RTT {1e3 * drafter.rtt_s:.0f} ms"
+        assign = self._assign(drafter.author, (), why)
+        rerouted = self._reroute()
+        return [assign, *rerouted] if drafter.author in self._active else rerouted
+
+    def _assign(self, author: int, guess: tuple[int, ...], why: str) -> SendAssign:
+        plan = self._plan
+        return SendAssign(
+            author,
+            self._tree.root,
+            self._tree.position,
+            guess,
+            plan.depth_tokens,
+            plan.width_nodes,
+            plan.window_nodes,
+            why,
+        )
+
+    def _spread(self) -> list[Action]:
+        """Send drafters beside the best to the likeliest corrections, every fourth turn back to the main line."""
+        weights = self._router.weights()
+        beside = [author for author in self._ranked()[1:] if weights[author] >= PREDRAFT_WEIGHT]
+        if not (self._options.predrafts and beside):
+            return []
+        self._turns += 1
+        if self._turns % MAIN_LINE_TURNS == 0:
+            return [self._assign(author, (), "its turn on the main line") for author in beside]
+        corrections = likely_corrections(self._tree, self._view(), len(beside))
         return [
-            self._block(view, wanted[start : start + BLOCK_NODES]) for start in range(0, len(wanted), BLOCK_NODES)
+            self._assign(
+                author, guess, f"pre-draft what follows if {len(guess) - 1} tokens hold and the next does not"
+            )
+            for author, guess in zip(beside, corrections, strict=False)
         ]
 
-    def _is_worth_sending(self, view: FusedView, node: TreeNode) -> bool:
-        if node.digest not in self._tree or view.path_probability(node) < MIN_PATH_PROBABILITY:
-            return False
-        known = self._sent.get(node.digest)
-        return known is None or abs(known - view.conditional(node)) >= RESEND_CHANGE
+    def _control(self) -> list[Action]:
+        """Follow the latency model: other depths and widths, nobody at all, or after a while somebody again."""
+        if not self._options.controls or self._seen_tokens < TRIAL_TOKENS:
+            return []
+        if self._back_at_tokens is not None:
+            return self._come_back()
+        leader = next(iter(self._ranked()), None)
+        if leader is None:
+            return []
+        plan = plan_drafts(self._pace.latencies(self._facts[leader]), acceptance=self._pace.acceptance)
+        if not plan.depth_tokens and self._seen_tokens >= SENTENCE_TOKENS:
+            self._back_at_tokens = self._seen_tokens + REST_TOKENS
+            gone, self._active = sorted(self._active), set()
+            return [ReleaseDrafter(author, plan.why) for author in gone]
+        if not plan.depth_tokens or is_close(plan, self._plan):
+            return []
+        self._plan = plan
+        return [self._assign(author, (), plan.why) for author in sorted(self._active)]
 
-    def _block(self, view: FusedView, wanted: list[TreeNode]) -> SendTree:
-        """One block that holds the wanted nodes and what connects them below their common ancestor."""
-        paths = [[step.digest for step in self._tree.path(node.digest)] for node in wanted]
-        shared = self._known_length(paths)
-        digests = list(dict.fromkeys(digest for path in paths for digest in path[shared:]))[:MAX_BLOCK_NODES]
-        index = {digest: number for number, digest in enumerate(digests)}
-        base = paths[0][shared - 1] if shared else self._tree.root
-        nodes, authors = [], []
-        for digest in digests:
-            node = self._tree.get(digest)
-            assert node is not None
-            confidence = view.conditional(node)
-            self._sent[digest] = confidence
-            nodes.append(Node(index.get(node.parent, BASE), node.token, confidence))
-            authors.append(view.best_author(node))
-        return SendTree(base, self._tree.position + shared, tuple(nodes), tuple(authors))
+    def _come_back(self) -> list[Action]:
+        """After a rest the best is asked again: it, the network or the text may have changed."""
+        if self._seen_tokens < (self._back_at_tokens or 0):
+            return []
+        self._back_at_tokens = None
+        self._pace.forget_acceptance()
+        return []
 
-    def _known_length(self, paths: list[list[bytes]]) -> int:
-        """How many first steps all paths share and the verifier was sent, leaving every path its last step."""
-        shortest = min(map(len, paths))
-        known = 0
-        while known < shortest - 1 and paths[0][known] in self._sent and len({path[known] for path in paths}) == 1:
-            known += 1
-        return known
+    def _ranked(self) -> list[int]:
+        weights = self._router.weights()
+        return sorted(self._active, key=lambda author: (-weights[author], author))
+
+    def _lose(self, author: int) -> None:
+        self._router.leave(author)
+        self._active.discard(author)
+        self._recalled.discard(author)
+        self._facts.pop(author, None)
+
+    def _commit(self, event: Committed) -> list[Action]:
+        spoken = self._fusion.learn(self._tree, event.tokens)
+        self._router.learn(self._round(spoken))
+        self._note_silence(spoken)
+        self._tree.advance(event.tokens)
+        self._forwarder.prune()
+        self._seen_tokens += len(event.tokens)
+        self._pace.note(event.stats, spoken)
+        advances = [SendAdvance(author, event.position, event.tokens) for author in sorted(self._active)]
+        # What was too unlikely to send under the old root may be likely under the new one.
+        return [*advances, *self._control(), *self._reroute(), *self._forward_all(), *self._spread()]
+
+    def _round(self, spoken: tuple[Mapping[int, float], ...]) -> Round:
+        heard = {author for said in spoken for author in said}
+        drafted = {author: sum(author in said for said in spoken) for author in heard}
+        return Round(
+            used=frozenset(heard),
+            accepted={},
+            drafted=drafted,
+            draft_s={},
+            confidence={},
+            agreement={},
+            spoken=spoken,
+        )
+
+    def _note_silence(self, spoken: tuple[Mapping[int, float], ...]) -> None:
+        for said in spoken:
+            for author in self._active if said else ():
+                self._silent_tokens[author] = 0 if author in said else self._silent_tokens[author] + 1
+
+    def _reroute(self) -> list[Action]:
+        """Let those draft whom the router picks.
+
+        At first only their word counts, the likelihood of the prompt, so both stay. With evidence the second goes
+        if its weight is near zero, and whoever says nothing goes for good.
+        """
+        if self._back_at_tokens is not None:
+            return []
+        actions: list[Action] = []
+        for author in sorted(self._active):
+            if self._silent_tokens[author] >= SILENT_TOKENS:
+                self._lose(author)
+                actions.append(ReleaseDrafter(author, f"it said nothing for {SILENT_TOKENS} tokens"))
+        weights = self._router.weights()
+        picked, trials = self._picked()
+        has_evidence = self._seen_tokens >= TRIAL_TOKENS
+        wanted = {
+            author
+            for rank, author in enumerate(picked)
+            if not rank or author in trials or weights[author] >= MIN_WEIGHT or not has_evidence
+        }
+        for author in sorted(self._active - wanted):
+            self._active.discard(author)
+            actions.append(ReleaseDrafter(author, self._router.why(author)))
+        for author in sorted(wanted - self._active - self._recalled) if self._options.recalls else ():
+            self._recalled.add(author)
+            actions.append(RecallDrafter(author, self._router.why(author)))
+        return actions
+
+    def _picked(self) -> tuple[list[int], set[int]]:
+        """Who should draft, best first, and which of them only to be heard."""
+        limit = self._options.drafters
+        if self._options.recalls:
+            return list(self._router.pick(limit)), set(self._router.trials(limit))
+        return self._ranked()[:limit], set()

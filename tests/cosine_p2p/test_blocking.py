@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from cosine_node.engine.curve import CostCurve
+from cosine_node.simulation.swarm import LetterCodec, SimulatedSwarm
 from cosine_p2p.blocking import Client
 from cosine_p2p.client import Swarm
 from cosine_p2p.directory import MemoryDirectory
 from cosine_p2p.tokenizer import TextCodec
 from cosine_protocol.errors import GenerationFailed, UsageError
 from cosine_protocol.request import Sampling
-from tests.swarm.memory_swarm import LetterCodec, MemorySwarm
 from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
 
 PROMPT = prompt_of(random.Random("blocking"))
@@ -26,7 +26,7 @@ FAST = CostCurve(((1, 0.0005), (32, 0.0006)))
 class InProcess:
     """A swarm that lives on the client's own loop and ends with it."""
 
-    def __init__(self, swarm: MemorySwarm) -> None:
+    def __init__(self, swarm: SimulatedSwarm) -> None:
         self.swarm = swarm
         self.transport = swarm.network.join("blocking-client")
         self.directory: MemoryDirectory = swarm.directory
@@ -44,7 +44,7 @@ class InProcess:
 
 def joining(*, verifiers: int = 1) -> Callable[[], Any]:
     async def join() -> Swarm:
-        swarm = await MemorySwarm(one_way_s=0.0).__aenter__()
+        swarm = await SimulatedSwarm(one_way_s=0.0).__aenter__()
         for _ in range(verifiers):
             await swarm.verifier(target_engine(), curve=FAST)
         await swarm.drafter(draft_engine(0.8), curve=FAST)

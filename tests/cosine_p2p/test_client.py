@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from cosine_node.simulation.swarm import LetterCodec, SimulatedSwarm
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.generation import Chunk, Generation
 from cosine_protocol.errors import GenerationFailed, UsageError
 from cosine_protocol.request import Sampling
-from tests.swarm.memory_swarm import LetterCodec, MemorySwarm
 from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
 
 TOKENS = 24
@@ -22,7 +22,7 @@ TEXT = LetterCodec().decode(EXPECTED)
 
 def with_client(use: Callable[[AsyncClient], Awaitable[Any]], *, verifiers: int = 1, **options: Any) -> Any:
     async def run() -> Any:
-        async with MemorySwarm() as swarm:
+        async with SimulatedSwarm() as swarm:
             for _ in range(verifiers):
                 await swarm.verifier(target_engine())
             await swarm.drafter(draft_engine(0.9))

@@ -1,7 +1,11 @@
-"""A session believes no verifier that breaks the stream's own rules."""
+"""A session believes no verifier that breaks the stream's own rules, and goes on without any peer that fails."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import pytest
 
@@ -10,13 +14,27 @@ from cosine_p2p.channel import Channel, serve_channel
 from cosine_p2p.link import Links
 from cosine_p2p.session import Job, Session
 from cosine_p2p.strategies import STRATEGIES
+from cosine_p2p.strategies.base import (
+    Action,
+    Committed,
+    DrafterLost,
+    DrafterStarted,
+    Event,
+    Opened,
+    RecallDrafter,
+    ReleaseDrafter,
+    SendVerify,
+    StrategyKind,
+    Tick,
+    WakeAt,
+)
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.memory import MemoryNetwork
 from cosine_protocol import messages as m
 from cosine_protocol.codec import encode_body
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import GenerationFailed
-from cosine_protocol.protocols import VERIFY
+from cosine_protocol.protocols import DRAFT, VERIFY
 from cosine_protocol.request import Request, Sampling
 from tests.cosine_p2p.samples import identity_of, record_of
 
@@ -34,7 +52,11 @@ REQUEST = Request(
     max_new_tokens=3,
 )
 D_0 = request_digest(REQUEST)
+NUMBER = 4
+DIAL_TIMEOUT_S = 3.0
 Script = Callable[[int], Iterable[m.Message]]
+Behaviour = Callable[[Channel, m.Message], Coroutine[None, None, None]]
+_E = TypeVar("_E")
 
 
 def commit(number: int, tokens: tuple[int, ...], *, after: tuple[int, ...] = (), authors: bytes = b"") -> m.Commit:
@@ -47,29 +69,52 @@ def final(number: int, tokens: tuple[int, ...], *, signer: int = 1) -> m.Final:
     return m.Final(body, identity_of(signer).sign(kind="final", digest=D_0, body=body))
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a session: its tokens, its error, and when it was over."""
+
+    session: Session
+    tokens: list[int]
+    error: str
+    seconds: float
+
+
 def outcome(script: Script) -> tuple[Session, list[int], str]:
     """Run a session against a verifier that answers `Open` with a script: its tokens and its error."""
 
-    async def run() -> tuple[Session, list[int], str]:
-        def answer(channel: Channel, message: m.Message) -> None:
-            if isinstance(message, m.Open):
-                for reply in (m.Opened(message.number, 60_000), *script(message.number)):
-                    channel.post(reply)
+    async def behave(channel: Channel, message: m.Message) -> None:
+        if isinstance(message, m.Open):
+            for reply in (m.Opened(message.number, 60_000), *script(message.number)):
+                channel.post(reply)
 
-        async def handle(stream: Stream) -> None:
-            await serve_channel(stream, VERIFY, answer)
+    done = played({1: behave})
+    return done.session, done.tokens, done.error
 
-        network = MemoryNetwork()
-        await network.join(VERIFIER.peer_id).serve(VERIFY, handle)
+
+def played(
+    verifiers: Mapping[int, Behaviour],
+    drafters: Mapping[int, Behaviour] = MappingProxyType({}),
+    *,
+    strategy: StrategyKind = STRATEGIES["plain"],
+    unreachable: tuple[int, ...] = (),
+    lost_drafters: tuple[int, ...] = (),
+) -> Outcome:
+    """Run a session against scripted peers, by number. Verifiers are asked in order, `unreachable` ones first."""
+
+    async def run() -> Outcome:
+        silent = {identity_of(n).peer_id for n in unreachable}
+        network = MemoryNetwork(is_reachable=lambda _, target: target not in silent, dial_timeout_s=DIAL_TIMEOUT_S)
+        for protocol, peers in ((VERIFY, verifiers), (DRAFT, drafters)):
+            for number, behave in peers.items():
+                await network.join(identity_of(number).peer_id).serve(protocol, _handler(protocol, behave))
         links = Links(network.join("client"))
-        record = record_of(VERIFIER, now_s=0.0)
         job = Job(
-            number=4,
+            number=NUMBER,
             deadline_s=60.0,
             request=REQUEST,
-            strategy=STRATEGIES["plain"],
-            verifiers=(record,),
-            drafters=(),
+            strategy=strategy,
+            verifiers=tuple(record_of(identity_of(n), now_s=0.0) for n in (*unreachable, *verifiers)),
+            drafters=tuple(record_of(identity_of(n), now_s=0.0) for n in (*drafters, *lost_drafters)),
         )
         session, tokens, error = Session(job, links, _at_once), list[int](), ""
         try:
@@ -77,15 +122,68 @@ def outcome(script: Script) -> tuple[Session, list[int], str]:
                 tokens += some.tokens
         except GenerationFailed as failed:
             error = str(failed)
+        seconds = asyncio.get_running_loop().time()
         await links.close()
-        return session, tokens, error
+        return Outcome(session, tokens, error, seconds)
 
     return run_virtual(run())
+
+
+def _handler(protocol: str, behave: Behaviour) -> Callable[[Stream], Coroutine[None, None, None]]:
+    """Serve a stream by a behaviour: each message starts a task of its own."""
+
+    async def handle(stream: Stream) -> None:
+        tasks: set[asyncio.Task[None]] = set()
+
+        def answer(channel: Channel, message: m.Message) -> None:
+            tasks.add(asyncio.ensure_future(behave(channel, message)))
+
+        try:
+            await serve_channel(stream, protocol, answer)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    return handle
+
+
+def timed(*replies: tuple[float, Callable[[int], m.Message]], seen: list[m.Message] | None = None) -> Behaviour:
+    """Answer `Open` with `Opened`, then each reply after its pause, in seconds."""
+
+    async def behave(channel: Channel, message: m.Message) -> None:
+        if seen is not None:
+            seen.append(message)
+        if isinstance(message, m.Open):
+            channel.post(m.Opened(message.number, 60_000))
+            for pause_s, reply in replies:
+                await asyncio.sleep(pause_s)
+                channel.post(reply(message.number))
+
+    return behave
 
 
 async def _at_once(check: Callable[[], None]) -> None:
     await asyncio.sleep(0)
     check()
+
+
+class Scripted:
+    """A strategy that records its events and answers each with what a function says."""
+
+    def __init__(self, answer: Callable[[Event], Sequence[Action]] = lambda _: ()) -> None:
+        self.events: list[Event] = []
+        self._answer = answer
+
+    def kind(self, **options: Any) -> StrategyKind:
+        return StrategyKind(name="scripted", make=lambda _: self, **options)
+
+    def on(self, event: Event, now_s: float) -> list[Action]:
+        self.events.append(event)
+        return list(self._answer(event))
+
+    def heard(self, kind: type[_E]) -> list[_E]:
+        return [event for event in self.events if isinstance(event, kind)]
 
 
 def test_a_stream_to_its_length() -> None:
@@ -124,3 +222,215 @@ def test_what_a_verifier_may_not_do_is_named(script: Script, reason: str) -> Non
     assert reason in error
     assert VERIFIER.peer_id in error
     assert session.finish is None
+
+
+def test_a_verifier_that_leaves_after_the_last_token_has_done_its_work() -> None:
+    script = timed((0.0, lambda n: commit(n, (1, 2, 3))), (0.0, lambda n: m.Error(n, 9, "shutting down", None)))
+    done = played({1: script, 2: timed()})
+    assert (done.tokens, done.error, done.session.finish) == ([1, 2, 3], "", m.FinishReason.LENGTH)
+
+
+@pytest.mark.parametrize("is_stepped", [False, True])
+def test_an_account_that_never_comes_is_not_waited_for(is_stepped: bool) -> None:
+    kind = StrategyKind(name="plain", make=STRATEGIES["plain"].make, wants_drafters=False, is_stepped=is_stepped)
+    done = played({1: timed((0.0, lambda n: commit(n, (1, 9))))}, strategy=kind)
+    assert (done.tokens, done.session.finish) == ([1, 9], m.FinishReason.EOS)
+    assert done.seconds < 6
+
+
+def test_a_verifier_that_cannot_be_dialled_is_named_and_the_next_is_asked() -> None:
+    script = timed((0.0, lambda n: commit(n, (1, 2, 3))), (0.0, lambda n: final(n, (1, 2, 3))))
+    done = played({1: script}, unreachable=(8, 7))
+    assert done.tokens == [1, 2, 3]
+    for tried, number in zip(done.session.tally.tried, (8, 7), strict=True):
+        assert f"{identity_of(number).peer_id} was lost: no answer to our dial" in tried
+
+
+class TestTwoVerifiers:
+    """Both serve the request at once; whatever one has committed first is the stream's."""
+
+    def test_tokens_are_yielded_once_and_each_verifier_keeps_its_own_place(self) -> None:
+        first = timed((0.1, lambda n: commit(n, (1,))), (0.2, lambda n: commit(n, (2,), after=(1,))))
+        second = timed(
+            (0.2, lambda n: commit(n, (1, 2))),
+            (0.3, lambda n: commit(n, (3,), after=(1, 2))),
+            (0.0, lambda n: final(n, (1, 2, 3), signer=2)),
+        )
+        strategy = Scripted()
+        done = played({1: first, 2: second}, strategy=strategy.kind(verifiers=2))
+        assert (done.tokens, done.session.finish) == ([1, 2, 3], m.FinishReason.LENGTH)
+        by_verifier = done.session.tally.tokens_by_verifier
+        assert by_verifier == {identity_of(1).peer_id: 1, identity_of(2).peer_id: 2}
+        digests = {n: roll_digest(D_0, (1, 2, 3)[:n]) for n in (1, 2, 3)}
+        assert [(c.position, c.tokens, c.digest, c.verifier) for c in strategy.heard(Committed)] == [
+            (0, (1,), digests[1], 0),
+            (1, (2,), digests[2], 1),
+            (2, (), digests[2], 0),
+            (2, (3,), digests[3], 1),
+        ]
+        assert [opened.verifier for opened in strategy.heard(Opened)] == [0, 1]
+
+    def test_both_may_finish_at_the_same_time(self) -> None:
+        scripts = {
+            signer: timed(
+                (0.1, lambda n: commit(n, (1, 2, 3))),
+                (0.0, partial(final, tokens=(1, 2, 3), signer=signer)),
+            )
+            for signer in (1, 2)
+        }
+        done = played(scripts, strategy=Scripted().kind(verifiers=2))
+        assert (done.tokens, done.error, done.session.finish) == ([1, 2, 3], "", m.FinishReason.LENGTH)
+
+    def test_one_that_fails_does_not_end_the_request(self) -> None:
+        first = timed((0.1, lambda n: commit(n, (1,))), (0.1, lambda n: m.Error(n, 9, "gone", None)))
+        second = timed(
+            (1.0, lambda n: commit(n, (1, 2, 3))),
+            (0.0, lambda n: final(n, (1, 2, 3), signer=2)),
+        )
+        done = played({1: first, 2: second}, strategy=Scripted().kind(verifiers=2))
+        assert (done.tokens, done.error) == ([1, 2, 3], "")
+        assert "gone" in done.session.tally.tried[0]
+
+    def test_one_that_contradicts_the_stream_goes(self) -> None:
+        first = timed((0.1, lambda n: commit(n, (1,))), (0.5, lambda n: commit(n, (2, 3), after=(1,))))
+        second = timed((0.2, lambda n: commit(n, (5,))))
+        done = played({1: first, 2: second}, strategy=Scripted().kind(verifiers=2))
+        assert done.tokens == [1, 2, 3]
+        assert "contradicts" in done.session.tally.tried[0]
+
+    def test_a_spare_takes_the_free_slot_from_the_present_end_of_the_stream(self) -> None:
+        opens: list[m.Message] = []
+        first = timed((0.1, lambda n: commit(n, (1,))), (0.1, lambda n: m.Error(n, 9, "gone", None)))
+        second = timed((0.3, lambda n: commit(n, (1,))))
+        third = timed((0.1, lambda n: commit(n, (2, 3), after=(1,))), seen=opens)
+        strategy = Scripted()
+        done = played({1: first, 2: second, 3: third}, strategy=strategy.kind(verifiers=2))
+        assert done.tokens == [1, 2, 3]
+        assert isinstance(opens[0], m.Open) and opens[0].committed == (1,)
+        assert [(o.verifier, o.position) for o in strategy.heard(Opened)] == [(0, 0), (1, 0), (0, 1)]
+
+    def test_a_spare_that_answers_no_dial_holds_up_nobody(self) -> None:
+        script = timed(
+            (0.1, lambda n: commit(n, (1,))),
+            (0.1, lambda n: commit(n, (2, 3), after=(1,))),
+            (0.0, lambda n: final(n, (1, 2, 3))),
+        )
+        done = played({1: script}, strategy=Scripted().kind(verifiers=2), unreachable=(8,))
+        assert (done.tokens, done.error) == ([1, 2, 3], "")
+        assert done.seconds < DIAL_TIMEOUT_S
+
+    def test_a_stalled_one_is_left_while_the_other_never_pauses(self) -> None:
+        chatter = [(0.1, _opened)] * 30
+        busy = timed(
+            *chatter,
+            (0.0, lambda n: commit(n, (1, 2))),
+            *chatter,
+            (0.0, lambda n: commit(n, (3,), after=(1, 2))),
+            (0.0, lambda n: final(n, (1, 2, 3))),
+        )
+        done = played({1: busy, 2: timed()}, strategy=Scripted().kind(verifiers=2))
+        [lost] = done.session.tally.tried
+        assert identity_of(2).peer_id in lost and "no progress" in lost
+
+
+def _opened(number: int) -> m.Message:
+    return m.Opened(number, 60_000)
+
+
+def test_a_stepped_verifier_that_was_not_asked_for_long_is_not_stalled() -> None:
+    """It is asked after ten seconds and needs two more."""
+
+    async def behave(channel: Channel, message: m.Message) -> None:
+        if isinstance(message, m.Open):
+            channel.post(m.Opened(message.number, 60_000))
+            channel.post(commit(message.number, (1,)))
+        elif isinstance(message, m.Verify):
+            await asyncio.sleep(2.0)
+            digest = roll_digest(D_0, (1, 2, 3))
+            channel.post(m.Verified(message.number, message.base, 1, (2, 3), digest, bytes(2), STATS))
+
+    def answer(event: Event) -> Sequence[Action]:
+        match event:
+            case Committed(position=0):
+                return [WakeAt(10.0)]
+            case Tick():
+                return [SendVerify(roll_digest(D_0, (1,)), 1, (), ())]
+            case _:
+                return []
+
+    done = played({1: behave}, strategy=Scripted(answer).kind(is_stepped=True))
+    assert done.tokens == [1, 2, 3]
+    [never_signed] = done.session.tally.tried
+    assert "no progress" in never_signed and done.seconds > 16
+
+
+def drafting(seen: list[m.Message], *, reads_for_s: float = 0.0) -> Behaviour:
+    """A drafter that records what it hears and starts after a while."""
+
+    async def behave(channel: Channel, message: m.Message) -> None:
+        seen.append(message)
+        if isinstance(message, m.Start):
+            await asyncio.sleep(reads_for_s)
+            channel.post(m.Started(message.number, 1.0, 6_000))
+
+    return behave
+
+
+SLOW_VERIFIER = timed(
+    (0.1, lambda n: commit(n, (1,))),
+    (1.0, lambda n: commit(n, (2,), after=(1,))),
+    (1.0, lambda n: commit(n, (3,), after=(1, 2))),
+    (0.0, lambda n: final(n, (1, 2, 3))),
+)
+
+
+def test_a_drafter_that_reads_the_prompt_for_long_is_told_what_it_missed() -> None:
+    seen: list[m.Message] = []
+    strategy = Scripted()
+    played({1: SLOW_VERIFIER}, {5: drafting(seen, reads_for_s=1.5)}, strategy=strategy.kind())
+    assert [s for s in seen if isinstance(s, m.Advance)] == [m.Advance(NUMBER, 0, (1, 2))]
+    assert [type(event) for event in strategy.events[-2:]] == [DrafterStarted, Committed]
+
+
+def test_a_recalled_drafter_starts_from_all_that_is_committed() -> None:
+    seen: list[m.Message] = []
+
+    def answer(event: Event) -> Sequence[Action]:
+        match event:
+            case DrafterStarted(author) if not any(isinstance(s, m.Release) for s in seen):
+                return [ReleaseDrafter(author, "for now")]
+            case Committed(position=1):
+                return [RecallDrafter(1, "again")]
+            case _:
+                return []
+
+    strategy = Scripted(answer)
+    done = played({1: SLOW_VERIFIER}, {5: drafting(seen)}, strategy=strategy.kind())
+    kinds = [type(message) for message in seen]
+    assert kinds[:3] == [m.Start, m.Release, m.Start]
+    assert [s.committed for s in seen if isinstance(s, m.Start)] == [(), (1, 2)]
+    assert len(strategy.heard(DrafterStarted)) == 2
+    assert done.session.tally.why == ["code: released: for now", "code: recalled: again"]
+
+
+def test_a_drafter_that_is_released_before_its_dial_is_answered_is_never_asked() -> None:
+    seen: list[m.Message] = []
+
+    def answer(event: Event) -> Sequence[Action]:
+        match event:
+            case DrafterStarted():
+                return [ReleaseDrafter(1, "not now")]
+            case Committed():
+                return [RecallDrafter(1, "yes"), ReleaseDrafter(1, "no")]
+            case _:
+                return []
+
+    played({1: SLOW_VERIFIER}, {5: drafting(seen)}, strategy=Scripted(answer).kind())
+    assert [type(message) for message in seen] == [m.Start, m.Release]
+
+
+def test_a_drafter_that_cannot_be_reached_is_lost_to_the_strategy() -> None:
+    strategy = Scripted()
+    done = played({1: SLOW_VERIFIER}, strategy=strategy.kind(), lost_drafters=(6,))
+    assert done.tokens == [1, 2, 3]
+    assert strategy.heard(DrafterLost) == [DrafterLost(1)]

@@ -4,10 +4,10 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-from cosine_node.engine.base import PREFIX, Row
 from cosine_node.engine.scripted import ScriptedEngine
+from cosine_node.simulation import reference
+from cosine_node.simulation.swarm import LetterCodec, SimulatedSwarm
 from cosine_protocol.request import Sampling
-from tests.swarm.memory_swarm import LetterCodec, MemorySwarm
 
 VOCAB_TOKENS = 32
 
@@ -30,19 +30,10 @@ def plain_stream(
 ) -> tuple[int, ...]:
     """The target's own stream: no tree, no batch, no network."""
     engine = ScriptedEngine(vocab_tokens=vocab_tokens)
-    fed = LetterCodec().encode(prompt)
-    sequence = engine.open(sampling=sampling, prompt_tokens=len(fed))
-    output: list[int] = []
-    while len(output) < tokens and not (output and output[-1] in eos):
-        names = tuple(range(len(fed)))
-        row = Row(sequence, fed, names, (PREFIX, *names[:-1]), scored_from=len(fed) - 1)
-        output.append(engine.forward([row])[0].choices[0].token)
-        engine.keep(sequence, names)
-        fed = (output[-1],)
-    return tuple(output)
+    return reference.plain_stream(engine, LetterCodec().encode(prompt), sampling, tokens=tokens, eos=eos)
 
 
-async def assert_freed(swarm: MemorySwarm, *, within_s: float = 3.0) -> None:
+async def assert_freed(swarm: SimulatedSwarm, *, within_s: float = 3.0) -> None:
     """No engine of the swarm holds a token or a sequence of a request that is over."""
     await asyncio.sleep(within_s)
     for member in swarm.members:

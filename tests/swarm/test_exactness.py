@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from cosine_node.simulation.swarm import SimulatedSwarm
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.generation import Generation
 from cosine_protocol.request import Sampling
-from tests.swarm.memory_swarm import MemorySwarm
 from tests.swarm.reference import assert_freed, draft_engine, plain_stream, prompt_of, target_engine
 
 TOKENS = 20
@@ -28,7 +28,7 @@ async def generated(
     fidelities: list[float],
     one_way_s: float,
 ) -> Generation:
-    async with MemorySwarm(one_way_s=one_way_s, eos=eos) as swarm:
+    async with SimulatedSwarm(one_way_s=one_way_s, eos=eos) as swarm:
         await swarm.verifier(target_engine())
         for number, fidelity in enumerate(fidelities):
             await swarm.drafter(draft_engine(fidelity, number), domain=f"domain-{number}")

@@ -10,12 +10,12 @@ import pytest
 from cosine_node.engine.base import Engine, Row
 from cosine_node.engine.curve import CostCurve
 from cosine_node.runner import InlineRunner, Pass
+from cosine_node.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.generation import Generation
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.request import Sampling
-from tests.swarm.memory_swarm import VERIFY_CURVE, MemorySwarm
 from tests.swarm.reference import assert_freed, draft_engine, plain_stream, prompt_of, target_engine
 
 TOKENS = 40
@@ -57,7 +57,7 @@ async def streamed(client: AsyncClient, prompt: str = PROMPT, tokens: int = TOKE
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_all_drafters_vanish(strategy: str) -> None:
     async def run() -> Generation:
-        async with MemorySwarm() as swarm:
+        async with SimulatedSwarm() as swarm:
             await swarm.verifier(target_engine())
             drafters = [await swarm.drafter(draft_engine(0.9, n), domain=f"d{n}") for n in range(3)]
             client = await swarm.client(strategy=strategy)
@@ -76,7 +76,7 @@ def test_all_drafters_vanish(strategy: str) -> None:
 @pytest.mark.parametrize("after_s", [0.0, 0.03, 0.2, 0.5])
 def test_a_second_verifier_continues_the_same_stream(strategy: str, after_s: float) -> None:
     async def run() -> tuple[int, ...]:
-        async with MemorySwarm() as swarm:
+        async with SimulatedSwarm() as swarm:
             first = await swarm.verifier(target_engine())
             await swarm.verifier(target_engine())
             await swarm.drafter(draft_engine(0.8))
@@ -92,7 +92,7 @@ def test_a_second_verifier_continues_the_same_stream(strategy: str, after_s: flo
 
 def test_both_verifiers_are_named_with_what_they_committed() -> None:
     async def run() -> tuple[Generation, list[str]]:
-        async with MemorySwarm() as swarm:
+        async with SimulatedSwarm() as swarm:
             members = [await swarm.verifier(target_engine()) for _ in range(2)]
             client = await swarm.client(strategy="plain")
             order = sorted(member.identity.peer_id for member in members)
@@ -111,7 +111,7 @@ def test_both_verifiers_are_named_with_what_they_committed() -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_only_verifier_vanishes(strategy: str) -> None:
     async def run() -> float:
-        async with MemorySwarm() as swarm:
+        async with SimulatedSwarm() as swarm:
             only = await swarm.verifier(target_engine())
             await swarm.drafter(draft_engine(0.8))
             client = await swarm.client(strategy=strategy)
@@ -129,7 +129,7 @@ def test_the_only_verifier_vanishes(strategy: str) -> None:
 @pytest.mark.parametrize("passes", [0, 5])
 def test_a_verifier_that_stalls_is_left(strategy: str, passes: int) -> None:
     async def run() -> float:
-        async with MemorySwarm() as swarm:
+        async with SimulatedSwarm() as swarm:
             engine = target_engine()
             only = await swarm.verifier(engine, runner=StallingRunner(engine, passes=passes))
             await swarm.drafter(draft_engine(0.8))
@@ -145,7 +145,7 @@ def test_a_verifier_that_stalls_is_left(strategy: str, passes: int) -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_another_verifier_takes_over_from_one_that_stalls(strategy: str) -> None:
     async def run() -> tuple[tuple[int, ...], float]:
-        async with MemorySwarm() as swarm:
+        async with SimulatedSwarm() as swarm:
             for _ in range(2):
                 engine = target_engine()
                 await swarm.verifier(engine, runner=StallingRunner(engine, passes=8))
@@ -166,7 +166,7 @@ def test_a_long_prefill_after_a_failover_is_no_stall() -> None:
     prompt = prompt_of(random.Random("long"), tokens=160)
 
     async def run() -> tuple[int, ...]:
-        async with MemorySwarm() as swarm:
+        async with SimulatedSwarm() as swarm:
             members = [await swarm.verifier(target_engine(), curve=curve) for _ in range(2)]
             first = min(members, key=lambda member: member.identity.peer_id)
             client = await swarm.client(strategy="plain")
@@ -181,7 +181,7 @@ def test_a_long_prefill_after_a_failover_is_no_stall() -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_client_that_stops_reading_frees_the_verifier(strategy: str) -> None:
     async def run() -> int:
-        async with MemorySwarm() as swarm:
+        async with SimulatedSwarm() as swarm:
             await swarm.verifier(target_engine())
             await swarm.drafter(draft_engine(0.8))
             client = await swarm.client(strategy=strategy)
@@ -200,7 +200,7 @@ def test_a_client_that_stops_reading_frees_the_verifier(strategy: str) -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_client_that_vanishes_frees_everything(strategy: str) -> None:
     async def run() -> None:
-        async with MemorySwarm() as swarm:
+        async with SimulatedSwarm() as swarm:
             await swarm.verifier(target_engine())
             await swarm.drafter(draft_engine(0.8))
             client = await swarm.client(strategy=strategy)
@@ -220,7 +220,7 @@ def test_a_client_that_vanishes_frees_everything(strategy: str) -> None:
 
 def test_a_client_that_is_cancelled_frees_everything() -> None:
     async def run() -> None:
-        async with MemorySwarm() as swarm:
+        async with SimulatedSwarm() as swarm:
             await swarm.verifier(target_engine())
             await swarm.drafter(draft_engine(0.8))
             client = await swarm.client()
@@ -236,7 +236,7 @@ def test_a_client_that_is_cancelled_frees_everything() -> None:
 
 def test_an_overloaded_verifier_sends_requests_to_the_next() -> None:
     async def run() -> list[Generation]:
-        async with MemorySwarm() as swarm:
+        async with SimulatedSwarm() as swarm:
             for _ in range(2):
                 await swarm.verifier(target_engine(), max_requests=1)
             client = await swarm.client(strategy="plain")
@@ -249,7 +249,7 @@ def test_an_overloaded_verifier_sends_requests_to_the_next() -> None:
 
 def test_with_every_place_taken_the_error_says_so() -> None:
     async def run() -> None:
-        async with MemorySwarm() as swarm:
+        async with SimulatedSwarm() as swarm:
             only = await swarm.verifier(target_engine(), max_requests=1)
             client = await swarm.client(strategy="plain")
             first = asyncio.ensure_future(client.generate(PROMPT, max_new_tokens=TOKENS))
@@ -267,7 +267,7 @@ def test_many_requests_at_once(clients: int) -> None:
     prompts = [prompt_of(random.Random(f"many {n}")) for n in range(16)]
 
     async def run() -> list[Generation]:
-        async with MemorySwarm() as swarm:
+        async with SimulatedSwarm() as swarm:
             await swarm.verifier(target_engine())
             for number in range(2):
                 await swarm.drafter(draft_engine(0.8, number), domain=f"d{number}")
@@ -283,7 +283,7 @@ def test_many_requests_at_once(clients: int) -> None:
 
 def test_a_generation_past_its_timeout_ends_with_a_reason() -> None:
     async def run() -> float:
-        async with MemorySwarm() as swarm:
+        async with SimulatedSwarm() as swarm:
             await swarm.verifier(target_engine())
             client = await swarm.client(strategy="plain", timeout_s=1.0)
             with pytest.raises(GenerationFailed, match="timeout"):

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from cosine_node.simulation.liars import LIES, Followed, Liar, Lie, no_such_token, silence
+from cosine_node.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.channel import Channel, serve_channel
 from cosine_p2p.generation import Generation
@@ -16,8 +18,6 @@ from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.identity import Identity
 from cosine_protocol.protocols import DRAFT
 from cosine_protocol.request import Sampling
-from tests.swarm.liars import LIES, Followed, Liar, Lie, no_such_token, silence
-from tests.swarm.memory_swarm import VERIFY_CURVE, MemorySwarm
 from tests.swarm.reference import VOCAB_TOKENS, assert_freed, draft_engine, plain_stream, prompt_of, target_engine
 from tests.swarm.test_faults import StallingRunner
 
@@ -29,7 +29,7 @@ EXPECTED = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
 
 def serving(lie: Lie, *, prompt_nll: float = 0.0) -> Callable[[Identity], StreamHandler]:
     def serve(identity: Identity) -> StreamHandler:
-        return Liar(identity, lie, prompt_nll=prompt_nll).handle
+        return Liar(identity, lie, vocab_tokens=VOCAB_TOKENS, prompt_nll=prompt_nll).handle
 
     return serve
 
@@ -44,7 +44,7 @@ def ceaseless(identity: Identity) -> StreamHandler:
 
     async def handle(stream: Stream) -> None:
         floods: list[asyncio.Task[None]] = []
-        liar = Liar(identity, silence)
+        liar = Liar(identity, silence, vocab_tokens=VOCAB_TOKENS)
 
         def receive(channel: Channel, message: m.Message) -> None:
             liar.receive(channel, message)
@@ -61,7 +61,7 @@ def ceaseless(identity: Identity) -> StreamHandler:
 async def generated(
     strategy: str, lies: list[Lie], *, honest: int = 0, one_way_s: float = 0.005, prompt_nll: float = 0.0
 ) -> Generation:
-    async with MemorySwarm(one_way_s=one_way_s) as swarm:
+    async with SimulatedSwarm(one_way_s=one_way_s) as swarm:
         await swarm.verifier(target_engine())
         for lie in lies:
             await swarm.drafter_with(serving(lie, prompt_nll=prompt_nll), domain=lie.__name__)
@@ -114,7 +114,7 @@ def test_tokens_outside_the_vocabulary(strategy: str) -> None:
 
 def test_a_flood_does_not_hide_a_stalled_verifier() -> None:
     async def run() -> None:
-        async with MemorySwarm() as swarm:
+        async with SimulatedSwarm() as swarm:
             engine = target_engine()
             await swarm.verifier(engine, runner=StallingRunner(engine, passes=3))
             await swarm.drafter_with(ceaseless)

@@ -5,9 +5,9 @@ from functools import cache
 
 import pytest
 
+from cosine_node.simulation.swarm import SimulatedSwarm
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.generation import Generation
-from tests.swarm.memory_swarm import MemorySwarm
 from tests.swarm.reference import draft_engine, prompt_of, target_engine
 
 TOKENS = 96
@@ -15,7 +15,7 @@ NEVER_BELOW = 0.98
 
 
 async def generated(strategy: str, fidelities: tuple[float, ...], one_way_s: float) -> Generation:
-    async with MemorySwarm(one_way_s=one_way_s) as swarm:
+    async with SimulatedSwarm(one_way_s=one_way_s) as swarm:
         await swarm.verifier(target_engine())
         for number, fidelity in enumerate(fidelities):
             await swarm.drafter(draft_engine(fidelity, number), domain=f"d{number}")

@@ -16,6 +16,7 @@ from cosine_node.cli.demo import demo
 from cosine_node.cli.generate import generate
 from cosine_node.cli.identity import identity
 from cosine_node.cli.join import join
+from cosine_node.cli.simulate import simulate
 from cosine_node.cli.zoo import zoo
 from cosine_protocol.errors import CosineError, UsageError
 
@@ -73,7 +74,7 @@ def read_config(file: Path | None) -> dict[str, Any]:
     }
 
 
-for command in (join, bootstrap, generate, demo, identity, zoo):
+for command in (join, bootstrap, generate, demo, simulate, identity, zoo):
     app.command()(command)
 
 

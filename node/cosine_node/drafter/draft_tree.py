@@ -13,7 +13,7 @@ from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, Node
 URGENT_DEPTH: Final = 3
 MIN_CONFIDENCE: Final = 1e-6
 MIN_LOG_REACH: Final = math.log(0.01)
-MAX_CANDIDATES: Final = 4
+MAX_CANDIDATES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,10 @@ class DraftNode:
     candidates: tuple[Candidate, ...] = ()
     """What the model said after this token and was too unlikely to draft so far."""
     children: dict[int, int] = field(default_factory=dict)
+
+    def take(self, candidate: Candidate, confidence: float) -> None:
+        """Note what the model said of this token."""
+        self.claim, self.is_first, self.confidence = candidate.claim, candidate.is_first, confidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +129,24 @@ class DraftTree:
         return self._regrow()
 
     def _follow_guess(self, node: DraftNode, guess: Sequence[int]) -> None:
+        """Take a guess for certain, however unlikely it is to this model, so that it is drafted below first.
+
+        What the model itself thinks of it stays its confidence.
+        """
         for token in guess:
             child = node.children.get(token)
-            node = self._nodes[child] if child is not None else self._add(node, token, node.reach, 1.0)
+            if child is None:
+                node = self._add(node, token, node.reach, MIN_CONFIDENCE)
+            else:
+                self._raise(self._nodes[child], node.reach - self._nodes[child].reach)
+                node = self._nodes[child]
+
+    def _raise(self, top: DraftNode, log_factor: float) -> None:
+        pending = [top]
+        while pending:
+            node = pending.pop()
+            node.reach += log_factor
+            pending.extend(self._nodes[name] for name in node.children.values())
 
     def plan(self, sequence: int) -> Row | None:
         """The next row to feed: the unfed trunk, else the most probable unfed nodes. None if there is nothing."""
@@ -288,11 +307,12 @@ class DraftTree:
         for candidate in parent.candidates[: 1 if is_only else None]:
             confidence = self._calibration(candidate.claim, is_first=candidate.is_first)
             reach = parent.reach + math.log(max(confidence, MIN_CONFIDENCE))
-            if candidate.token in parent.children:
-                continue
-            if is_only or self._is_likely(reach):
+            known = parent.children.get(candidate.token)
+            if known is not None:
+                self._nodes[known].take(candidate, confidence)
+            elif is_only or self._is_likely(reach):
                 node = self._add(parent, candidate.token, reach, confidence)
-                node.claim, node.is_first = candidate.claim, candidate.is_first
+                node.take(candidate, confidence)
                 grown.append(node)
             else:
                 waiting.append(candidate)

@@ -53,6 +53,7 @@ class VerifierRequest:
     is_cancelled: bool = False
     nodes: list[TreeNode] = field(default_factory=list)
     """Tree nodes of the pass under way; node i of the row is `nodes[i - 1]`, node 0 the pending token."""
+    keeps_account: bool = True
     account: SpeculationAccount = field(default_factory=SpeculationAccount)
     patience: Patience = field(default_factory=Patience)
     held_s: float = 0.0
@@ -136,7 +137,7 @@ class VerifierRequest:
             tokens=len(step.tokens),
             is_tree_empty=len(self.tree) == 0,
         )
-        if self.stage is not Stage.PREFILL:
+        if self.keeps_account and self.stage is not Stage.PREFILL:
             plain_s = plain_pass_s if nodes else elapsed_s
             self.account.charge(spent_s=elapsed_s + held_s, tokens=len(step.tokens), plain_pass_s=plain_s)
         return held_s

@@ -2,15 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from cosine_node.engine.base import Engine, OutOfPages, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.runner import Pass, Runner, count_tokens
+from cosine_node.verifier.admission import admitted
+from cosine_node.verifier.policy import Policy
 from cosine_node.verifier.request import Stage, Step, VerifierRequest
 from cosine_node.verifier.selection import (
+    MIN_GAIN,
     Candidate,
     best_leaf_probability,
     candidates_of,
@@ -22,11 +24,10 @@ from cosine_p2p.channel import MAX_SENTENCE, Channel, Progress, serve_channel
 from cosine_p2p.transport.base import Stream, Transport
 from cosine_protocol import messages as m
 from cosine_protocol.codec import encode_body
-from cosine_protocol.errors import CosineError, ErrorCode, PeerError, UsageError
+from cosine_protocol.errors import CosineError, ErrorCode, PeerError
 from cosine_protocol.identity import Identity
 from cosine_protocol.limits import MAX_TREE_NODES
 from cosine_protocol.protocols import VERIFY
-from cosine_protocol.request import Request
 
 LOG = logging.getLogger(__name__)
 RETRY_AFTER_S: Final = 2.0
@@ -43,6 +44,7 @@ class VerifierConfig:
     tokenizer_digest: bytes
     max_requests: int = 16
     budget_tokens: int = BUDGET_TOKENS
+    policy: Policy = field(default_factory=Policy)
 
 
 @dataclass(slots=True)
@@ -149,59 +151,27 @@ class VerifierService:
         channel.post(m.Opened(message.number, round(1e6 * self._curve.seconds(1))))
 
     def _admit(self, message: m.Open, client: str) -> VerifierRequest:
-        try:
-            request = message.request.request()
-        except UsageError as error:
-            raise PeerError(ErrorCode.MALFORMED, str(error)) from None
-        self._check(request, client)
-        committed = message.committed
-        if len(committed) >= request.max_new_tokens or any(token in request.eos for token in committed):
-            raise PeerError(ErrorCode.BAD_COMMITTED, "the committed tokens already end the request")
-        self._check_vocabulary((*request.prompt, *committed))
+        config = self._config
+        request = admitted(
+            message,
+            client,
+            engine=self._engine,
+            target_digest=config.target_digest,
+            tokenizer_digest=config.tokenizer_digest,
+        )
         if self._is_draining:
             raise PeerError(ErrorCode.SHUTTING_DOWN, "the verifier is shutting down", RETRY_AFTER_S)
-        if len(self._served) >= self._config.max_requests:
-            raise PeerError(
-                ErrorCode.OVERLOADED, f"all {self._config.max_requests} places are taken", RETRY_AFTER_S
-            )
-        sequence = self._engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt))
+        if len(self._served) >= config.max_requests:
+            raise PeerError(ErrorCode.OVERLOADED, f"all {config.max_requests} places are taken", RETRY_AFTER_S)
         return VerifierRequest(
-            message.number, request, m.Pacing(message.pacing), len(message.authors), sequence, list(committed)
+            message.number,
+            request,
+            m.Pacing(message.pacing),
+            len(message.authors),
+            self._engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt)),
+            list(message.committed),
+            keeps_account=config.policy.keeps_account,
         )
-
-    def _check(self, request: Request, client: str) -> None:
-        config = self._config
-        total = len(request.prompt) + request.max_new_tokens
-        for holds, code, sentence in (
-            (request.client == client, ErrorCode.MALFORMED, "the request names another client"),
-            (
-                request.target_digest == config.target_digest,
-                ErrorCode.WRONG_TARGET,
-                "another target is served",
-            ),
-            (
-                request.tokenizer_digest == config.tokenizer_digest,
-                ErrorCode.WRONG_TOKENIZER,
-                "the tokenizer digest differs from the target's",
-            ),
-            (
-                request.numerics == self._engine.numerics,
-                ErrorCode.UNSUPPORTED,
-                f"the target runs in {self._engine.numerics}, not {request.numerics}",
-            ),
-            (bool(request.prompt), ErrorCode.UNSUPPORTED, "the prompt is empty"),
-            (
-                total <= self._engine.context_tokens,
-                ErrorCode.PROMPT_TOO_LONG,
-                f"prompt and output need {total} tokens, the context has {self._engine.context_tokens}",
-            ),
-        ):
-            if not holds:
-                raise PeerError(code, sentence)
-
-    def _check_vocabulary(self, tokens: Iterable[int]) -> None:
-        if max(tokens) >= self._engine.vocab_tokens:
-            raise PeerError(ErrorCode.WRONG_TOKENIZER, "a token id lies outside the target's vocabulary")
 
     def _attach(self, channel: Channel, message: m.Tree | m.Verify) -> Served | None:
         served = self._served.get((channel, message.number))
@@ -241,7 +211,7 @@ class VerifierService:
     async def _admit_and_select(self) -> list[tuple[Served, Row]]:
         """The rows of the next pass; a request alone may first be held for a draft about to come."""
         active = self._active()
-        if len(active) == 1 and active[0].state.may_hold:
+        if self._config.policy.waits_for_drafts and len(active) == 1 and active[0].state.may_hold:
             await self._hold(active[0])
             active = self._active()
         chosen = self._select(active)
@@ -260,8 +230,11 @@ class VerifierService:
     def _select(self, active: list[Served]) -> list[Candidate]:
         """Draft nodes of the next pass: all that a stepped request asked for, of the others what pays.
 
-        A request in debt gets only what is free on the device's curve: that costs nobody, and may end the debt.
+        Without the policy to drop costly nodes the others get all they have, as far as the budget goes. A request
+        in debt gets only what is free on the device's curve: that costs nobody, and may end the debt.
         """
+        drops_costly = self._config.policy.drops_costly_nodes
+        min_gain = MIN_GAIN if drops_costly else 0.0
         stepped: list[Candidate] = []
         in_credit: list[Candidate] = []
         in_debt: list[Candidate] = []
@@ -273,12 +246,14 @@ class VerifierService:
             if state.pacing is m.Pacing.STEPPED:
                 stepped += candidates_of(index, state.tree, max_depth=depth, min_gain=0.0)[:MAX_TREE_NODES]
             else:
-                found = candidates_of(index, state.tree, max_depth=depth)
+                found = candidates_of(index, state.tree, max_depth=depth, min_gain=min_gain)
                 (in_credit if state.account.may_speculate else in_debt).extend(found)
         rows, budget = max(1, len(active)), self._config.budget_tokens
-        chosen = stepped + select_nodes(
-            in_credit, plain_rows=rows, fixed_nodes=len(stepped), curve=self._curve, budget_tokens=budget
-        )
+        if drops_costly:
+            in_credit = select_nodes(
+                in_credit, plain_rows=rows, fixed_nodes=len(stepped), curve=self._curve, budget_tokens=budget
+            )
+        chosen = stepped + rank(in_credit)[: max(0, budget - rows - len(stepped))]
         fed = rows + len(chosen)
         return chosen + rank(in_debt)[: free_nodes(self._curve, fed_tokens=fed, limit=max(0, budget - fed))]
 

@@ -8,12 +8,13 @@ from cosine_p2p.strategies.base import (
     Action,
     DrafterLost,
     Opened,
+    RecallDrafter,
     ReleaseDrafter,
     SendAdvance,
     SendAssign,
     SendTree,
 )
-from cosine_p2p.strategies.cosine import Cosine
+from cosine_p2p.strategies.cosine import Cosine, CosineOptions
 from cosine_p2p.tree import LiveTree
 from cosine_protocol.digests import roll_digest
 from tests.cosine_p2p.strategies.script import ROOT, committed, drafted, feed, started
@@ -127,3 +128,76 @@ def test_a_verifier_can_attach_all_that_is_sent(seed: int) -> None:
             feed(there, [action])
     assert there.root == roll_digest(ROOT, output), f"seed {seed}"
     assert {node.digest for node in there.walk()} <= known, f"seed {seed}"
+
+
+def drive(strategy: Cosine, *, tokens: int, output: list[int], said: dict[int, int]) -> list[Action]:
+    """Commit `tokens` times token 5; before each, author a has drafted token `said[a]`."""
+    actions: list[Action] = []
+    for _ in range(tokens):
+        for author, token in said.items():
+            actions += strategy.on(drafted([token], after=output, author=author), 0.0)
+        actions += strategy.on(committed([5], after=output), 0.0)
+        output.append(5)
+    return actions
+
+
+def recalled(actions: list[Action]) -> list[int]:
+    return [action.author for action in actions if isinstance(action, RecallDrafter)]
+
+
+def test_drafts_that_never_hold_end_in_no_drafters_and_a_second_chance() -> None:
+    strategy, output = Cosine(ROOT), [0]
+    strategy.on(Opened(0.06, 0.3), 0.0)
+    strategy.on(started(1, rtt_s=0.3), 0.0)
+    strategy.on(committed(output), 0.0)
+    actions = drive(strategy, tokens=110, output=output, said={1: 6})
+    [released] = [action for action in actions if isinstance(action, ReleaseDrafter)][:1]
+    assert "not worth it" in released.why
+    assert recalled(actions) == [1]
+
+
+def test_without_control_a_hopeless_drafter_stays() -> None:
+    strategy, output = Cosine(ROOT, options=CosineOptions(controls=False)), [0]
+    strategy.on(Opened(0.06, 0.3), 0.0)
+    strategy.on(started(1, rtt_s=0.3), 0.0)
+    strategy.on(committed(output), 0.0)
+    actions = drive(strategy, tokens=60, output=output, said={1: 6})
+    assert not [action for action in actions if isinstance(action, ReleaseDrafter)]
+
+
+def test_depth_follows_what_was_measured_and_says_why() -> None:
+    strategy, output = opened(1), [0]
+    strategy.on(committed(output), 0.0)
+    actions = drive(strategy, tokens=60, output=output, said={1: 5})
+    assigned = [action for action in actions if isinstance(action, SendAssign)]
+    assert assigned
+    assert assigned[-1].depth > CosineOptions().depth_tokens
+    assert "expected from acceptance" in assigned[-1].why
+
+
+def test_two_that_predict_alike_share_the_work() -> None:
+    strategy = opened(1, 2)
+    strategy.on(drafted([1, 2], author=1, confidence=0.6), 0.0)
+    strategy.on(drafted([1, 3], author=2, confidence=0.6), 0.0)
+    actions = strategy.on(committed([1]), 0.0)
+    [assign] = [action for action in actions if isinstance(action, SendAssign)]
+    assert (assign.author, assign.guess) == (2, (3,))
+    assert "pre-draft" in assign.why
+
+
+def test_released_drafters_come_back_when_the_text_changes_its_subject() -> None:
+    strategy, output = opened(1, 2, 3), [0]
+    strategy.on(committed(output), 0.0)
+    drive(strategy, tokens=40, output=output, said={1: 5, 2: 6, 3: 6})
+    assert set(strategy.weights()) == {1}
+    assert set(recalled(drive(strategy, tokens=30, output=output, said={1: 6}))) == {2, 3}
+
+
+def test_without_recall_who_was_released_is_gone() -> None:
+    strategy, output = Cosine(ROOT, options=CosineOptions(recalls=False)), [0]
+    strategy.on(Opened(0.06, 0.01), 0.0)
+    for author in (1, 2, 3):
+        strategy.on(started(author), 0.0)
+    strategy.on(committed(output), 0.0)
+    actions = drive(strategy, tokens=40, output=output, said={1: 5, 2: 6, 3: 6})
+    assert recalled(actions + drive(strategy, tokens=30, output=output, said={1: 6})) == []

@@ -313,3 +313,26 @@ def test_outcomes_teach_the_calibration() -> None:
     grown_by(tree, said((5, 0.5)))
     tree.advance(0, (6,))
     assert calibration(0.5, is_first=True) < before
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_guess_is_drafted_below_first_however_unlikely(width: int) -> None:
+    tree = tree_of()
+    assert tree.assign(branch(width=width, depth=1)) is None
+    first = grown_by(tree, said((5, 0.9), (6, 1e-4)))
+    assert tokens_of(first) == [5]
+    tree.assign(branch(guess=(6,), width=width, depth=1, window=2))
+    assert planned(tree).tokens[0] == 6
+    grown = grown_by(tree, *[said((7, 0.5)), said((8, 0.5))][:width])
+    assert (grown.base, tokens_of(grown)) == {1: (roll_digest(D_0, [6]), [7]), 2: (D_0, [6, 7, 5, 8])}[width]
+    assert tree.plan(0) is None
+
+
+def test_a_guess_that_was_drafted_before_counts_as_certain_with_all_below_it() -> None:
+    tree = tree_of()
+    tree.assign(branch(width=4))
+    grown_by(tree, said((5, 0.2), (6, 0.1)))
+    grown_by(tree, said((7, 0.5)), said((8, 0.06), (9, 0.05)))
+    assert planned(tree).tokens == (7,)
+    assert tree.assign(branch(guess=(6,), width=4)) is not None
+    assert planned(tree).tokens == (7, 8, 9)

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.runner import InlineRunner
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_node.verifier.patience import Patience
+from cosine_node.verifier.policy import Policy
 from cosine_node.verifier.service import RETRY_AFTER_S, VerifierConfig, VerifierService
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
@@ -38,12 +40,14 @@ LONG = 400
 
 
 @asynccontextmanager
-async def verifying(engine: ScriptedEngine | None = None, **config: Any) -> AsyncIterator[Bench]:
+async def verifying(
+    engine: ScriptedEngine | None = None, curve: CostCurve = FLAT, **config: Any
+) -> AsyncIterator[Bench]:
     engine = engine or ScriptedEngine()
     service = VerifierService(
         engine=engine,
-        runner=InlineRunner(engine, FLAT),
-        curve=FLAT,
+        runner=InlineRunner(engine, curve),
+        curve=curve,
         identity=SERVER,
         config=VerifierConfig(target_digest=TARGET, tokenizer_digest=TOKENIZER, **config),
     )
@@ -421,3 +425,68 @@ def test_with_another_request_ready_a_pass_is_not_held(monkeypatch: pytest.Monke
         assert await finished(caller, other, number=2) == expected_output(other, bench.engine)
 
     play(scene)
+
+
+async def widest_pass(bench: Bench, caller: Caller, *, guesses: int) -> int:
+    """Nodes of the largest pass where the fourth token is followed by many unlikely guesses."""
+    request = request_of(caller.peer_id)
+    before = roll_digest(request_digest(request), expected_output(request, bench.engine)[:4])
+    nodes = NodeBlock.of([Node(BASE, token, 0.001) for token in range(guesses)])
+    caller.post(opening(request), m.Tree(1, before, 4, nodes, bytes([1] * guesses)))
+    await collected(caller)
+    return max(message.stats.nodes for message in caller.heard if isinstance(message, m.Commit))
+
+
+@pytest.mark.parametrize(("drops_costly_nodes", "nodes"), [(True, 0), (False, 20)])
+def test_without_the_policy_to_drop_costly_nodes_a_pass_takes_all_there_are(
+    drops_costly_nodes: bool, nodes: int
+) -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        assert await widest_pass(bench, caller, guesses=20) == nodes
+
+    play(scene, policy=Policy(drops_costly_nodes=drops_costly_nodes))
+
+
+def test_all_there_are_still_fit_in_the_budget() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        assert await widest_pass(bench, caller, guesses=20) == 9
+
+    play(scene, policy=Policy(drops_costly_nodes=False), budget_tokens=10)
+
+
+@pytest.mark.parametrize("waits_for_drafts", [True, False])
+def test_only_with_that_policy_a_pass_is_held(waits_for_drafts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Patience, "hold_until", lambda self, now_s, **_: now_s + 3600.0)
+
+    async def scene(bench: Bench, caller: Caller) -> None:
+        caller.post(opening(request_of(caller.peer_id, max_new_tokens=LONG)))
+        await caller.until(m.Commit)
+        commits = [h for h in await caller.hear_for(0.5) if isinstance(h, m.Commit)]
+        assert bool(commits) is not waits_for_drafts
+
+    play(scene, policy=Policy(waits_for_drafts=waits_for_drafts))
+
+
+@pytest.mark.parametrize("keeps_account", [True, False])
+def test_without_an_account_drafts_are_never_in_debt(keeps_account: bool) -> None:
+    """Wrong drafts that nearly double the time of a pass, again and again."""
+    curve = CostCurve(((1, 0.01), (2, 0.018), (64, 0.018)))
+
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = request_of(caller.peer_id, max_new_tokens=60)
+        caller.post(opening(request))
+        drafted = 0
+        while not isinstance(message := await caller.next(), m.Final):
+            if not isinstance(message, m.Commit):
+                continue
+            drafted += message.stats.nodes > 0
+            stream = expected_output(request, bench.engine)
+            later = message.position + len(message.tokens) + 1
+            wrong = [
+                Node(BASE, (token + 1) % bench.engine.vocab_tokens, 1.0) for token in stream[later : later + 1]
+            ]
+            base = roll_digest(request_digest(request), stream[:later])
+            caller.post(m.Tree(1, base, later, NodeBlock.of(wrong), bytes([1] * len(wrong))))
+        assert drafted < 10 if keeps_account else drafted > 40
+
+    play(scene, curve=curve, policy=Policy(keeps_account=keeps_account, waits_for_drafts=False))

@@ -1,20 +1,29 @@
-"""Drafters that break every promise, on the in-memory network."""
+"""Drafters that break every promise, on the in-memory network.
+
+A `Liar` has no model: it answers every assignment and commit with a lie, if need be with what it overheard of
+another's drafts. One that is late on purpose (`LATE`) needs a drafter's own service, on a `Machine` with `extra_s`.
+"""
 
 import random
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
 
 from cosine_p2p.channel import Channel, serve_channel
 from cosine_p2p.transport.base import Stream
 from cosine_protocol import messages as m
-from cosine_protocol.codec import encode_body
+from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.identity import Identity
 from cosine_protocol.nodes import BASE, Node, NodeBlock
 from cosine_protocol.protocols import DRAFT
-from tests.swarm.reference import VOCAB_TOKENS
 
-FLOOD_FRAGMENTS = 60
+FLOOD_FRAGMENTS: Final = 60
+MAX_OVERHEARD: Final = 256
+LATE: Final = "late"
+"""Drafts honestly, and later than its announced speed says."""
 
 
 @dataclass(slots=True)
@@ -32,10 +41,23 @@ Lie = Callable[["Liar", Followed], Iterable[m.Message]]
 
 
 class Liar:
-    """Serves `/cosine/draft` and answers every assignment and commit with a lie."""
+    """Serves `/cosine/draft` and answers every assignment and commit with a lie.
 
-    def __init__(self, identity: Identity, lie: Lie, *, prompt_nll: float = 0.0) -> None:
+    `prompt_nll` is what it claims to know of the prompt, `overheard` what it has of other drafters.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        lie: Lie,
+        *,
+        vocab_tokens: int,
+        prompt_nll: float = 0.0,
+        overheard: "Overheard | None" = None,
+    ) -> None:
         self.identity = identity
+        self.vocab_tokens = vocab_tokens
+        self.overheard = overheard or Overheard()
         self.rng = random.Random(identity.peer_id)
         self._lie = lie
         self._prompt_nll = prompt_nll
@@ -53,13 +75,16 @@ class Liar:
                 self.followed[number] = Followed(number, d_0, digest, len(committed))
                 channel.post(m.Started(number, self._prompt_nll, 100))
             case m.Assign(number):
-                self._say(channel, self.followed[number])
-            case m.Advance(number, position, tokens):
+                if number in self.followed:
+                    self._say(channel, self.followed[number])
+            case m.Advance(number, position, tokens) if number in self.followed:
                 followed = self.followed[number]
-                new = tokens[followed.position - position :]
+                new = tokens[max(0, followed.position - position) :]
                 followed.digest = roll_digest(followed.digest, new)
                 followed.position += len(new)
                 self._say(channel, followed)
+            case m.Release(number):
+                self.followed.pop(number, None)
             case _:
                 return
 
@@ -68,7 +93,7 @@ class Liar:
             channel.post(message)
 
     def guesses(self, count: int = 4) -> tuple[int, ...]:
-        return tuple(self.rng.randrange(VOCAB_TOKENS) for _ in range(count))
+        return tuple(self.rng.randrange(self.vocab_tokens) for _ in range(count))
 
     def fragment(
         self,
@@ -89,7 +114,30 @@ class Liar:
         return m.Fragment(body, signature)
 
 
-STRANGER = Identity.from_seed(b"\x77" * 32)
+@dataclass(slots=True)
+class Overheard:
+    """The last drafts that others signed, by request."""
+
+    drafts: dict[bytes, deque[m.Draft]] = field(default_factory=dict)
+
+    def note(self, d_0: bytes, draft: m.Draft) -> None:
+        self.drafts.setdefault(d_0, deque(maxlen=MAX_OVERHEARD)).append(draft)
+
+
+class OverheardIdentity(Identity):
+    """An identity that lets a liar hear every draft it signs."""
+
+    def __init__(self, identity: Identity, heard: Overheard) -> None:
+        super().__init__(identity._key)
+        self._heard = heard
+
+    def sign(self, *, kind: str, digest: bytes, body: bytes) -> bytes:
+        if kind == "fragment":
+            self._heard.note(digest, decode_body(m.Draft, body))
+        return super().sign(kind=kind, digest=digest, body=body)
+
+
+STRANGER: Final = Identity.from_seed(b"\x77" * 32)
 
 
 def certain_garbage(liar: Liar, followed: Followed) -> Iterable[m.Message]:
@@ -97,7 +145,7 @@ def certain_garbage(liar: Liar, followed: Followed) -> Iterable[m.Message]:
 
 
 def wide_garbage(liar: Liar, followed: Followed) -> Iterable[m.Message]:
-    for token in range(VOCAB_TOKENS):
+    for token in range(liar.vocab_tokens):
         yield liar.fragment(followed, (token, *liar.guesses(2)))
 
 
@@ -129,10 +177,20 @@ def silence(liar: Liar, followed: Followed) -> Iterable[m.Message]:
 
 
 def no_such_token(liar: Liar, followed: Followed) -> Iterable[m.Message]:
-    yield liar.fragment(followed, (VOCAB_TOKENS + 7,))
+    yield liar.fragment(followed, (liar.vocab_tokens + 7,))
 
 
-LIES: dict[str, Lie] = {
+def replay(liar: Liar, followed: Followed) -> Iterable[m.Message]:
+    """Others' newest drafts as its own, with a confidence of 1."""
+    for draft in islice(reversed(liar.overheard.drafts.get(followed.d_0, ())), 4):
+        followed.fragments += 1
+        nodes = NodeBlock.of([Node(node.parent, node.token, 1.0) for node in draft.nodes])
+        stolen = m.Draft(followed.number, followed.fragments, draft.base, draft.position, nodes)
+        body = encode_body(stolen)
+        yield m.Fragment(body, liar.identity.sign(kind="fragment", digest=followed.d_0, body=body))
+
+
+LIES: Final[dict[str, Lie]] = {
     lie.__name__: lie
     for lie in (
         certain_garbage,
@@ -143,5 +201,8 @@ LIES: dict[str, Lie] = {
         foreign_message,
         flood,
         silence,
+        no_such_token,
+        replay,
     )
 }
+"""What a `Liar` can say, by name."""

@@ -1,0 +1,206 @@
+"""Speculation parallelism (DSI, arXiv 2405.14105): one drafter that never waits, several verifiers in turn.
+
+After every `lookahead` drafted tokens a free verifier gets the chain from its own committed prefix to the newest
+token, so that verification costs time only where a draft is rejected. Over a network a pass occupies its verifier
+for the round trip too, so the paper's equation 1 becomes ceil((t_target + RTT) / (lookahead t_drafter)) <= SP.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from cosine_p2p.strategies.base import (
+    Action,
+    Committed,
+    Drafted,
+    DrafterLost,
+    DrafterStarted,
+    Event,
+    Opened,
+    SendVerify,
+    Tick,
+    WakeAt,
+)
+from cosine_p2p.strategies.lone_drafter import LoneDrafter
+from cosine_p2p.tree import LiveTree, TreeNode
+from cosine_protocol.digests import extend_digest
+from cosine_protocol.limits import MAX_TREE_DEPTH
+from cosine_protocol.nodes import BASE, Node
+
+PASS_WEIGHT: Final = 0.2
+OVERDUE_PASSES: Final = 4.0
+MIN_OVERDUE_S: Final = 1.0
+PATIENCE_FACTOR: Final = 3.0
+MIN_PATIENCE_S: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DsiOptions:
+    """`author` drafts, or for None the best; `lookahead_tokens` is computed for None.
+
+    With `is_eager` a verifier goes at once wherever no other pass can extend the stream, with what is drafted so
+    far: the paper's thread of the target itself below every corrected prefix. Else it waits for a whole lookahead.
+    """
+
+    author: int | None = None
+    lookahead_tokens: int | None = None
+    is_eager: bool = True
+    depth_tokens: int = MAX_TREE_DEPTH
+    task_tokens: int = MAX_TREE_DEPTH
+
+
+@dataclass(slots=True)
+class _Server:
+    """A verifier: where it stands, and the prefixes that its pass under way is over, its own included.
+
+    `digest` is None until its prefill has committed. Past `due_s` its pass is not counted on any more.
+    """
+
+    pass_s: float
+    rtt_s: float
+    digest: bytes | None = None
+    position: int = 0
+    is_busy: bool = True
+    prefixes: frozenset[bytes] = frozenset()
+    due_s: float = math.inf
+
+
+class Dsi:
+    """Tasks to free verifiers as drafts come; the first answer for a position is the stream's."""
+
+    def __init__(self, root: bytes, position: int = 0, options: DsiOptions | None = None) -> None:
+        self._options = options or DsiOptions()
+        self._tree = LiveTree(root, position)
+        self._drafter = LoneDrafter(
+            self._tree, author=self._options.author, depth_tokens=self._options.depth_tokens, width_nodes=1
+        )
+        self._servers: dict[int, _Server] = {}
+        self._first_position = position
+        self._output: list[int] = []
+        self._positions = {root: position}
+        self._submitted = root
+        self._idle_since_s: float | None = None
+
+    def on(self, event: Event, now_s: float) -> list[Action]:
+        return [*self._hear(event), *self._dispatch(now_s)]
+
+    def _hear(self, event: Event) -> list[Action]:
+        match event:
+            case Opened():
+                self._servers[event.verifier] = _Server(event.pass_s, event.rtt_s)
+                return []
+            case DrafterStarted():
+                return self._drafter.join(event)
+            case DrafterLost(author):
+                return self._drafter.leave(author)
+            case Drafted(author, draft):
+                if author == self._drafter.drafting:
+                    self._tree.attach(draft.base, draft.position, draft.nodes, [author] * len(draft.nodes))
+                return []
+            case Committed():
+                return self._commit(event)
+            case Tick():
+                return []
+
+    def _commit(self, event: Committed) -> list[Action]:
+        self._drafter.learn(event.tokens)
+        digest = self._tree.root
+        for token in event.tokens:
+            digest = extend_digest(digest, token)
+            self._output.append(token)
+            self._positions[digest] = self._first_position + len(self._output)
+        self._tree.advance(event.tokens)
+        server = self._servers[event.verifier]
+        if server.digest is not None:
+            server.pass_s += PASS_WEIGHT * (event.stats.pass_us / 1e6 - server.pass_s)
+        server.digest, server.position = event.digest, self._positions[event.digest]
+        server.is_busy, server.prefixes = False, frozenset()
+        return self._drafter.advance(event)
+
+    def _dispatch(self, now_s: float) -> list[Action]:
+        """Give work to free verifiers, the one that stands furthest first."""
+        actions: list[Action] = []
+        chain = self._chain()
+        free = [slot for slot, server in self._servers.items() if not server.is_busy]
+        for slot in sorted(free, key=lambda slot: -self._servers[slot].position):
+            if not self._is_due(chain, now_s):
+                break
+            actions.append(self._submit(slot, chain, now_s))
+        return [*actions, *self._wake(now_s)]
+
+    def _is_due(self, chain: list[TreeNode], now_s: float) -> bool:
+        """Whether a free verifier should go now."""
+        known = next((n for n, node in enumerate(chain, 1) if node.digest == self._submitted), 0)
+        if len(chain) - known >= self._lookahead():
+            return True
+        if self._is_advancing(now_s):
+            self._idle_since_s = None
+            return False
+        if self._idle_since_s is None:
+            self._idle_since_s = now_s
+        is_alone = self._drafter.drafting is None
+        return is_alone or self._options.is_eager or now_s >= self._idle_since_s + self._patience_s()
+
+    def _is_advancing(self, now_s: float) -> bool:
+        """Whether a pass is under way that will add to the stream; all others are doomed."""
+        return any(
+            server.is_busy and now_s < server.due_s and self._tree.root in server.prefixes
+            for server in self._servers.values()
+        )
+
+    def _lookahead(self) -> int:
+        """The fewest tokens a task may bring without more verifiers being needed than there are."""
+        if self._options.lookahead_tokens is not None:
+            return self._options.lookahead_tokens
+        token_s = self._drafter.token_s
+        if not token_s or not self._servers:
+            return self._options.depth_tokens
+        occupied_s = max(server.pass_s + server.rtt_s for server in self._servers.values())
+        tokens = math.ceil(occupied_s / (len(self._servers) * token_s))
+        return max(1, min(tokens, self._options.depth_tokens))
+
+    def _patience_s(self) -> float:
+        expected_s = self._lookahead() * (self._drafter.token_s or 0.0)
+        return max(MIN_PATIENCE_S, PATIENCE_FACTOR * expected_s)
+
+    def _submit(self, slot: int, chain: list[TreeNode], now_s: float) -> SendVerify:
+        """What others committed past this verifier goes as nodes too, credited to nobody."""
+        server = self._servers[slot]
+        assert server.digest is not None
+        committed = self._output[server.position - self._first_position :]
+        ahead = [(node.token, *_claim(node)) for node in chain]
+        task = [*((token, 1.0, 0) for token in committed), *ahead][: self._options.task_tokens]
+        prefixes = [server.digest]
+        for token, _, _ in task:
+            prefixes.append(extend_digest(prefixes[-1], token))
+        server.is_busy, server.prefixes = True, frozenset(prefixes)
+        server.due_s = now_s + max(MIN_OVERDUE_S, OVERDUE_PASSES * (server.pass_s + server.rtt_s))
+        self._submitted = prefixes[-1]
+        self._idle_since_s = None
+        nodes = tuple(
+            Node(index - 1 if index else BASE, token, confidence)
+            for index, (token, confidence, _) in enumerate(task)
+        )
+        authors = tuple(author for _, _, author in task)
+        return SendVerify(server.digest, server.position, nodes, authors, slot)
+
+    def _chain(self) -> list[TreeNode]:
+        """The most confident chain below the committed tokens."""
+        chain: list[TreeNode] = []
+        digest = self._tree.root
+        while children := self._tree.children_of(digest):
+            nodes = [node for token in children if (node := self._tree.child(digest, token)) is not None]
+            chain.append(max(nodes, key=lambda node: max(node.claims.values())))
+            digest = chain[-1].digest
+        return chain
+
+    def _wake(self, now_s: float) -> list[Action]:
+        """A verifier may vanish with its pass, and drafts may not come: look again then."""
+        times = [server.due_s for server in self._servers.values() if server.is_busy]
+        if self._idle_since_s is not None:
+            times.append(self._idle_since_s + self._patience_s())
+        return [WakeAt(min(ahead))] if (ahead := [at for at in times if now_s < at < math.inf]) else []
+
+
+def _claim(node: TreeNode) -> tuple[float, int]:
+    return max((confidence, author) for author, confidence in node.claims.items())

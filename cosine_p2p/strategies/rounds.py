@@ -1,0 +1,305 @@
+"""Synchronous rounds, which the rivals share: ask drafters, collect their drafts, verify them in one pass, learn.
+
+A drafter that has not answered within `PATIENCE_FACTOR` times its expected time is not waited for, and one that
+gave nothing at all is not asked again for a while. All drafters follow every commit, so any of them can be asked
+at once; one that is not asked is told to stay with the first token.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cosine_p2p.strategies.base import (
+    Action,
+    Committed,
+    Drafted,
+    DrafterLost,
+    DrafterStarted,
+    Event,
+    Opened,
+    SendAdvance,
+    SendAssign,
+    SendVerify,
+    Tick,
+    WakeAt,
+)
+from cosine_p2p.tree import LiveTree, TreeNode
+from cosine_protocol.limits import MAX_COMMIT_TOKENS
+from cosine_protocol.messages import PassStats
+from cosine_protocol.nodes import BASE, Node
+
+PATIENCE_FACTOR: Final = 3.0
+MIN_PATIENCE_S: Final = 0.25
+REST_ROUNDS: Final = 8
+FIRST_ACCEPTANCE: Final = 0.6
+ACCEPTANCE_WEIGHT: Final = 0.05
+FIRST_ACCEPTANCE_TOKENS: Final = 8
+PACE_WEIGHT: Final = 0.2
+MAX_SLOWNESS: Final = 4.0
+
+
+@dataclass(slots=True)
+class Acceptance:
+    """Share of drafted tokens that were accepted, each judged only where all before it were.
+
+    `FIRST_ACCEPTANCE` counts for `FIRST_ACCEPTANCE_TOKENS` tokens; of late tokens about the last 20 count.
+    """
+
+    share: float = FIRST_ACCEPTANCE
+    tokens: int = FIRST_ACCEPTANCE_TOKENS
+
+    @property
+    def judged(self) -> int:
+        """Tokens taken in so far."""
+        return self.tokens - FIRST_ACCEPTANCE_TOKENS
+
+    def learn(self, *, accepted: int, drafted: int) -> None:
+        """Take in a chain: `accepted` hits and, unless all of `drafted` hit, one miss."""
+        for index in range(min(accepted + 1, drafted)):
+            self.tokens += 1
+            self.share += max(ACCEPTANCE_WEIGHT, 1.0 / self.tokens) * ((index < accepted) - self.share)
+
+
+@dataclass(slots=True)
+class Asked:
+    """A drafter asked at `at_s`; its first draft since then came at `first_s`, its last at `last_s`."""
+
+    at_s: float
+    first_s: float | None = None
+    last_s: float | None = None
+
+
+class Rounds(ABC):
+    """The state of a request in rounds. A strategy says whom to ask, when to verify what, and what to learn."""
+
+    def __init__(self, root: bytes, position: int = 0, *, width_nodes: int = 1) -> None:
+        self._width_nodes = width_nodes
+        self._tree = LiveTree(root, position)
+        self._drafters: dict[int, DrafterStarted] = {}
+        self._verifier = Opened(0.0, 0.0)
+        self._verify_s = 0.0
+        """Measured time from asking for a pass to its result, without the round trip."""
+        self._asked: dict[int, Asked] = {}
+        self._is_drafting = False
+        self._deadline_s = 0.0
+        self._verify_at_s: float | None = None
+        self._busy: set[int] = set()
+        self._resting: dict[int, int] = {}
+        self._pace_s: dict[int, float] = {}
+        self._latest: deque[int] = deque(maxlen=MAX_COMMIT_TOKENS)
+
+    @abstractmethod
+    def _begin(self, now_s: float) -> list[Action]:
+        """Open a round, by `_ask`; the tree stands at what is committed. Whoever asks nobody gets a plain pass."""
+
+    @abstractmethod
+    def _go_on(self, now_s: float) -> list[Action] | None:
+        """What to do while someone is awaited; None when all wanted drafts are there."""
+
+    @abstractmethod
+    def _chosen(self) -> list[TreeNode]:
+        """What to verify, parents first."""
+
+    @abstractmethod
+    def _learn(self, tokens: tuple[int, ...]) -> None:
+        """Judge the drafts by committed tokens; the tree still stands where they begin."""
+
+    def _join(self, drafter: DrafterStarted) -> None:
+        """A drafter can be asked from now on."""
+        self._drafters[drafter.author] = drafter
+        self._resting.pop(drafter.author, None)
+
+    def _leave(self, author: int) -> None:
+        """A drafter is gone."""
+        self._drafters.pop(author, None)
+        self._busy.discard(author)
+
+    def on(self, event: Event, now_s: float) -> list[Action]:
+        match event:
+            case Opened():
+                self._verifier, self._verify_s = event, event.pass_s
+                self._is_drafting, self._verify_at_s = False, None
+                return []
+            case DrafterStarted():
+                return self._start(event)
+            case DrafterLost(author):
+                self._leave(author)
+                return self._proceed(now_s)
+            case Drafted():
+                self._take(event, now_s)
+                return self._proceed(now_s)
+            case Committed():
+                return self._next_round(event, now_s)
+            case Tick():
+                return self._give_up(now_s) if now_s >= self._deadline_s else self._proceed(now_s)
+
+    def _present(self) -> dict[int, DrafterStarted]:
+        """The drafters worth asking."""
+        return {author: d for author, d in self._drafters.items() if not self._resting.get(author)}
+
+    def _awaited(self) -> list[int]:
+        """Those asked in this round who can still answer."""
+        return [author for author in self._asked if author in self._drafters]
+
+    def _pace(self, author: int) -> float:
+        """Seconds that a drafter takes for a token, as measured."""
+        return self._pace_s.get(author, self._drafters[author].token_s)
+
+    def _note_pace(self, author: int, took_s: float, *, tokens: int) -> None:
+        """Learn how fast a drafter is now from how long so many of its passes and the round trip took."""
+        if drafter := self._drafters.get(author):
+            token_s = (took_s - drafter.rtt_s) / max(1, tokens)
+            token_s = min(max(token_s, drafter.token_s), MAX_SLOWNESS * drafter.token_s)
+            self._pace_s[author] = self._pace(author) + PACE_WEIGHT * (token_s - self._pace(author))
+
+    def _ask(
+        self, assigns: Sequence[SendAssign], *, expected_s: float, now_s: float, due_s: float = math.inf
+    ) -> list[Action]:
+        """Ask drafters that should answer in `expected_s`; wakes when patience ends, or at `due_s` before."""
+        for assign in assigns:
+            self._asked.setdefault(assign.author, Asked(now_s))
+        idle = self._busy - self._asked.keys()
+        self._busy = set(self._awaited())
+        self._deadline_s = now_s + max(MIN_PATIENCE_S, PATIENCE_FACTOR * expected_s)
+        parked = [
+            self._assign(author, width=self._width_nodes, depth=1, window=1, why="not asked now")
+            for author in sorted(idle)
+        ]
+        return [*parked, *assigns, WakeAt(min(due_s, self._deadline_s))]
+
+    def _assign(
+        self, author: int, *, depth: int, width: int, window: int, why: str, guess: tuple[int, ...] = ()
+    ) -> SendAssign:
+        return SendAssign(author, self._tree.root, self._tree.position, guess, depth, width, window, why)
+
+    def _start(self, drafter: DrafterStarted) -> list[Action]:
+        """Let a drafter follow; what was committed while it read the prompt it has not heard of."""
+        self._join(drafter)
+        if not self._latest:
+            return []
+        position = self._tree.position - len(self._latest)
+        return [SendAdvance(drafter.author, position, tuple(self._latest))]
+
+    def _take(self, event: Drafted, now_s: float) -> None:
+        """Keep every draft, asked for or not: no drafter sends a node twice."""
+        draft = event.draft
+        touched = self._tree.attach(draft.base, draft.position, draft.nodes, [event.author] * len(draft.nodes))
+        if touched and event.author in self._asked:
+            asked = self._asked[event.author]
+            asked.first_s = now_s if asked.first_s is None else asked.first_s
+            asked.last_s = now_s
+
+    def _next_round(self, event: Committed, now_s: float) -> list[Action]:
+        if self._verify_at_s is not None:
+            self._note_verified(event.stats, now_s - self._verify_at_s - self._verifier.rtt_s)
+            self._learn(event.tokens)
+            self._verify_at_s = None
+        self._tree.advance(event.tokens)
+        self._latest.extend(event.tokens)
+        self._asked = {}
+        self._is_drafting = True
+        advances: list[Action] = [
+            SendAdvance(author, event.position, event.tokens) for author in self._drafters if event.tokens
+        ]
+        begun = self._begin(now_s)
+        self._resting = {author: rounds - 1 for author, rounds in self._resting.items() if rounds > 1}
+        return [*advances, *begun, *self._proceed(now_s)]
+
+    def _note_verified(self, stats: PassStats, took_s: float) -> None:
+        """Learn how long a pass takes from asking for it to its result, without the round trip."""
+        seconds = min(max(stats.pass_us / 1e6, took_s), MAX_SLOWNESS * self._verifier.pass_s)
+        self._verify_s += PACE_WEIGHT * (seconds - self._verify_s)
+
+    def _proceed(self, now_s: float) -> list[Action]:
+        if not self._is_drafting:
+            return []
+        actions = self._go_on(now_s) if self._awaited() else None
+        return self._verify(now_s) if actions is None else actions
+
+    def _verify(self, now_s: float) -> list[Action]:
+        if not self._is_drafting:
+            return []
+        self._is_drafting = False
+        self._verify_at_s = now_s
+        return [verify(self._tree, self._chosen(), self._asked)]
+
+    def _give_up(self, now_s: float) -> list[Action]:
+        """Patience is over: verify what is there."""
+        if self._is_drafting:
+            self._resting |= {author: REST_ROUNDS for author in self._awaited() if self._is_silent(author)}
+        return self._verify(now_s)
+
+    def _is_silent(self, author: int) -> bool:
+        """Whether a drafter that was asked kept everyone waiting."""
+        return not self._has_drafted(author)
+
+    def _has_drafted(self, author: int) -> bool:
+        """Whether anything of a drafter follows what is committed."""
+        return any(author in node.claims for node in self._first_tokens())
+
+    def _first_tokens(self) -> Iterable[TreeNode]:
+        return (node for d in self._tree.children_of(self._tree.root).values() if (node := self._tree.get(d)))
+
+
+def verify(tree: LiveTree, nodes: Sequence[TreeNode], authors: Iterable[int]) -> SendVerify:
+    """A pass over nodes of the tree, parents first; of these authors the most confident is credited."""
+    asked = frozenset(authors)
+    index = {node.digest: number for number, node in enumerate(nodes)}
+    credited = [credit(node, asked) for node in nodes]
+    block = tuple(
+        Node(index.get(node.parent, BASE), node.token, node.claims[author])
+        for node, author in zip(nodes, credited, strict=True)
+    )
+    return SendVerify(tree.root, tree.position, block, tuple(credited))
+
+
+def credit(node: TreeNode, authors: Iterable[int]) -> int:
+    """Which of these authors is the most confident of a node, the first among equals."""
+    return max(sorted(set(authors) & node.claims.keys()), key=lambda author: node.claims[author])
+
+
+def chain_of(tree: LiveTree, author: int) -> list[TreeNode]:
+    """The path below the root along an author's most confident choices."""
+    chain: list[TreeNode] = []
+    digest = tree.root
+    while own := claimed_below(tree, digest, (author,)):
+        chain.append(max(own, key=lambda node: node.claims[author]))
+        digest = chain[-1].digest
+    return chain
+
+
+def claimed_below(tree: LiveTree, digest: bytes, authors: Iterable[int]) -> list[TreeNode]:
+    """Children of a known prefix that one of these authors drafted."""
+    wanted = frozenset(authors)
+    children = (tree.get(child) for child in tree.children_of(digest).values())
+    return [node for node in children if node is not None and wanted & node.claims.keys()]
+
+
+def merged(tree: LiveTree, authors: Iterable[int], *, most: int) -> list[TreeNode]:
+    """Everything these authors drafted below the root, merged by prefix, parents first: the `most` likeliest.
+
+    A node counts with the largest confidence that any of them has in it, times that of its path.
+    """
+    wanted = frozenset(authors)
+    reach = {tree.root: 1.0}
+    for node in tree.walk():
+        if node.parent in reach and wanted & node.claims.keys():
+            reach[node.digest] = reach[node.parent] * node.claims[credit(node, wanted)]
+    found = [node for node in tree.walk() if node.digest in reach]
+    return sorted(found, key=lambda node: (-reach[node.digest], node.position))[:most]
+
+
+def committed_path(tree: LiveTree, tokens: Iterable[int]) -> list[TreeNode]:
+    """The nodes of the tree that tokens about to be committed confirm, in order."""
+    path: list[TreeNode] = []
+    digest = tree.root
+    for token in tokens:
+        node = tree.child(digest, token)
+        if node is None:
+            break
+        path.append(node)
+        digest = node.digest
+    return path

@@ -1,0 +1,138 @@
+"""SpecInfer (Miao et al. 2024): several drafters draft a tree each, merged by prefix and verified in one pass.
+
+Drafters of the paper are tuned to complement one another and all of them draft. Here as many as the options say
+do, since a verifier's pass has room for a few nodes only.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from cosine_p2p.speculation.draft_length import best_draft_tokens
+from cosine_p2p.strategies.base import Action, DrafterStarted, WakeAt
+from cosine_p2p.strategies.rounds import Acceptance, Rounds, claimed_below, committed_path, merged
+from cosine_p2p.tree import TreeNode
+
+FADING_TOKENS: Final = 8.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecInferOptions:
+    """How the trees grow. `authors` fixes the drafters, else the `drafters` best so far draft.
+
+    Each expands `width_nodes` nodes a pass until its deepest path has `depth_tokens` tokens (None tunes that to
+    what is measured), it has `tree_nodes` nodes, or its time is up by the factor `slack`. Of the merged tree the
+    `max_nodes` likeliest nodes are verified.
+    """
+
+    authors: tuple[int, ...] | None = None
+    drafters: int = 2
+    depth_tokens: int | None = None
+    width_nodes: int = 2
+    tree_nodes: int = 32
+    max_nodes: int = 12
+    slack: float = 1.1
+
+
+class SpecInfer(Rounds):
+    """Rounds of trees. The best drafters so far are those with the largest share of accepted first choices.
+
+    A drafter that was not judged yet is placed by the likelihood it gives the prompt.
+    """
+
+    def __init__(self, root: bytes, position: int = 0, *, options: SpecInferOptions = SpecInferOptions()) -> None:
+        super().__init__(root, position, width_nodes=options.width_nodes)
+        self._options = options
+        self._acceptance = Acceptance()
+        self._by_author: dict[int, Acceptance] = {}
+        self._depth_tokens = 0
+        self._due_s = 0.0
+
+    def _join(self, drafter: DrafterStarted) -> None:
+        super()._join(drafter)
+        self._by_author.setdefault(drafter.author, Acceptance())
+
+    def _begin(self, now_s: float) -> list[Action]:
+        authors = self._pick()
+        if not authors:
+            return []
+        self._depth_tokens = self._options.depth_tokens or self._best_depth(authors)
+        expected_s = max(self._drafters[a].rtt_s + self._depth_tokens * self._pace(a) for a in authors)
+        self._due_s = now_s + self._options.slack * expected_s
+        return self._ask(
+            [
+                # A drafter expands what is `depth` tokens deep, so its leaves lie one token deeper.
+                self._assign(
+                    author,
+                    depth=max(1, self._depth_tokens - 1),
+                    width=self._width_nodes,
+                    window=self._options.tree_nodes,
+                    why=f"acceptance {self._by_author[author].share:.2f}, a tree of {self._depth_tokens} tokens",
+                )
+                for author in authors
+            ],
+            expected_s=expected_s,
+            now_s=now_s,
+            due_s=self._due_s,
+        )
+
+    def _pick(self) -> list[int]:
+        present = self._present()
+        if self._options.authors is not None:
+            return [author for author in self._options.authors if author in present]
+        nearest = min((d.prompt_nll for d in present.values()), default=0.0)
+        # The likelihood of the prompt is only an author's word: it fades with what the request teaches.
+        faded = 1.0 + sum(known.judged for known in self._by_author.values()) / FADING_TOKENS
+        merits = {
+            author: self._by_author[author].share * math.exp((nearest - drafter.prompt_nll) / faded)
+            for author, drafter in present.items()
+        }
+        return sorted(merits, key=lambda author: (-merits[author], author))[: self._options.drafters]
+
+    def _best_depth(self, authors: list[int]) -> int:
+        slowest = max(authors, key=lambda author: self._drafters[author].rtt_s + self._pace(author))
+        return best_draft_tokens(
+            acceptance=self._acceptance.share,
+            draft_token_s=self._pace(slowest),
+            round_trips_s=self._drafters[slowest].rtt_s + self._verifier.rtt_s,
+            verify_s=self._verify_s,
+        )
+
+    def _go_on(self, now_s: float) -> list[Action] | None:
+        if all(map(self._is_grown, self._awaited())):
+            return None
+        if now_s < self._due_s:
+            return []
+        return None if all(map(self._has_drafted, self._awaited())) else [WakeAt(self._deadline_s)]
+
+    def _is_grown(self, author: int) -> bool:
+        own = [node for node in self._tree.walk() if author in node.claims]
+        deepest = max((node.position + 1 - self._tree.position for node in own), default=0)
+        return deepest >= self._depth_tokens or len(own) >= self._options.tree_nodes
+
+    def _chosen(self) -> list[TreeNode]:
+        return merged(self._tree, self._asked, most=self._options.max_nodes)
+
+    def _learn(self, tokens: tuple[int, ...]) -> None:
+        chosen = {node.digest for node in self._chosen()}
+        path = [node for node in committed_path(self._tree, tokens) if node.digest in chosen]
+        if chosen:
+            self._acceptance.learn(accepted=len(path), drafted=max(len(path) + 1, self._depth_tokens))
+        for author, asked in self._asked.items():
+            if asked.first_s is not None:
+                self._note_pace(author, asked.first_s - asked.at_s, tokens=1)
+            self._judge(author, tokens)
+
+    def _judge(self, author: int, tokens: tuple[int, ...]) -> None:
+        """Count an author's first choices along the committed tokens, as far as it drafted there."""
+        digest = self._tree.root
+        for token in tokens:
+            own = claimed_below(self._tree, digest, (author,))
+            if not own:
+                return
+            first = max(own, key=lambda node: node.claims[author])
+            self._by_author[author].learn(accepted=int(first.token == token), drafted=1)
+            child = self._tree.child(digest, token)
+            if child is None:
+                return
+            digest = child.digest

@@ -1,0 +1,224 @@
+"""The nodes and clients of a scenario, brought into a swarm, and what befalls them there."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import blake2b
+from typing import Any, Final
+
+from cosine_node.simulation.discovery import SimulatedDht
+from cosine_node.simulation.faults import Company, Fault, FaultKind, FaultPlan, plan_faults
+from cosine_node.simulation.liars import LATE, LIES, Liar, Overheard, OverheardIdentity
+from cosine_node.simulation.links import LinkModel, LinkTable, Partition, seeded
+from cosine_node.simulation.report import EventLog, NodeUse
+from cosine_node.simulation.scenario import Discovery, Scenario
+from cosine_node.simulation.swarm import Member, SimulatedSwarm
+from cosine_node.simulation.workload import Workload
+from cosine_p2p.client import AsyncClient
+from cosine_p2p.strategies.base import StrategyKind
+from cosine_p2p.transport.base import StreamHandler
+from cosine_p2p.transport.memory import MemoryNetwork
+from cosine_protocol.identity import Identity
+from cosine_protocol.records import Role
+
+LATE_S: Final = 0.1
+"""How much later than it says a drafter that is late on purpose ends its passes."""
+FAILOVER_S: Final = 5.0
+PLENTY: Final = 3
+"""A request that has this many times what plain decoding takes, one round trip a token, has time enough."""
+
+
+def identity_of(kind: str, index: int) -> Identity:
+    """The identity of a peer of a simulation, the same in every run."""
+    return Identity.from_seed(blake2b(f"{kind} {index}".encode(), digest_size=32).digest())
+
+
+def company_of(scenario: Scenario) -> Company:
+    """Who can suffer in a scenario; faults begin in the time that plain decoding would take one client."""
+    pass_s = scenario.curve(Role.VERIFIER).seconds(1)
+    horizon_s = scenario.requests * scenario.max_new_tokens * pass_s
+    return Company(
+        verifiers=scenario.verifiers, drafters=scenario.drafters, clients=scenario.clients, horizon_s=horizon_s
+    )
+
+
+@dataclass(slots=True)
+class Cast:
+    """Everybody in one run. Make it inside the event loop; nodes are numbered as in `Company`."""
+
+    scenario: Scenario
+    workload: Workload
+    log: EventLog
+    verifier_options: Mapping[str, Any] = field(default_factory=dict)
+    plan: FaultPlan = field(init=False)
+    company: Company = field(init=False)
+    swarm: SimulatedSwarm = field(init=False)
+    gone_clients: set[int] = field(default_factory=set)
+    _acting: dict[int, Member] = field(default_factory=dict)
+    _clients: dict[int, Identity] = field(default_factory=dict)
+    _heard: Overheard = field(default_factory=Overheard)
+
+    def __post_init__(self) -> None:
+        scenario = self.scenario
+        self.company = company_of(scenario)
+        self.plan = plan_faults(scenario.faults, rng=seeded(scenario.seed, "faults"), company=self.company)
+        self._clients = {index: identity_of("client", index) for index in range(scenario.clients)}
+        self.swarm = SimulatedSwarm(
+            MemoryNetwork(routes=self._links().route),
+            eos=self.workload.eos,
+            directory_of=SimulatedDht().directory if scenario.discovery == Discovery.DHT else None,
+        )
+
+    @property
+    def must_finish(self) -> bool:
+        """Whether one verifier can finish every request of a client that stays, all at once and in time."""
+        scenario = self.scenario
+        round_s = scenario.curve(Role.VERIFIER).seconds(scenario.max_requests) + scenario.rtt_ms / 1e3
+        return (
+            self.plan.spares(self.company.spare)
+            and scenario.total_requests <= scenario.max_requests
+            and scenario.timeout_s >= PLENTY * (scenario.max_new_tokens * round_s + FAILOVER_S)
+        )
+
+    async def enter(self) -> None:
+        """Start every node."""
+        for node in range(self.scenario.verifiers + self.scenario.drafters):
+            await self._start(node)
+        for index, lie in enumerate(self.plan.lies):
+            await self._start_liar(index, lie)
+
+    async def client(self, index: int, strategies: Mapping[str, StrategyKind]) -> AsyncClient:
+        scenario = self.scenario
+        return await self.swarm.client(
+            identity=self._clients[index],
+            strategies=strategies,
+            strategy=scenario.strategy,
+            timeout_s=scenario.timeout_s,
+            max_drafters=scenario.max_drafters,
+        )
+
+    async def suffer(self) -> None:
+        """Let every fault of the plan happen at its time and records be renewed, until cancelled."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        await asyncio.gather(
+            self.swarm.keep_announced(), *(self._befall(fault, began_s) for fault in self.plan.faults)
+        )
+
+    def uses(self) -> tuple[NodeUse, ...]:
+        """What each node did, liars without a service left out; one restarted is there twice."""
+        return tuple(
+            NodeUse(
+                peer_id=member.identity.peer_id,
+                role=member.role,
+                domain=member.domain,
+                passes=member.machine.use.passes,
+                rows=member.machine.use.rows,
+                tokens_fed=member.machine.use.tokens,
+                busy_s=member.machine.use.busy_s,
+                carried_bytes=member.wire.carried_bytes,
+            )
+            for member in self.swarm.members
+        )
+
+    def _links(self) -> LinkTable:
+        scenario = self.scenario
+        link = LinkModel(
+            one_way_s=scenario.rtt_ms / 2e3,
+            jitter_s=scenario.jitter_ms / 1e3,
+            loss=scenario.loss,
+            **({"rate_bytes_per_s": scenario.rate_bytes_per_s} if scenario.rate_bytes_per_s else {}),
+        )
+        partitions = tuple(
+            Partition(
+                start_s=fault.at_s,
+                end_s=fault.at_s + fault.lasts_s,
+                group=frozenset(self._node_identity(node).peer_id for node in fault.victims),
+            )
+            for fault in self.plan.of(FaultKind.PARTITION)
+        )
+        costs = {identity.peer_id: scenario.decision_s for identity in self._clients.values()}
+        return LinkTable(seed=scenario.seed, default=link, send_costs_s=costs, partitions=partitions)
+
+    def _node_identity(self, node: int) -> Identity:
+        verifiers = self.scenario.verifiers
+        return identity_of("verifier", node) if node < verifiers else identity_of("drafter", node - verifiers)
+
+    async def _start(self, node: int) -> None:
+        scenario, identity = self.scenario, self._node_identity(node)
+        if node < scenario.verifiers:
+            is_full = self.plan.befalls(FaultKind.OVERLOAD, node)
+            options = {"max_requests": 0 if is_full else scenario.max_requests, **self.verifier_options}
+            curve = scenario.curve(Role.VERIFIER)
+            member = await self.swarm.verifier(
+                self.workload.target(node), curve=curve, identity=identity, **options
+            )
+        else:
+            member = await self._start_drafter(node, node - scenario.verifiers, identity)
+        self._acting[node] = member
+
+    async def _start_drafter(self, node: int, index: int, identity: Identity) -> Member:
+        scenario = self.scenario
+        is_overheard = "replay" in self.plan.lies
+        return await self.swarm.drafter(
+            self.workload.drafter(index),
+            curve=scenario.curve(Role.DRAFTER, index=index),
+            identity=OverheardIdentity(identity, self._heard) if is_overheard else identity,
+            domain=scenario.domain(index),
+            max_requests=0 if self.plan.befalls(FaultKind.BUSY, node) else scenario.max_requests,
+        )
+
+    async def _start_liar(self, index: int, lie: str) -> None:
+        identity, domain = identity_of("liar", index), f"liar-{index}"
+        if lie != LATE:
+            await self.swarm.drafter_with(partial(self._lying, lie=lie), domain=domain, identity=identity)
+            return
+        member = await self.swarm.drafter(
+            self.workload.drafter(index),
+            curve=self.scenario.curve(Role.DRAFTER),
+            identity=identity,
+            domain=domain,
+            max_requests=self.scenario.max_requests,
+        )
+        member.machine.extra_s = LATE_S
+
+    def _lying(self, identity: Identity, *, lie: str) -> StreamHandler:
+        vocab_tokens = self.workload.vocab_tokens
+        return Liar(identity, LIES[lie], vocab_tokens=vocab_tokens, overheard=self._heard).handle
+
+    async def _befall(self, fault: Fault, began_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(began_s + fault.at_s - loop.time())
+        self.log.note(loop.time(), f"{fault.kind.value} {fault.lie}", -1, fault.victims)
+        if fault.kind is FaultKind.KILL_CLIENT:
+            self._vanish(fault.victims[0])
+            return
+        for node in fault.victims:
+            await self._hurt(self._acting[node], node, fault)
+
+    async def _hurt(self, member: Member, node: int, fault: Fault) -> None:
+        now_s = asyncio.get_running_loop().time()
+        match fault.kind:
+            case FaultKind.KILL_DRAFTER | FaultKind.KILL_VERIFIER:
+                await member.kill()
+            case FaultKind.RESTART_DRAFTER | FaultKind.RESTART_VERIFIER:
+                await member.kill()
+                await asyncio.sleep(fault.lasts_s)
+                await self._start(node)
+            case FaultKind.STALL:
+                member.machine.stalled_until_s = now_s + fault.lasts_s
+            case FaultKind.SLOW:
+                member.machine.slowness = max(1.0, fault.lasts_s)
+            case FaultKind.BAD_ROW:
+                member.machine.bad_passes += 1
+            case FaultKind.CORRUPT:
+                member.wire.damaged_writes += 1
+            case _:
+                return
+
+    def _vanish(self, client: int) -> None:
+        self.gone_clients.add(client)
+        transport = self.swarm.network.transports.get(self._clients[client].peer_id)
+        if transport is not None:
+            transport.vanish()

@@ -1,0 +1,280 @@
+"""A scenario carried out in virtual time: clients ask, faults happen, everything is compared and counted."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from cosine_node.simulation.cast import Cast
+from cosine_node.simulation.links import seeded
+from cosine_node.simulation.report import EventLog, Outcome, RequestResult, SimulationReport, speedup
+from cosine_node.simulation.scenario import Scenario
+from cosine_node.simulation.swarm import LetterCodec, Member
+from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_node.simulation.workload import Task, Workload, workload_of
+from cosine_p2p.client import AsyncClient
+from cosine_p2p.generation import Generation
+from cosine_p2p.strategies import STRATEGIES
+from cosine_p2p.strategies.base import StrategyKind
+from cosine_protocol.errors import GenerationFailed, UsageError
+
+PLAIN: Final = "plain"
+GRACE_S: Final = 1.0
+"""A request may end this much after its deadline: sessions look at the time twice a second."""
+SETTLE_S: Final = 12.0
+SETTLE_STEP_S: Final = 0.5
+LOGGERS: Final = ("asyncio", "cosine_p2p", "cosine_node", "cosine_protocol")
+
+
+def run_scenario(
+    scenario: Scenario,
+    *,
+    strategies: Mapping[str, StrategyKind] | None = None,
+    workload: Workload | None = None,
+    verifier_options: Mapping[str, Any] | None = None,
+    with_plain: bool = False,
+) -> SimulationReport:
+    """Run a scenario once; equal arguments give equal reports, wall time apart.
+
+    `strategies` are those a client knows, `workload` replaces the scenario's own, `verifier_options` are fields of
+    every verifier's config. `with_plain` runs it a second time with the strategy `plain`, which gives
+    `speedup_vs_plain`. Raises `UsageError` for what cannot be run.
+    """
+    known = STRATEGIES if strategies is None else strategies
+    if scenario.strategy not in known:
+        raise UsageError(f"There is no strategy {scenario.strategy!r}; choose one of {', '.join(sorted(known))}.")
+    workload = workload or workload_of(scenario)
+    tasks = [workload.task(number) for number in range(scenario.total_requests)]
+    report = _run(_Stage(scenario, workload, tasks, known, verifier_options or {}))
+    if not with_plain:
+        return report
+    plain = report
+    if scenario.strategy != PLAIN:
+        as_plain = replace(scenario, strategy=PLAIN)
+        plain = _run(_Stage(as_plain, workload, tasks, STRATEGIES, verifier_options or {}))
+    return replace(
+        report,
+        speedup_vs_plain=speedup(report, plain),
+        wall_seconds=report.wall_seconds + (plain.wall_seconds if plain is not report else 0.0),
+    )
+
+
+def _run(stage: "_Stage") -> SimulationReport:
+    began_s = time.perf_counter()
+    with _error_log() as errors:
+        report = run_virtual(stage.perform())
+    return replace(report, errors=tuple(errors), wall_seconds=time.perf_counter() - began_s)
+
+
+@dataclass(slots=True)
+class _Stage:
+    """One run of one scenario."""
+
+    scenario: Scenario
+    workload: Workload
+    tasks: Sequence[Task]
+    strategies: Mapping[str, StrategyKind]
+    verifier_options: Mapping[str, Any]
+    log: EventLog = field(default_factory=EventLog)
+    results: list[RequestResult] = field(default_factory=list)
+
+    async def perform(self) -> SimulationReport:
+        scenario = self.scenario
+        cast = Cast(scenario, self.workload, self.log, self.verifier_options)
+        async with cast.swarm:
+            await cast.enter()
+            room = {id(member): member.engine.free_tokens for member in cast.swarm.members}
+            clients = [await cast.client(index, self.strategies) for index in range(scenario.clients)]
+            suffering = asyncio.ensure_future(cast.suffer())
+            await self._ask_all(cast, clients)
+            ended_s = _now_s()
+            suffering.cancel()
+            await asyncio.gather(suffering, return_exceptions=True)
+            uses = cast.uses()
+            leaked = await _held(cast, room)
+            await cast.swarm.leave_clients()
+            leaked += await _open_streams(cast)
+        leaked += [f"a task still runs: {task.get_coro()}" for task in asyncio.all_tasks() - {_this_task()}]
+        return SimulationReport(
+            scenario=scenario.name,
+            strategy=scenario.strategy,
+            seed=scenario.seed,
+            digest=self.log.digest,
+            virtual_seconds=ended_s,
+            wall_seconds=0.0,
+            results=tuple(sorted(self.results, key=lambda result: result.number)),
+            nodes=uses,
+            leaked=tuple(leaked),
+            errors=(),
+            fault_counts=cast.plan.counts(),
+            must_finish=cast.must_finish,
+        )
+
+    async def _ask_all(self, cast: Cast, clients: Sequence[AsyncClient]) -> None:
+        scenario = self.scenario
+        if scenario.arrivals_per_s:
+            await self._ask_as_they_come(cast, clients)
+            return
+        await asyncio.gather(
+            *(
+                self._ask_in_turn(cast, client, range(index, scenario.total_requests, scenario.clients))
+                for index, client in enumerate(clients)
+            )
+        )
+
+    async def _ask_in_turn(self, cast: Cast, client: AsyncClient, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            if number % self.scenario.clients in cast.gone_clients:
+                return
+            await self._ask(cast, client, number)
+
+    async def _ask_as_they_come(self, cast: Cast, clients: Sequence[AsyncClient]) -> None:
+        scenario = self.scenario
+        rng = seeded(scenario.seed, "arrivals")
+        async with asyncio.TaskGroup() as group:
+            for number in range(scenario.total_requests):
+                await asyncio.sleep(rng.expovariate(scenario.arrivals_per_s))
+                if number % scenario.clients not in cast.gone_clients:
+                    group.create_task(self._ask(cast, clients[number % scenario.clients], number))
+
+    async def _ask(self, cast: Cast, client: AsyncClient, number: int) -> None:
+        began_s, heard = _now_s(), _Heard()
+        self.log.note(began_s, "ask", number, self.tasks[number].prompt)
+        outcome, error = Outcome.FINISHED, ""
+        try:
+            async with asyncio.timeout(self.scenario.timeout_s + GRACE_S):
+                await self._listen(client, number, heard)
+        except GenerationFailed as failed:
+            outcome, error = Outcome.FAILED, str(failed)
+        except TimeoutError:
+            outcome, error = Outcome.HUNG, "past its deadline"
+        if outcome is Outcome.FAILED and number % self.scenario.clients in cast.gone_clients:
+            outcome = Outcome.LEFT
+        self.log.note(_now_s(), outcome.value, number)
+        self.results.append(self._result(number, heard, outcome, error, began_s))
+
+    async def _listen(self, client: AsyncClient, number: int, heard: "_Heard") -> None:
+        task = self.tasks[number]
+        sampling = task.sampling
+        run = await client.start(
+            _CODEC.decode(task.prompt),
+            max_new_tokens=task.max_new_tokens,
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            min_p=sampling.min_p,
+            repetition_penalty=sampling.repetition_penalty,
+            seed=sampling.seed,
+        )
+        try:
+            async with aclosing(run.chunks()) as chunks:
+                async for chunk in chunks:
+                    heard.first_s = heard.first_s or _now_s()
+                    heard.tokens += chunk.token_ids
+                    self.log.note(_now_s(), "tokens", number, chunk.token_ids)
+        finally:
+            heard.generation = run.result()
+
+    def _result(self, number: int, heard: "_Heard", outcome: Outcome, error: str, began_s: float) -> RequestResult:
+        task, tokens, generation = self.tasks[number], tuple(heard.tokens), heard.generation
+        expected = task.stream if outcome is Outcome.FINISHED else task.stream[: len(tokens)]
+        return RequestResult(
+            number=number,
+            client=number % self.scenario.clients,
+            domain=task.domain,
+            strategy=self.scenario.strategy,
+            outcome=outcome,
+            error=error,
+            is_match=tokens == expected,
+            began_s=began_s,
+            seconds=_now_s() - began_s,
+            first_s=max(0.0, heard.first_s - began_s),
+            tokens=len(tokens),
+            rounds=generation.rounds if generation else 0,
+            drafted=generation.drafted if generation else 0,
+            accepted=generation.accepted if generation else 0,
+            near_ties=generation.near_ties if generation else 0,
+            verifiers=len(generation.verifiers) if generation else 0,
+        )
+
+
+@dataclass(slots=True)
+class _Heard:
+    tokens: list[int] = field(default_factory=list)
+    first_s: float = 0.0
+    generation: Generation | None = None
+
+
+async def _held(cast: Cast, room: Mapping[int, int]) -> list[str]:
+    """What living nodes still hold of requests that are over, after they had time to let go."""
+    return await _left_of(cast, lambda: [line for member in cast.swarm.members for line in _holds(member, room)])
+
+
+async def _open_streams(cast: Cast) -> list[str]:
+    """Streams that nodes still serve although every client has left."""
+    return await _left_of(
+        cast,
+        lambda: [
+            f"{member.role} {member.identity.peer_id} still serves {member.wire.open_streams} streams"
+            for member in cast.swarm.members
+            if member.wire.open_streams
+        ],
+    )
+
+
+async def _left_of(cast: Cast, look: Callable[[], list[str]]) -> list[str]:
+    """What `look` finds once it finds nothing, or when every fault has been over for a while."""
+    until_s = max(_now_s(), cast.plan.ends_s) + SETTLE_S
+    while (found := look()) and _now_s() < until_s:  # noqa: ASYNC110 - nothing tells when all is freed
+        await asyncio.sleep(SETTLE_STEP_S)
+    return found
+
+
+def _holds(member: Member, room: Mapping[int, int]) -> Iterator[str]:
+    if member.is_killed:
+        return
+    name = f"{member.role} {member.identity.peer_id}"
+    missing = room.get(id(member), member.engine.free_tokens) - member.engine.free_tokens
+    if missing:
+        yield f"{name} still holds {missing} tokens of its pool"
+    if sequences := getattr(member.engine, "open_sequences", 0):
+        yield f"{name} still has {sequences} open sequences"
+    if member.service.requests:
+        yield f"{name} still serves {member.service.requests} requests"
+
+
+@contextmanager
+def _error_log() -> Iterator[list[str]]:
+    """Errors that are logged meanwhile: exceptions nobody caught, passes that failed."""
+    handler = _Collector(level=logging.ERROR)
+    for name in LOGGERS:
+        logging.getLogger(name).addHandler(handler)
+    try:
+        yield handler.lines
+    finally:
+        for name in LOGGERS:
+            logging.getLogger(name).removeHandler(handler)
+
+
+class _Collector(logging.Handler):
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        cause = f": {record.exc_info[1]!r}" if record.exc_info else ""
+        self.lines.append(f"{record.getMessage().splitlines()[0]}{cause}")
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _this_task() -> "asyncio.Task[Any] | None":
+    return asyncio.current_task()
+
+
+_CODEC: Final = LetterCodec()

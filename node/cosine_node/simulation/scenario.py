@@ -1,0 +1,259 @@
+"""What a simulated swarm is made of and what is asked of it: named, or read from a TOML file."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, get_args
+
+from cosine_node.emulation import Emulation
+from cosine_node.engine.curve import CostCurve
+from cosine_node.simulation.devices import device_curve
+from cosine_protocol.errors import UsageError
+from cosine_protocol.records import Role
+
+MAX_NODES: Final = 20_000
+MAX_CLIENTS: Final = 10_000
+MAX_REQUESTS: Final = 1_000_000
+MAX_TOKENS: Final = 4_096
+DECISION_S: Final = 0.0003
+"""What a client's decisions are charged per write (DESIGN section 8)."""
+
+
+class Source(StrEnum):
+    """Where target, drafters and prompts come from."""
+
+    SCRIPTED = "scripted"
+    """Engines without weights: hashes of the last tokens."""
+    TRACES = "traces"
+    """What the embedded models said, replayed."""
+    MODELS = "models"
+    """The embedded models themselves."""
+
+
+class Discovery(StrEnum):
+    """How clients find nodes."""
+
+    DHT = "dht"
+    """Signed records in cells, as in a real network; the DHT itself answers at once."""
+    LIST = "list"
+    """A list that all share: quick with thousands of nodes."""
+
+
+_BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
+    "seed": (0, 2**63),
+    "verifiers": (1, MAX_NODES),
+    "drafters": (0, MAX_NODES),
+    "clients": (1, MAX_CLIENTS),
+    "requests": (1, MAX_REQUESTS),
+    "arrivals_per_s": (0, 1e6),
+    "max_requests": (1, MAX_CLIENTS),
+    "max_drafters": (0, 64),
+    "rtt_ms": (0, 60_000),
+    "jitter_ms": (0, 60_000),
+    "loss": (0, 0.5),
+    "rate_bytes_per_s": (0, 1e12),
+    "temperature": (0, 100),
+    "max_new_tokens": (1, MAX_TOKENS),
+    "prompt_tokens": (1, MAX_TOKENS),
+    "vocab_tokens": (2, 65_536),
+    "decision_s": (0, 10),
+    "timeout_s": (0.001, 1e6),
+    "fidelities": (0, 1),
+    "drafter_speeds": (0.001, 1000),
+    "eos": (0, 65_535),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A swarm and its load. Raises `UsageError` for values that mean nothing.
+
+    `profile` gives the devices: VERIFIER_MS/DRAFTER_MS (`cosine_node.emulation`), or DEVICE:MODEL/DEVICE:MODEL,
+    with 2xDEVICE for several cards (`cosine_node.simulation.devices`). Drafter i is `drafter_speeds[i]` times as
+    fast and an expert in `domains[i]`; shorter lists are read again from their start. `rtt_ms` is that of every
+    pair, `jitter_ms` the mean exponential delay of each write on top, `rate_bytes_per_s` 0 for no limit.
+
+    Each client makes `requests` requests, each after the one before has ended; with `arrivals_per_s` above 0 all
+    clients' requests arrive together at that mean rate, exponentially, whatever has ended. `faults` is a SPEC of
+    `cosine_node.simulation.faults`. `decision_s` is what every write of a client costs it.
+
+    `fidelities`, `vocab_tokens`, `prompt_tokens` and `eos` are of scripted engines, `law` and
+    `is_oracle` of traces.
+    """
+
+    name: str = "custom"
+    seed: int = 0
+    verifiers: int = 1
+    drafters: int = 4
+    profile: str = "60/6"
+    drafter_speeds: tuple[float, ...] = (1.0,)
+    domains: tuple[str, ...] = ("code", "math", "medical", "dialogue", "literature")
+    max_requests: int = 16
+    max_drafters: int | None = None
+    rtt_ms: float = 20.0
+    jitter_ms: float = 0.0
+    loss: float = 0.0
+    rate_bytes_per_s: float = 0.0
+    clients: int = 1
+    requests: int = 4
+    arrivals_per_s: float = 0.0
+    discovery: str = Discovery.DHT
+    source: str = Source.SCRIPTED
+    strategy: str = "cosine"
+    temperature: float = 0.0
+    max_new_tokens: int = 64
+    faults: str = ""
+    decision_s: float = DECISION_S
+    timeout_s: float = 600.0
+    fidelities: tuple[float, ...] = (0.8, 0.6, 0.7, 0.5)
+    vocab_tokens: int = 64
+    prompt_tokens: int = 8
+    eos: tuple[int, ...] = ()
+    law: str = "coupled"
+    is_oracle: bool = False
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            _check_type(field.name, value, field.type)
+            if field.name in _BOUNDS:
+                _check_bounds(field.name, value, *_BOUNDS[field.name])
+        for name, choices in (("source", Source), ("discovery", Discovery)):
+            if getattr(self, name) not in list(choices):
+                raise UsageError(
+                    f"A scenario's {name} is one of {', '.join(choices)}, not {getattr(self, name)!r}."
+                )
+        if not self.domains or not self.drafter_speeds or not self.fidelities:
+            raise UsageError("A scenario names at least one domain, one drafter speed and one fidelity.")
+        curves(self.profile)
+
+    @property
+    def total_requests(self) -> int:
+        return self.clients * self.requests
+
+    def speed(self, drafter: int) -> float:
+        """How many times as fast as the profile says a drafter is."""
+        return self.drafter_speeds[drafter % len(self.drafter_speeds)]
+
+    def domain(self, drafter: int) -> str:
+        """What a drafter is an expert in."""
+        return self.domains[drafter % len(self.domains)]
+
+    def curve(self, role: Role, *, index: int = 0) -> CostCurve:
+        """What a pass costs a node."""
+        verifier, drafter = curves(self.profile)
+        if role is Role.VERIFIER:
+            return verifier
+        factor = 1 / self.speed(index)
+        return CostCurve(tuple((tokens, factor * seconds) for tokens, seconds in drafter.points))
+
+
+def curves(profile: str) -> tuple[CostCurve, CostCurve]:
+    """The cost curves of verifiers and drafters. Raises `UsageError` for what is no profile."""
+    if ":" not in profile:
+        emulation = Emulation.parse(profile)
+        if "@" in profile:
+            raise UsageError(f"The RTT of a scenario is rtt_ms, not part of its profile {profile!r}.")
+        return emulation.curve(Role.VERIFIER), emulation.curve(Role.DRAFTER)
+    parts = profile.split("/")
+    if len(parts) != 2:
+        raise UsageError(f"{profile!r} is no profile; write DEVICE:MODEL/DEVICE:MODEL, verifier first.")
+    verifier, drafter = map(_device_curve, parts)
+    return verifier, drafter
+
+
+def _device_curve(text: str) -> CostCurve:
+    count, times, rest = text.partition("x")
+    cards, place = (int(count), rest) if times and count.isdecimal() else (1, text)
+    device, colon, model = place.partition(":")
+    if not colon:
+        raise UsageError(f"{text!r} is no device; write DEVICE:MODEL, for example rtx-4090:8B.")
+    return device_curve(device, model, count=cards)
+
+
+def _check_type(name: str, value: object, wanted: object) -> None:
+    kinds = get_args(wanted) if get_args(wanted) and wanted not in _TUPLES else (wanted,)
+    for kind in kinds:
+        if kind in _TUPLES:
+            item = get_args(kind)[0]
+            if isinstance(value, tuple) and all(_is_a(part, item) for part in value):
+                return
+        elif _is_a(value, kind):
+            return
+    raise UsageError(f"A scenario's {name} cannot be {value!r}.")
+
+
+_TUPLES: Final = (tuple[float, ...], tuple[str, ...], tuple[int, ...])
+
+
+def _is_a(value: object, kind: object) -> bool:
+    if kind is bool or isinstance(value, bool):
+        return kind is bool and isinstance(value, bool)
+    return isinstance(value, (int, float) if kind is float else kind)  # type: ignore[arg-type]
+
+
+def _check_bounds(name: str, value: Any, low: float, high: float) -> None:
+    for part in value if isinstance(value, tuple) else (value,):
+        if part is not None and not low <= part <= high:
+            raise UsageError(f"A scenario's {name} lies between {low:g} and {high:g}, not {part:g}.")
+
+
+SCENARIOS: Final[Mapping[str, Scenario]] = MappingProxyType(
+    {
+        scenario.name: scenario
+        for scenario in (
+            Scenario(name="default"),
+            Scenario(name="home", rtt_ms=60.0, jitter_ms=5.0, loss=0.002, rate_bytes_per_s=2e6, clients=2),
+            Scenario(name="busy", clients=16, requests=2, drafters=6),
+            Scenario(
+                name="strangers",
+                verifiers=3,
+                drafters=6,
+                clients=4,
+                rtt_ms=60.0,
+                jitter_ms=5.0,
+                loss=0.002,
+                faults="kill-verifier=1,kill-drafter=2,stall=1,partition=1,corrupt=1,liar=certain_garbage,liar=flood",
+            ),
+            Scenario(name="family", source=Source.TRACES, drafters=5, requests=10, max_new_tokens=128),
+        )
+    }
+)
+"""Scenarios by name. `family` replays the embedded models, the others have scripted engines."""
+
+
+def read_scenario(place: str) -> Scenario:
+    """A scenario by its name or from the TOML file at `place`. Raises `UsageError`."""
+    if place in SCENARIOS:
+        return SCENARIOS[place]
+    file = Path(place)
+    if not file.is_file():
+        raise UsageError(
+            f"There is no scenario {place!r}; name a TOML file or one of {', '.join(SCENARIOS)}, soak."
+        )
+    try:
+        table = tomllib.loads(file.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"The scenario {place} cannot be read: {error}.") from None
+    return scenario_of({"name": file.stem, **table})
+
+
+def scenario_of(table: Mapping[str, Any]) -> Scenario:
+    """A scenario from its fields; keys may be written with - or _. Raises `UsageError`."""
+    values: dict[str, Any] = {
+        key.replace("-", "_"): tuple(v) if isinstance(v, list) else v for key, v in table.items()
+    }
+    known = {field.name for field in fields(Scenario)}
+    if unknown := sorted(values.keys() - known):
+        raise UsageError(f"A scenario has no {unknown[0]!r}; it has {', '.join(sorted(known))}.")
+    return Scenario(**values)
+
+
+def with_nodes(scenario: Scenario, nodes: int) -> Scenario:
+    """The same with so many nodes, verifiers included. Raises `UsageError` for fewer than its verifiers."""
+    if nodes < scenario.verifiers:
+        raise UsageError(f"{nodes} nodes are too few for {scenario.verifiers} verifiers; ask for more.")
+    return replace(scenario, drafters=nodes - scenario.verifiers)

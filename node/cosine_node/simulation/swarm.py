@@ -1,0 +1,301 @@
+"""A whole swarm in one process: real services, coordinator and clients on the in-memory network."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from itertools import count
+from types import TracebackType
+from typing import Any, Final
+
+from cosine_node.drafter.service import DrafterConfig, DrafterService
+from cosine_node.engine.base import Engine
+from cosine_node.engine.curve import CostCurve
+from cosine_node.engine.scripted import ScriptedEngine
+from cosine_node.runner import Runner
+from cosine_node.simulation.machine import Machine, WatchedTransport, Wire
+from cosine_node.verifier.service import VerifierConfig, VerifierService
+from cosine_p2p.client import AsyncClient
+from cosine_p2p.directory import Directory, MemoryDirectory
+from cosine_p2p.tokenizer import TextCodec
+from cosine_p2p.transport.base import StreamHandler
+from cosine_p2p.transport.memory import MemoryNetwork, MemoryTransport
+from cosine_protocol.identity import Identity
+from cosine_protocol.limits import NONCE_BYTES
+from cosine_protocol.protocols import DRAFT
+from cosine_protocol.records import NodeRecord, Role
+
+TARGET: Final = "zoo:target"
+DIGEST: Final = bytes(32)
+VERIFY_CURVE: Final = CostCurve(((1, 0.060), (4, 0.060), (8, 0.066), (16, 0.082), (32, 0.117)))
+DRAFT_CURVE: Final = CostCurve(((1, 0.006), (8, 0.00625), (16, 0.0075), (32, 0.0099)))
+FIRST_LETTER: Final = 48
+LIFETIME_S: Final = 600.0
+
+
+class LetterCodec(TextCodec):
+    """One token a character: token t is `chr(48 + t)`."""
+
+    def __init__(self) -> None:
+        return
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return tuple(ord(letter) - FIRST_LETTER for letter in text)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return "".join([chr(FIRST_LETTER + token) for token in tokens])
+
+
+def numbered_identity(number: int) -> Identity:
+    """The identity of the peer with that number, the same in every run."""
+    return Identity.from_seed(number.to_bytes(32, "big"))
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """A node of the swarm. `restart` makes another with its identity."""
+
+    identity: Identity
+    role: Role
+    domain: str
+    transport: MemoryTransport
+    service: VerifierService | DrafterService
+    engine: Engine
+    curve: CostCurve
+    machine: Machine
+    wire: Wire
+    task: asyncio.Task[None]
+    is_killed: bool = False
+
+    async def kill(self) -> None:
+        """Vanish as after `kill -9`."""
+        self.is_killed = True
+        self.transport.vanish()
+        self.task.cancel()
+
+
+@dataclass(slots=True)
+class _ClientSwarm:
+    transport: MemoryTransport
+    directory: Directory
+    codec: TextCodec
+
+    async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextCodec:
+        return self.codec
+
+    def choose_digest(self, name: str, offered: Sequence[bytes]) -> bytes:
+        return offered[0]
+
+    async def close(self) -> None:
+        await self.transport.close()
+
+
+class SimulatedSwarm:
+    """Use `async with`, inside `run_virtual`. Without a network of the caller's, one delays all by `one_way_s`.
+
+    Peers have numbered identities, 1 for whoever comes first, unless the caller gives one. `directory_of` gives
+    each peer its way to find others; by default all share the list `directory`.
+    """
+
+    def __init__(
+        self,
+        network: MemoryNetwork | None = None,
+        *,
+        one_way_s: float = 0.005,
+        codec: TextCodec | None = None,
+        eos: tuple[int, ...] = (),
+        directory_of: Callable[[Identity], Directory] | None = None,
+    ) -> None:
+        self.network = network or MemoryNetwork(one_way_s=one_way_s)
+        self.codec = codec or LetterCodec()
+        self.eos = eos
+        self.directory = MemoryDirectory()
+        self._directory_of = directory_of or (lambda identity: self.directory)
+        self._announcements = count(1)
+        self.members: list[Member] = []
+        self._others: list[MemoryTransport] = []
+        self._stack = AsyncExitStack()
+        self._numbers = count(1)
+
+    async def __aenter__(self) -> "SimulatedSwarm":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+        for member in self.members:
+            member.task.cancel()
+            await member.transport.close()
+        for transport in self._others:
+            await transport.close()
+        await asyncio.gather(*(member.task for member in self.members), return_exceptions=True)
+
+    async def verifier(
+        self,
+        engine: Engine | None = None,
+        *,
+        curve: CostCurve = VERIFY_CURVE,
+        runner: Runner | None = None,
+        identity: Identity | None = None,
+        domain: str = "target",
+        **config: Any,
+    ) -> Member:
+        """A verifier that serves from now on; further options are fields of `VerifierConfig`."""
+        engine = engine or ScriptedEngine()
+        identity = identity or self._next_identity()
+        machine = Machine(engine, curve, runner=runner)
+        service = VerifierService(
+            engine=engine,
+            runner=machine,
+            curve=curve,
+            identity=identity,
+            config=VerifierConfig(target_digest=DIGEST, tokenizer_digest=DIGEST, **config),
+        )
+        return await self._add(identity, service, engine, machine, Role.VERIFIER, domain, curve)
+
+    async def drafter(
+        self,
+        engine: Engine | None = None,
+        *,
+        curve: CostCurve = DRAFT_CURVE,
+        domain: str = "code",
+        identity: Identity | None = None,
+        **config: Any,
+    ) -> Member:
+        """A drafter that serves from now on; further options are fields of `DrafterConfig`."""
+        identity = identity or self._next_identity()
+        engine = engine or ScriptedEngine(fidelity=0.7, drafter_seed=len(self.members))
+        machine = Machine(engine, curve)
+        service = DrafterService(
+            engine=engine,
+            runner=machine,
+            curve=curve,
+            identity=identity,
+            config=DrafterConfig(tokenizer_digest=DIGEST, **config),
+        )
+        return await self._add(identity, service, engine, machine, Role.DRAFTER, domain, curve)
+
+    async def drafter_with(
+        self, serve: Callable[[Identity], StreamHandler], *, domain: str = "code", identity: Identity | None = None
+    ) -> str:
+        """A drafter of the caller's own making; its peer id."""
+        identity = identity or self._next_identity()
+        transport = self.joined(identity)
+        self._others.append(transport)
+        await transport.serve(DRAFT, serve(identity))
+        engine = ScriptedEngine()
+        await self._announce(identity, Role.DRAFTER, domain, DRAFT_CURVE, engine)
+        return identity.peer_id
+
+    async def client(self, *, identity: Identity | None = None, **options: Any) -> AsyncClient:
+        """A client that stays until the swarm ends; signatures are checked on the event loop.
+
+        Its nonces follow from its identity, so that a run can be repeated.
+        """
+        identity = identity or self._next_identity()
+
+        async def join() -> _ClientSwarm:
+            return _ClientSwarm(self.joined(identity), self._directory_of(identity), self.codec)
+
+        client = AsyncClient(join=join, offload=_at_once, nonces=numbered_nonces(identity.peer_id), **options)
+        return await self._stack.enter_async_context(client)
+
+    def joined(self, identity: Identity) -> MemoryTransport:
+        """A transport of the swarm's network for a peer."""
+        return self.network.join(identity.peer_id)
+
+    async def keep_announced(self) -> None:
+        """Announce living members again and again, long before their records lapse."""
+        while True:
+            await asyncio.sleep(LIFETIME_S / 2)
+            for member in [member for member in self.members if not member.is_killed]:
+                await self._announce(member.identity, member.role, member.domain, member.curve, member.engine)
+
+    async def leave_clients(self) -> None:
+        """Close every client."""
+        await self._stack.aclose()
+
+    def _next_identity(self) -> Identity:
+        return numbered_identity(next(self._numbers))
+
+    async def _add(
+        self,
+        identity: Identity,
+        service: VerifierService | DrafterService,
+        engine: Engine,
+        machine: Machine,
+        role: Role,
+        domain: str,
+        curve: CostCurve,
+    ) -> Member:
+        transport = self.joined(identity)
+        watched = WatchedTransport(transport)
+        await service.start(watched)
+        member = Member(
+            identity=identity,
+            role=role,
+            domain=domain,
+            transport=transport,
+            service=service,
+            engine=engine,
+            curve=curve,
+            machine=machine,
+            wire=watched.wire,
+            task=asyncio.ensure_future(service.run()),
+        )
+        self.members.append(member)
+        await self._announce(identity, role, domain, curve, engine)
+        return member
+
+    async def _announce(
+        self, identity: Identity, role: Role, domain: str, curve: CostCurve, engine: Engine
+    ) -> None:
+        record = replace(
+            _RECORD,
+            peer_id=identity.peer_id,
+            role=role,
+            numerics=engine.numerics,
+            expertise=(domain,),
+            pass_us=round(1e6 * curve.seconds(1)),
+            context_tokens=engine.context_tokens,
+            eos=self.eos,
+            sequence=next(self._announcements),
+            issued_at_s=asyncio.get_running_loop().time(),
+        )
+        await self._directory_of(identity).announce(record, [TARGET])
+
+
+def numbered_nonces(peer_id: str) -> Callable[[], bytes]:
+    """A source of nonces that says the same again in every run."""
+    numbers = count()
+    return lambda: blake2b(f"{peer_id} {next(numbers)}".encode(), digest_size=NONCE_BYTES).digest()
+
+
+async def _at_once(check: Callable[[], None]) -> None:
+    check()
+
+
+_RECORD: Final = NodeRecord(
+    schema=1,
+    peer_id="",
+    role=Role.VERIFIER,
+    target=TARGET,
+    target_digest=DIGEST,
+    tokenizer_digest=DIGEST,
+    numerics="",
+    model="simulated",
+    expertise=(),
+    capacity_requests=16,
+    load_requests=0,
+    pass_us=1,
+    context_tokens=1,
+    eos=(),
+    addresses=(),
+    software="simulation",
+    emulated="",
+    sequence=0,
+    issued_at_s=0.0,
+    lifetime_s=LIFETIME_S,
+)

@@ -1,0 +1,200 @@
+"""Engines and requests of a scenario, and what the target writes for each request."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, Protocol
+
+from cosine_node import zoo
+from cosine_node.engine.base import Engine
+from cosine_node.engine.scripted import ScriptedEngine
+from cosine_node.simulation.links import seeded
+from cosine_node.simulation.reference import plain_stream
+from cosine_node.simulation.scenario import Scenario, Source
+from cosine_node.simulation.trace_engine import Law, TraceDrafter, TraceTarget
+from cosine_node.simulation.traces import Trace, TraceSet
+from cosine_protocol.errors import UsageError
+from cosine_protocol.request import Sampling
+
+POOL_TOKENS: Final = 32_768
+TREE_TOKENS: Final = 512
+"""Room for the live tree of a request."""
+TEST_SPLIT: Final = "test"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One request: a prompt of a domain, at most `max_new_tokens` of output, and the target's own `stream`."""
+
+    domain: str
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    max_new_tokens: int
+    stream: tuple[int, ...]
+
+
+class Workload(Protocol):
+    """Where a simulation takes engines and requests from; the same arguments give the same answers."""
+
+    @property
+    def eos(self) -> tuple[int, ...]: ...
+
+    @property
+    def vocab_tokens(self) -> int: ...
+
+    def target(self, index: int) -> Engine:
+        """An empty engine for a verifier."""
+        ...
+
+    def drafter(self, index: int) -> Engine:
+        """An empty engine for a drafter."""
+        ...
+
+    def task(self, number: int) -> Task:
+        """The request with that number, from 0."""
+        ...
+
+
+def workload_of(scenario: Scenario) -> Workload:
+    """The workload that a scenario names. Raises `UsageError`."""
+    if scenario.source == Source.TRACES:
+        return TraceWorkload(scenario, TraceSet.load_shipped())
+    return ModelWorkload(scenario) if scenario.source == Source.MODELS else ScriptedWorkload(scenario)
+
+
+class ScriptedWorkload:
+    """Engines without weights, random prompts."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self.eos = scenario.eos
+        self.vocab_tokens = scenario.vocab_tokens
+
+    def target(self, index: int) -> Engine:
+        return self._engine()
+
+    def drafter(self, index: int) -> Engine:
+        fidelities = self._scenario.fidelities
+        return self._engine(fidelity=fidelities[index % len(fidelities)], drafter_seed=index)
+
+    def _engine(self, **options: Any) -> Engine:
+        scenario = self._scenario
+        request_tokens = scenario.prompt_tokens + scenario.max_new_tokens + TREE_TOKENS
+        requests = min(scenario.max_requests, scenario.total_requests)
+        return ScriptedEngine(vocab_tokens=self.vocab_tokens, pool_tokens=requests * request_tokens, **options)
+
+    def task(self, number: int) -> Task:
+        scenario = self._scenario
+        rng = seeded(scenario.seed, "task", number)
+        prompt = tuple(rng.randrange(self.vocab_tokens) for _ in range(scenario.prompt_tokens))
+        sampling = Sampling(temperature=scenario.temperature, seed=rng.getrandbits(63))
+        tokens = scenario.max_new_tokens
+        stream = plain_stream(self.target(0), prompt, sampling, tokens=tokens, eos=self.eos)
+        return Task(
+            domain=scenario.domain(number), prompt=prompt, sampling=sampling, max_new_tokens=tokens, stream=stream
+        )
+
+
+class TraceWorkload:
+    """Replayed traces, taking turns between the scenario's domains. Raises `UsageError` where there are none."""
+
+    def __init__(self, scenario: Scenario, traces: TraceSet) -> None:
+        self._scenario = scenario
+        self._chosen = traces.select(
+            split=TEST_SPLIT, temperature=scenario.temperature, domains=scenario.domains
+        ) or traces.select(temperature=scenario.temperature, domains=scenario.domains)
+        if not self._chosen:
+            raise UsageError(
+                f"No trace was recorded at temperature {scenario.temperature:g} in {', '.join(scenario.domains)}."
+            )
+        self._traces = TraceSet(self._chosen)
+        self.eos = traces.eos
+        self.vocab_tokens = traces.vocab_tokens
+
+    def target(self, index: int) -> Engine:
+        return TraceTarget(self._traces)
+
+    def drafter(self, index: int) -> Engine:
+        scenario = self._scenario
+        try:
+            law = Law(scenario.law)
+        except ValueError:
+            laws = " or ".join(law.value for law in Law)
+            raise UsageError(f"A scenario's law is {laws}, not {scenario.law!r}.") from None
+        return TraceDrafter(self._traces, f"draft-{scenario.domain(index)}", law=law, is_oracle=scenario.is_oracle)
+
+    def task(self, number: int) -> Task:
+        trace: Trace = self._chosen[number % len(self._chosen)]
+        tokens = min(self._scenario.max_new_tokens, len(trace.stream))
+        return Task(
+            domain=trace.domain,
+            prompt=trace.prompt(),
+            sampling=Sampling(temperature=trace.temperature, seed=trace.seed),
+            max_new_tokens=tokens,
+            stream=trace.stream[:tokens],
+        )
+
+
+class ModelWorkload:
+    """The embedded models in float32, each loaded once for as many nodes as use it at a time."""
+
+    vocab_tokens: int
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self._engines: dict[tuple[str, int], Engine] = {}
+        self._streams: dict[int, Task] = {}
+        self.vocab_tokens = self._reference.vocab_tokens
+
+    @cached_property
+    def eos(self) -> tuple[int, ...]:
+        from cosine_node.model import read_eos
+
+        return read_eos(zoo.tokenizer_folder())
+
+    @cached_property
+    def _reference(self) -> Engine:
+        return _loaded("target")
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        from tokenizers import Tokenizer
+
+        return Tokenizer.from_file(str(zoo.tokenizer_folder() / "tokenizer.json"))
+
+    def target(self, index: int) -> Engine:
+        return self._empty("target", index)
+
+    def drafter(self, index: int) -> Engine:
+        return self._empty(f"draft-{self._scenario.domain(index)}", index)
+
+    def _empty(self, name: str, index: int) -> Engine:
+        """A killed node leaves an engine behind that still holds its requests: that one is not used again."""
+        engine = self._engines.get((name, index))
+        if engine is None or engine.free_tokens < POOL_TOKENS:
+            engine = self._engines[name, index] = _loaded(name)
+        return engine
+
+    def task(self, number: int) -> Task:
+        if number not in self._streams:
+            self._streams[number] = self._decoded(number)
+        return self._streams[number]
+
+    def _decoded(self, number: int) -> Task:
+        scenario = self._scenario
+        domain = scenario.domain(number)
+        prompts = zoo.prompts(domain)
+        prompt = tuple(prompts[number // len(scenario.domains) % len(prompts)].token_ids(self._tokenizer))
+        seed = seeded(scenario.seed, "task", number).getrandbits(63)
+        sampling = Sampling(temperature=scenario.temperature, seed=seed)
+        room = self._reference.context_tokens - len(prompt)
+        tokens = min(scenario.max_new_tokens, room)
+        stream = plain_stream(self._reference, prompt, sampling, tokens=tokens, eos=self.eos)
+        return Task(domain=domain, prompt=prompt, sampling=sampling, max_new_tokens=tokens, stream=stream)
+
+
+def _loaded(name: str) -> Engine:
+    from cosine_node.engine.loading import load_engine
+    from cosine_node.engine.threads import limit_threads
+
+    limit_threads(1, zoo.folder(name))
+    return load_engine(str(zoo.folder(name)), dtype="float32", device="cpu", pool_tokens=POOL_TOKENS)

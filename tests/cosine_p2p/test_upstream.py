@@ -1,0 +1,114 @@
+"""What a session knows of one verifier: its own place in the stream, and whether its silence is its fault."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from cosine_p2p.channel import Progress
+from cosine_p2p.link import Link
+from cosine_p2p.upstream import STALL_S, Upstream, Watch, end_of
+from cosine_protocol import messages as m
+from cosine_protocol.digests import request_digest, roll_digest
+from cosine_protocol.errors import PeerLost, RemoteProtocolError
+from cosine_protocol.messages import FinishReason
+from cosine_protocol.request import Request, Sampling
+
+STATS = m.PassStats(0, 0, 60_000, 0)
+REQUEST = Request(
+    target_digest=bytes(32),
+    tokenizer_digest=bytes(32),
+    numerics="float32",
+    prompt=(1,),
+    sampling=Sampling(),
+    eos=(9,),
+    client="client",
+    nonce=bytes(16),
+    max_new_tokens=6,
+)
+D_0 = request_digest(REQUEST)
+
+
+def upstream(after: tuple[int, ...] = (), *, is_opened: bool = True, **watch: Any) -> Upstream:
+    """A verifier that stands after some tokens, on a link that reports no progress."""
+    link = SimpleNamespace(channel=SimpleNamespace(peer_id="verifier", remote_progress=Progress()))
+    digest = roll_digest(D_0, after)
+    seen = Watch(since_s=0.0, **watch)
+    return Upstream(0, cast("Link", link), REQUEST, D_0, digest, len(after), seen, is_opened)
+
+
+def commit(tokens: tuple[int, ...], *, after: tuple[int, ...] = ()) -> m.Commit:
+    digest = roll_digest(D_0, [*after, *tokens])
+    return m.Commit(1, len(after), tokens, digest, bytes(len(tokens)), STATS)
+
+
+@pytest.mark.parametrize(
+    ("output", "new"),
+    [((1, 2), (3, 4)), ((1, 2, 3), (4,)), ((1, 2, 3, 4), ()), ((1, 2, 3, 4, 5), ())],
+    ids=["all new", "some new", "none new", "behind"],
+)
+def test_only_what_the_stream_lacks_is_taken(output: tuple[int, ...], new: tuple[int, ...]) -> None:
+    verifier = upstream((1, 2))
+    assert verifier.take(commit((3, 4), after=(1, 2)), list(output), authors=0) == new
+    assert (verifier.position, verifier.digest) == (4, roll_digest(D_0, (1, 2, 3, 4)))
+
+
+@pytest.mark.parametrize("output", [[1, 2, 8], [1, 2, 3, 8, 5]])
+def test_two_verifiers_may_not_differ(output: list[int]) -> None:
+    with pytest.raises(RemoteProtocolError, match="contradicts"):
+        upstream((1, 2)).take(commit((3, 4), after=(1, 2)), output, authors=0)
+
+
+def test_nothing_is_taken_before_the_request_is_open() -> None:
+    with pytest.raises(RemoteProtocolError, match="before the request was opened"):
+        upstream(is_opened=False).take(commit((1,)), [], authors=0)
+
+
+@pytest.mark.parametrize(("after", "tokens"), [((), (1, 9, 2)), ((1, 9), (2,))])
+def test_nothing_is_taken_after_an_end_token(after: tuple[int, ...], tokens: tuple[int, ...]) -> None:
+    with pytest.raises(RemoteProtocolError, match="past the end"):
+        upstream(after).take(commit(tokens, after=after), list(after), authors=0)
+
+
+def test_an_end_token_that_another_has_committed_ends_both() -> None:
+    assert upstream((1,)).take(commit((9,), after=(1,)), [1, 9], authors=0) == ()
+
+
+def test_the_end_is_in_the_tokens() -> None:
+    assert end_of([], REQUEST) is None
+    assert end_of([1, 2], REQUEST) is None
+    assert end_of([1, 9], REQUEST) is FinishReason.EOS
+    assert end_of([1] * 6, REQUEST) is FinishReason.LENGTH
+
+
+def test_a_verifier_that_owes_an_answer_must_show_progress() -> None:
+    verifier = upstream((1,), is_prefilling=False)
+    verifier.check_progress(0.0)
+    verifier.link.channel.remote_progress = Progress(steps=1)
+    verifier.check_progress(STALL_S)
+    verifier.check_progress(2 * STALL_S)
+    with pytest.raises(PeerLost, match="no progress for 4 s"):
+        verifier.check_progress(2 * STALL_S + 0.1)
+
+
+def test_slow_passes_and_a_long_prefill_are_no_stall() -> None:
+    slow, reading = upstream(pass_s=10.0, is_prefilling=False), upstream(pass_s=10.0)
+    reading.request = replace(REQUEST, prompt=(1,) * 6)
+    slow.check_progress(49.0)
+    with pytest.raises(PeerLost):
+        slow.check_progress(51.0)
+    reading.check_progress(59.0)
+    with pytest.raises(PeerLost):
+        reading.check_progress(61.0)
+
+
+def test_a_verifier_that_was_asked_nothing_for_long_has_its_full_time_once_it_is() -> None:
+    verifier = upstream()
+    verifier.watch.settle(0.0, owes_more=False)
+    verifier.check_progress(100.0)
+    verifier.watch.expect(100.0)
+    verifier.check_progress(100.0 + STALL_S)
+    verifier.watch.expect(103.0)
+    with pytest.raises(PeerLost):
+        verifier.check_progress(100.1 + STALL_S)
