@@ -1,6 +1,7 @@
 """The client for asyncio programs; `blocking.py` has the one for everybody else."""
 
 import asyncio
+import random
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from cosine_p2p.generation import Chunk, Generation
 from cosine_p2p.link import Links
 from cosine_p2p.network import DEFAULT_NETWORK, joining
 from cosine_p2p.run import Ask, Prompt, Run
-from cosine_p2p.selection import pick_drafters, rank_verifiers
+from cosine_p2p.selection import Chance, pick_drafters, rank_verifiers
 from cosine_p2p.session import Job, Session
 from cosine_p2p.strategies import STRATEGIES
 from cosine_p2p.strategies.base import StrategyKind
@@ -25,11 +26,14 @@ from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.transport.base import Transport
 from cosine_protocol.errors import GenerationFailed, UsageError
 from cosine_protocol.limits import NONCE_BYTES
+from cosine_protocol.protocols import DRAFT, VERIFY
 from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.request import Request, Sampling
 
 LOOK_UP_PAUSES_S: Final = (0.5, 1.5)
 MAX_ASKED_DRAFTERS: Final = 8
+WANTED_VERIFIERS: Final = 32
+WANTED_DRAFTERS: Final = 128
 DEFAULT_MAX_NEW_TOKENS: Final = 128
 DEFAULT_TIMEOUT_S: Final = 600.0
 
@@ -174,11 +178,13 @@ class AsyncClient:
     async def _prepare(self, ask: Ask, strategy: str) -> Run:
         swarm, links = self._joined()
         kind = self._kind(strategy)
-        verifiers = await self._find_verifiers(swarm)
+        nonce = self._nonces()
+        chance = random.Random(nonce).random
+        verifiers = await self._find_verifiers(swarm, links, chance)
         codec = await swarm.text_codec(verifiers)
         prompt = _encode(codec, ask.prompt)
-        request = _request(ask, prompt, verifiers[0], client=swarm.transport.peer_id, nonce=self._nonces())
-        drafters = await self._find_drafters(swarm, kind, verifiers[0])
+        request = _request(ask, prompt, verifiers[0], client=swarm.transport.peer_id, nonce=nonce)
+        drafters = await self._find_drafters(swarm, links, kind, verifiers[0], chance)
         job = Job(
             number=next(self._numbers),
             deadline_s=asyncio.get_running_loop().time() + self._config.timeout_s,
@@ -200,7 +206,7 @@ class AsyncClient:
             raise UsageError("The client has not joined a network; use it in an `async with` block.")
         return self._swarm, self._links
 
-    async def _find_verifiers(self, swarm: Swarm) -> tuple[NodeRecord, ...]:
+    async def _find_verifiers(self, swarm: Swarm, links: Links, chance: Chance) -> tuple[NodeRecord, ...]:
         config = self._config
         found = await self._look_up(swarm)
         if found:
@@ -208,7 +214,14 @@ class AsyncClient:
                 self._target.name, sorted({record.target_digest for record in found})
             )
             found = [record for record in found if record.target_digest == digest]
-        ranked = rank_verifiers(found, numerics=config.dtype, only=config.verifier, trust=config.trust)
+        ranked = rank_verifiers(
+            found,
+            chance=chance,
+            numerics=config.dtype,
+            only=config.verifier,
+            trust=config.trust,
+            rtts_s=_known_rtts_s(found, links, VERIFY),
+        )
         if ranked:
             return ranked
         if not found:
@@ -221,26 +234,44 @@ class AsyncClient:
 
     async def _look_up(self, swarm: Swarm) -> list[NodeRecord]:
         """Verifiers of the target; a DHT may take a moment to show one that has just joined."""
-        found = await swarm.directory.find(Role.VERIFIER, self._target.name)
+        config = self._config
+        # Any few will do, unless some are meant that a sample may lack.
+        is_choosy = bool(config.verifier or config.trust or config.dtype or self._target.digest)
+        wanted = None if is_choosy else WANTED_VERIFIERS
+        found = await swarm.directory.find(Role.VERIFIER, self._target.name, wanted=wanted)
         for pause_s in LOOK_UP_PAUSES_S:
             if found:
                 break
             await asyncio.sleep(pause_s)
-            found = await swarm.directory.find(Role.VERIFIER, self._target.name)
+            found = await swarm.directory.find(Role.VERIFIER, self._target.name, wanted=wanted)
         return found
 
     async def _find_drafters(
-        self, swarm: Swarm, kind: StrategyKind, verifier: NodeRecord
+        self, swarm: Swarm, links: Links, kind: StrategyKind, verifier: NodeRecord, chance: Chance
     ) -> tuple[NodeRecord, ...]:
         config = self._config
         if not kind.wants_drafters or config.max_drafters == 0:
             return ()
         limit = MAX_ASKED_DRAFTERS if config.max_drafters is None else config.max_drafters
-        found = await swarm.directory.find(Role.DRAFTER, self._target.name)
-        return pick_drafters(found, tokenizer_digest=verifier.tokenizer_digest, limit=limit, trust=config.trust)
+        wanted = None if config.trust else max(WANTED_DRAFTERS, limit)
+        found = await swarm.directory.find(Role.DRAFTER, self._target.name, wanted=wanted)
+        return pick_drafters(
+            found,
+            tokenizer_digest=verifier.tokenizer_digest,
+            limit=limit,
+            chance=chance,
+            trust=config.trust,
+            rtts_s=_known_rtts_s(found, links, DRAFT),
+        )
 
     async def _check_in_thread(self, check: Callable[[], None]) -> None:
         await asyncio.get_running_loop().run_in_executor(self._checker, check)
+
+
+def _known_rtts_s(records: Sequence[NodeRecord], links: Links, protocol: str) -> dict[str, float]:
+    """Measured round-trip times to those of some nodes that a link is open to."""
+    open_links = {record.peer_id: links.alive(record.peer_id, protocol) for record in records}
+    return {peer_id: link.rtt_s for peer_id, link in open_links.items() if link is not None and link.rtt_s}
 
 
 def _request(ask: Ask, prompt: tuple[int, ...], verifier: NodeRecord, *, client: str, nonce: bytes) -> Request:

@@ -3,8 +3,11 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
 from typing import Final, Protocol
 
+from cosine_p2p.cell_walk import CellWalk
 from cosine_p2p.postings import (
     MAX_DEPTH,
     PostingChecker,
@@ -23,9 +26,8 @@ from cosine_protocol.records import NodeRecord, Role, cell_key, cell_name, seal_
 
 logger = logging.getLogger(__name__)
 
-# Two levels below the first cell and half of the third: 17,000 nodes of one role and target.
-MAX_CELLS_READ: Final = 512
-_HEX: Final = "0123456789abcdef"
+KEEP_CELL_S: Final = 60.0
+"""How long a writer stays in its cell before it looks for room in one nearer to the first."""
 
 
 class Cells(Protocol):
@@ -70,6 +72,14 @@ class MemoryCells:
         return self.store.put(key, posting, now_s)
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Where a record lies, and until when that is good enough."""
+
+    cell: str
+    until_s: float
+
+
 class DhtDirectory:
     """Implements `Directory`. `dropped` counts records that `find` refused."""
 
@@ -83,6 +93,8 @@ class DhtDirectory:
         opener: RecordOpener | None = None,
     ) -> None:
         self.dropped = 0
+        self._look_ups = 0
+        self._kept: dict[str, _Kept] = {}
         self._cells = cells
         self._identity = identity
         self._network = network
@@ -100,32 +112,39 @@ class DhtDirectory:
         for name in names:
             await self._announce_as(record, name)
 
-    async def find(self, role: Role, target: str) -> list[NodeRecord]:
+    async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
         """Checked, live records of a role for a target name or digest in hex, the newest of each peer.
 
-        Raises `PeerLost` if the DHT does not answer.
+        With `wanted`, and more nodes than that, a sample of at least so many: everybody whose key's hash lies near
+        a place that nobody else can foresee, so that all nodes are found equally often and what is read hardly
+        grows with the network. Raises `PeerLost` if the DHT does not answer.
         """
-        found: dict[str, NodeRecord] = {}
-        level, cells_left = [""], MAX_CELLS_READ
-        while level and cells_left > 0:
-            names = {self._name(role, target, prefix): prefix for prefix in level[:cells_left]}
-            cells_left -= len(names)
-            full = []
+        walk = CellWalk(self._next_place(), wanted)
+        while prefixes := walk.next_prefixes():
+            names = {self._name(role, target, prefix): prefix for prefix in prefixes}
             for cell, records in (await self._cells.read(list(names))).items():
-                good = self._opened(cell, records)
-                _keep_newest(found, good)
-                if len(good) >= limits.MAX_CELL_OWNERS:
-                    full.append(names[cell])
-            level = [prefix + digit for prefix in full for digit in _HEX if len(prefix) < MAX_DEPTH]
-        return list(found.values())
+                walk.note(names[cell], self._opened(cell, records))
+        return walk.found()
+
+    def _next_place(self) -> str:
+        """Hex digits that follow from our key and the number of look-ups: a simulation can repeat them."""
+        self._look_ups += 1
+        signed = self._identity.sign(kind="place", digest=b"", body=str(self._look_ups).encode())
+        return sha256(signed).hexdigest()[:MAX_DEPTH]
 
     def _name(self, role: str, target: str, prefix: str) -> str:
         return cell_name(network=self._network, role=role, target=target, prefix=prefix)
 
     async def _announce_as(self, record: NodeRecord, name: str) -> None:
+        """Write where we wrote last; now and then, or where that is refused, look for the first cell with room."""
+        now_s = self._clock()
+        kept = self._kept.get(name)
+        if kept is not None and now_s < kept.until_s and await self._write(kept.cell, record):
+            return
         for depth in range(MAX_DEPTH + 1):
             cell = cell_key(network=self._network, role=record.role, target=name, owner=record.peer_id, depth=depth)
             if await self._has_room(cell, record.peer_id) and await self._write(cell, record):
+                self._kept[name] = _Kept(cell, now_s + KEEP_CELL_S)
                 return
         raise PeerLost(record.peer_id, "no node of the network took our record")
 
@@ -152,10 +171,3 @@ class DhtDirectory:
             else:
                 opened[owner] = record
         return opened
-
-
-def _keep_newest(found: dict[str, NodeRecord], records: Mapping[str, NodeRecord]) -> None:
-    for owner, record in records.items():
-        known = found.get(owner)
-        if known is None or record.sequence > known.sequence:
-            found[owner] = record

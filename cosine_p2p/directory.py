@@ -13,8 +13,8 @@ class Directory(Protocol):
         """Store `record` under each target name, signed by this node."""
         ...
 
-    async def find(self, role: Role, target: str) -> list[NodeRecord]:
-        """Live, checked records of a role for a target name, one per peer."""
+    async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
+        """Live, checked records of a role for a target name, one per peer; with `wanted`, about so many will do."""
         ...
 
 
@@ -28,5 +28,6 @@ class MemoryDirectory:
         for name in names:
             self._records.setdefault((record.role, name), {})[record.peer_id] = record
 
-    async def find(self, role: Role, target: str) -> list[NodeRecord]:
+    async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
+        del wanted
         return list(self._records.get((role, target), {}).values())

@@ -6,6 +6,7 @@ signature covers that name too.
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha1, sha256
 from typing import Annotated, Final
 
@@ -60,6 +61,12 @@ def subkey_bytes(owner: str) -> bytes:
     return bytes(msgpack.packb(owner))
 
 
+@lru_cache(maxsize=MAX_REMEMBERED)
+def place_of(owner: str) -> str:
+    """The hex digits of a peer's cells, `MAX_DEPTH` of them. Raises `BadSignature` for what is no peer id."""
+    return sha256(public_key_of(owner)).hexdigest()[:MAX_DEPTH]
+
+
 class RecordOpener:
     """`open_record` that checks a signature once, for a bounded number of records."""
 
@@ -83,9 +90,8 @@ class RecordOpener:
 def check_cell(cell: str, *, network: str, record: NodeRecord) -> None:
     """Raises `MalformedMessage` unless `record` belongs in `cell` of `network`."""
     prefix = cell.rpartition("/")[2]
-    place = sha256(public_key_of(record.peer_id)).hexdigest()
     names = (record.target, record.target_digest.hex())
-    if len(prefix) > MAX_DEPTH or not place.startswith(prefix):
+    if len(prefix) > MAX_DEPTH or not place_of(record.peer_id).startswith(prefix):
         raise MalformedMessage("the record's owner does not belong in this cell")
     if cell not in {cell_name(network=network, role=record.role, target=name, prefix=prefix) for name in names}:
         raise MalformedMessage("the record is not of this network, role and target")

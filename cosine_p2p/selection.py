@@ -1,21 +1,41 @@
-"""Whom to ask: verifiers in order of preference, drafters of different expertise. Pure decisions over records."""
+"""Whom to ask: verifiers in order of preference, drafters of different expertise. Pure decisions over records.
 
+Records are seconds old, so whoever looks best in them looks best to everybody: if all took the best, all would take
+the same. Nodes whose expected speed differs by less than `NEAR_EQUAL` are therefore taken in random order.
+"""
+
+import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import islice
+from statistics import median_low
+from types import MappingProxyType
+from typing import Final
 
 from cosine_protocol.records import NodeRecord
+
+NEAR_EQUAL: Final = 1.25
+BEHIND_ALL: Final = 1e6
+NOT_KNOWN: Final[Mapping[str, float]] = MappingProxyType({})
+
+Chance = Callable[[], float]
+"""Gives numbers from 0 to below 1, such as `random.Random(seed).random`."""
 
 
 def rank_verifiers(
     records: Iterable[NodeRecord],
     *,
+    chance: Chance,
     numerics: str | None = None,
     only: str | None = None,
     trust: Collection[str] = (),
+    rtts_s: Mapping[str, float] = NOT_KNOWN,
 ) -> tuple[NodeRecord, ...]:
-    """Verifiers that may serve one request, best first: the least loaded, then the fastest.
+    """Verifiers that may serve one request, best first.
 
-    All have the numerics of the first, so that failover continues the same text.
+    The best has a place free and the shortest pass under its load, plus the RTT; near-equals come in random order.
+    `rtts_s` holds what is known by peer id. All have the numerics of the first, so that failover continues the
+    same text.
     """
     allowed = [
         record
@@ -24,26 +44,53 @@ def rank_verifiers(
         and (only is None or record.peer_id == only)
         and (not trust or record.peer_id in trust)
     ]
-    allowed.sort(key=lambda record: (_load(record), record.pass_us, record.peer_id))
-    return tuple(record for record in allowed if record.numerics == allowed[0].numerics)
+    ranked = _ranked(allowed, rtts_s, chance)
+    agreed = ranked[0].numerics if ranked else numerics
+    return tuple([record for record in ranked if record.numerics == agreed])
 
 
 def pick_drafters(
-    records: Iterable[NodeRecord], *, tokenizer_digest: bytes, limit: int, trust: Collection[str] = ()
+    records: Iterable[NodeRecord],
+    *,
+    tokenizer_digest: bytes,
+    limit: int,
+    chance: Chance,
+    trust: Collection[str] = (),
+    rtts_s: Mapping[str, float] = NOT_KNOWN,
 ) -> tuple[NodeRecord, ...]:
-    """At most `limit` drafters, one of each expertise before a second of any; within one, the least loaded."""
-    by_expertise: dict[tuple[str, ...], list[NodeRecord]] = defaultdict(list)
-    for record in records:
-        if record.tokenizer_digest == tokenizer_digest and (not trust or record.peer_id in trust):
-            by_expertise[record.expertise].append(record)
-    for group in by_expertise.values():
-        group.sort(key=lambda record: (_load(record), record.pass_us, record.peer_id))
-    rounds = max(map(len, by_expertise.values()), default=0)
-    ordered = [
-        group[index] for index in range(rounds) for _, group in sorted(by_expertise.items()) if index < len(group)
+    """At most `limit` drafters, one of each expertise before a second of any; each kind ranked as verifiers are."""
+    allowed = [
+        record
+        for record in records
+        if record.tokenizer_digest == tokenizer_digest and (not trust or record.peer_id in trust)
     ]
-    return tuple(ordered[:limit])
+    by_expertise: dict[tuple[str, ...], list[NodeRecord]] = defaultdict(list)
+    for record in _ranked(allowed, rtts_s, chance):
+        by_expertise[record.expertise].append(record)
+    # With more kinds of expertise than drafters it is not the last in the alphabet that are always left out.
+    groups = [group for _, group in sorted(islice(by_expertise.items(), limit))]
+    rounds = max(map(len, groups), default=0)
+    ordered = (group[index] for index in range(rounds) for group in groups if index < len(group))
+    return tuple(islice(ordered, limit))
 
 
-def _load(record: NodeRecord) -> float:
-    return record.load_requests / max(1, record.capacity_requests)
+def _ranked(records: list[NodeRecord], rtts_s: Mapping[str, float], chance: Chance) -> list[NodeRecord]:
+    """Best first; each full one far behind all that have a place free."""
+    if not records:
+        return []
+    waits_us = _waits_us(records, rtts_s)
+    log2, per_band, shortest = math.log2, 1 / math.log2(NEAR_EQUAL), math.log2(min(waits_us))
+    keys = [int((log2(wait_us) - shortest) * per_band) + chance() for wait_us in waits_us]
+    for index in [i for i, record in enumerate(records) if record.load_requests >= record.capacity_requests]:
+        keys[index] += BEHIND_ALL
+    return [records[index] for index in sorted(range(len(records)), key=keys.__getitem__)]
+
+
+def _waits_us(records: list[NodeRecord], rtts_s: Mapping[str, float]) -> list[float]:
+    """The announced pass under the announced load, twice as long for a full node as batched passes are; the RTT."""
+    waits_us = [(r.pass_us or 1) * (1 + r.load_requests / (r.capacity_requests or 1)) for r in records]
+    if not rtts_s:
+        return waits_us
+    usual_s = median_low(rtts_s.values())
+    rtts_us = [1e6 * rtts_s.get(record.peer_id, usual_s) for record in records]
+    return [wait_us + rtt_us for wait_us, rtt_us in zip(waits_us, rtts_us, strict=True)]

@@ -9,8 +9,10 @@ import pytest
 from cosine_node.simulation.swarm import LetterCodec, SimulatedSwarm
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.client import AsyncClient
+from cosine_p2p.directory import MemoryDirectory
 from cosine_p2p.generation import Chunk, Generation
 from cosine_protocol.errors import GenerationFailed, UsageError
+from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
 
@@ -108,3 +110,39 @@ def test_nobody_serves_the_target() -> None:
 def test_a_client_outside_its_block_says_so() -> None:
     with pytest.raises(UsageError, match="async with"):
         run_virtual(AsyncClient(["/ip4/127.0.0.1/tcp/1"]).generate("a"))
+
+
+class Asked(MemoryDirectory):
+    """Notes how many nodes were wanted of each role."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wanted: dict[str, int | None] = {}
+
+    async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
+        self.wanted[role] = wanted
+        return await super().find(role, target)
+
+
+def wanted_with(**options: Any) -> dict[str, int | None]:
+    """What a client with these options asks a directory for."""
+    directory = Asked()
+
+    async def run() -> None:
+        async with SimulatedSwarm(directory_of=lambda _: directory) as swarm:
+            verifier = await swarm.verifier(target_engine())
+            if "verifier" in options:
+                options["verifier"] = verifier.identity.peer_id
+            await (await swarm.client(**options)).generate(PROMPT, max_new_tokens=2)
+
+    run_virtual(run())
+    return directory.wanted
+
+
+def test_any_few_nodes_will_do() -> None:
+    assert wanted_with() == {Role.VERIFIER: 32, Role.DRAFTER: 128}
+
+
+@pytest.mark.parametrize("options", [{"verifier": "the one"}, {"dtype": "scripted"}])
+def test_those_that_are_meant_are_looked_for_among_all(options: dict[str, Any]) -> None:
+    assert wanted_with(**options)[Role.VERIFIER] is None

@@ -236,15 +236,17 @@ def test_the_store_against_a_plain_model(seed: int) -> None:
             assert len(alive) <= limits.MAX_CELL_OWNERS
 
 
-def directory(cells: MemoryCells, number: int, clock: Clock) -> DhtDirectory:
-    return DhtDirectory(cells, identity_of(number), network=NETWORK, clock=clock)
+def directory(cells: MemoryCells, number: int, clock: Clock, *, opener: RecordOpener | None = None) -> DhtDirectory:
+    return DhtDirectory(cells, identity_of(number), network=NETWORK, clock=clock, opener=opener)
 
 
 def fill(cells: MemoryCells, clock: Clock, numbers: Sequence[int]) -> None:
+    opener = RecordOpener()
+
     async def announce_all() -> None:
         for number in numbers:
             record = record_of(identity_of(number), now_s=clock())
-            await directory(cells, number, clock).announce(record, [TARGET])
+            await directory(cells, number, clock, opener=opener).announce(record, [TARGET])
 
     asyncio.run(announce_all())
 
@@ -261,6 +263,60 @@ def test_records_are_found_by_name_and_by_digest() -> None:
     asyncio.run(directory(cells, 1, clock).announce(record, names))
     assert [found(cells, clock, name) for name in names] == [[record], [record]]
     assert found(cells, clock, "else") == []
+
+
+def test_a_sample_is_enough_and_costs_little() -> None:
+    clock = Clock()
+    cells = LyingCells(clock)
+    fill(cells, clock, range(1, 301))
+    cells.reads = 0
+    sample = asyncio.run(directory(cells, 0, clock).find(Role.DRAFTER, TARGET, wanted=20))
+    assert 20 <= len(sample) < 100
+    assert cells.reads <= 4
+
+
+def test_a_small_network_is_found_whole() -> None:
+    clock = Clock()
+    cells = MemoryCells(network=NETWORK, clock=clock)
+    fill(cells, clock, range(1, 41))
+    assert len(asyncio.run(directory(cells, 0, clock).find(Role.DRAFTER, TARGET, wanted=20))) == 40
+
+
+def test_look_ups_differ_and_a_reader_repeats_them() -> None:
+    clock = Clock()
+    cells = MemoryCells(network=NETWORK, clock=clock)
+    fill(cells, clock, range(1, 301))
+
+    def look_ups() -> list[set[str]]:
+        reader = directory(cells, 0, clock)
+        finds = [asyncio.run(reader.find(Role.DRAFTER, TARGET, wanted=10)) for _ in range(4)]
+        return [{record.peer_id for record in found} for found in finds]
+
+    first = look_ups()
+    assert first == look_ups()
+    assert len(set(map(frozenset, first))) > 1
+
+
+def test_a_writer_stays_in_its_cell_for_a_while_and_then_looks_for_room_above() -> None:
+    clock = Clock()
+    cells = LyingCells(clock)
+    fill(cells, clock, range(1, 70))
+    owner = identity_of(69)
+    writer = directory(cells, 69, clock)
+
+    def announce() -> tuple[int, bool]:
+        """Cells read, and whether the record lies in the first cell."""
+        cells.reads = 0
+        asyncio.run(writer.announce(record_of(owner, now_s=clock(), sequence=int(1000 * clock())), [TARGET]))
+        held = cells.store.get(dht_key(cell_of(GOOD)), clock())
+        return cells.reads, owner.peer_id in {posting.owner for posting in held}
+
+    clock.now_s += 1
+    assert announce() == (2, False)
+    clock.now_s += 30
+    assert announce() == (0, False)
+    clock.now_s += 280
+    assert announce() == (1, True)
 
 
 def test_another_name_cannot_be_announced() -> None:

@@ -1,11 +1,16 @@
 """Whom to ask: pure decisions over records."""
 
 import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cosine_p2p.selection import pick_drafters, rank_verifiers
+from cosine_p2p.selection import NEAR_EQUAL, pick_drafters, rank_verifiers
 from cosine_protocol.records import NodeRecord
 from tests.cosine_p2p.samples import identity_of, record_of
 
@@ -17,61 +22,125 @@ def record(number: int, **changes: Any) -> NodeRecord:
     return record_of(PEERS[number], now_s=0.0, **changes)
 
 
-def test_the_least_loaded_verifier_comes_first_then_the_fastest() -> None:
-    busy = record(0, load_requests=3, pass_us=1)
+def ranked(records: Iterable[NodeRecord], *, seed: int = 0, **options: Any) -> tuple[NodeRecord, ...]:
+    return rank_verifiers(records, chance=random.Random(seed).random, **options)
+
+
+def picked(records: Iterable[NodeRecord], *, limit: int, seed: int = 0, **options: Any) -> tuple[NodeRecord, ...]:
+    chance = random.Random(seed).random
+    return pick_drafters(records, tokenizer_digest=DIGEST, limit=limit, chance=chance, **options)
+
+
+def test_the_fastest_verifier_under_its_load_comes_first_and_a_full_one_last() -> None:
+    full = record(0, load_requests=4, pass_us=1)
     slow = record(1, pass_us=900)
-    fast = record(2, pass_us=100)
-    assert rank_verifiers([busy, slow, fast]) == (fast, slow, busy)
+    busy = record(2, load_requests=3, pass_us=300)
+    fast = record(3, pass_us=100)
+    assert ranked([full, slow, busy, fast]) == (fast, busy, slow, full)
+
+
+def test_a_node_without_capacity_is_full() -> None:
+    closed = record(0, capacity_requests=0, pass_us=0)
+    assert ranked([closed, record(1)]) == (record(1), closed)
+
+
+def test_a_known_round_trip_counts_and_an_unknown_one_is_taken_to_be_usual() -> None:
+    far, usual, unknown, near = (record(number, pass_us=10_000) for number in range(4))
+    rtts_s = {far.peer_id: 0.2, usual.peer_id: 0.05, near.peer_id: 0.01}
+    order = ranked([far, usual, unknown, near], rtts_s=rtts_s)
+    assert (order[0], set(order[1:3]), order[3]) == (near, {usual, unknown}, far)
+
+
+def test_near_equals_come_in_random_order() -> None:
+    near_equal = [record(number, pass_us=1000 + 10 * number) for number in range(8)]
+    first = Counter(ranked(near_equal, seed=seed)[0].peer_id for seed in range(400))
+    assert len(first) == 8
+    assert max(first.values()) < 2 * 400 / 8
+
+
+@pytest.mark.parametrize("choose", [ranked, partial(picked, limit=1)])
+def test_clients_that_choose_at_once_from_the_same_records_spread(choose: Callable[..., Any]) -> None:
+    nodes = [record(number, pass_us=60_000, capacity_requests=16) for number in range(len(PEERS))]
+    load = Counter(choose(nodes, seed=seed)[0].peer_id for seed in range(5 * len(PEERS)))
+    assert max(load.values()) < 16
+
+
+def test_with_more_expertise_than_drafters_none_is_always_left_out() -> None:
+    experts = [record(number, expertise=(f"domain {number}",)) for number in range(len(PEERS))]
+    chosen = {drafter.peer_id for seed in range(60) for drafter in picked(experts, limit=4, seed=seed)}
+    assert chosen == {expert.peer_id for expert in experts}
 
 
 def test_load_is_a_share_of_capacity() -> None:
     small = record(0, load_requests=2, capacity_requests=2)
     large = record(1, load_requests=4, capacity_requests=64)
-    assert rank_verifiers([small, large]) == (large, small)
+    assert ranked([small, large]) == (large, small)
 
 
 def test_all_verifiers_of_a_request_have_the_numerics_of_the_first() -> None:
     first, other, second = record(0, pass_us=1), record(1, pass_us=2, numerics="bfloat16"), record(2, pass_us=3)
-    assert rank_verifiers([second, other, first]) == (first, second)
-    assert rank_verifiers([second, other, first], numerics="bfloat16") == (other,)
-    assert rank_verifiers([second, first], numerics="int4") == ()
+    assert ranked([second, other, first]) == (first, second)
+    assert ranked([second, other, first], numerics="bfloat16") == (other,)
+    assert ranked([second, first], numerics="int4") == ()
 
 
 def test_only_those_asked_for_and_trusted_may_serve() -> None:
     records = [record(number) for number in range(3)]
-    assert rank_verifiers(records, only=PEERS[1].peer_id) == (records[1],)
-    assert rank_verifiers(records, trust=(PEERS[2].peer_id,)) == (records[2],)
-    assert rank_verifiers(records, only=PEERS[1].peer_id, trust=(PEERS[2].peer_id,)) == ()
+    assert ranked(records, only=PEERS[1].peer_id) == (records[1],)
+    assert ranked(records, trust=(PEERS[2].peer_id,)) == (records[2],)
+    assert ranked(records, only=PEERS[1].peer_id, trust=(PEERS[2].peer_id,)) == ()
 
 
 def test_drafters_differ_in_expertise_before_any_repeats() -> None:
-    code = [record(number, expertise=("code",), pass_us=number + 1) for number in range(3)]
+    code = [record(number, expertise=("code",), pass_us=2**number) for number in range(3)]
     maths = record(3, expertise=("math",), pass_us=9)
-    assert pick_drafters([*code, maths], tokenizer_digest=DIGEST, limit=3) == (code[0], maths, code[1])
+    assert picked([*code, maths], limit=3) == (code[0], maths, code[1])
 
 
 def test_drafters_of_another_tokenizer_or_without_trust_are_left_out() -> None:
     ours, other = record(0), record(1, tokenizer_digest=b"\x03" * 32)
-    assert pick_drafters([ours, other], tokenizer_digest=DIGEST, limit=4) == (ours,)
-    assert pick_drafters([ours, other], tokenizer_digest=DIGEST, limit=4, trust=("nobody",)) == ()
+    assert picked([ours, other], limit=4) == (ours,)
+    assert picked([ours, other], limit=4, trust=("nobody",)) == ()
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_choices_do_not_depend_on_the_order_of_records(seed: int) -> None:
+def test_whoever_is_chosen_is_near_the_best_of_those_left(seed: int) -> None:
     rng = random.Random(seed)
     records = [
         record(
             number,
             expertise=tuple(rng.sample(["code", "math", "law"], rng.randrange(3))),
-            load_requests=rng.randrange(5),
-            pass_us=rng.randrange(3),
+            load_requests=rng.randrange(6),
+            pass_us=rng.randrange(1, 3000),
             numerics=rng.choice(["float32", "bfloat16"]),
         )
         for number in range(len(PEERS))
     ]
-    shuffled = rng.sample(records, len(records))
+    order = ranked(records, seed=seed)
+    assert set(order) == {r for r in records if r.numerics == order[0].numerics}, f"seed {seed}"
+    for index, first in enumerate(order):
+        left = order[index:]
+        assert is_full(first) <= all(map(is_full, left)), f"seed {seed}"
+        if not is_full(first):
+            assert wait_us(first) <= NEAR_EQUAL * min(wait_us(r) for r in left if not is_full(r)), f"seed {seed}"
     limit = rng.randrange(8)
-    chosen = pick_drafters(records, tokenizer_digest=DIGEST, limit=limit)
-    assert chosen == pick_drafters(shuffled, tokenizer_digest=DIGEST, limit=limit), f"seed {seed}"
-    assert len(chosen) == limit, f"seed {seed}"
-    assert rank_verifiers(records) == rank_verifiers(shuffled), f"seed {seed}"
+    chosen = picked(records, limit=limit, seed=seed)
+    assert len({drafter.peer_id for drafter in chosen}) == limit, f"seed {seed}"
+    kinds = Counter(drafter.expertise for drafter in chosen)
+    assert len(kinds) == min(limit, len({r.expertise for r in records})), f"seed {seed}"
+
+
+def is_full(record: NodeRecord) -> bool:
+    return record.load_requests >= record.capacity_requests
+
+
+def wait_us(record: NodeRecord) -> float:
+    return record.pass_us * (1 + record.load_requests / record.capacity_requests)
+
+
+@given(st.permutations(range(6)), st.integers(0, 99))
+def test_the_order_of_records_favours_nobody(order: list[int], seed: int) -> None:
+    """Whoever comes first in it is not chosen first more often than chance says."""
+    nodes = [record(number) for number in order]
+    first = Counter(ranked(nodes, seed=100 * seed + turn)[0].peer_id for turn in range(120))
+    assert first[nodes[0].peer_id] < 50

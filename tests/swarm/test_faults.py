@@ -93,10 +93,10 @@ def test_a_second_verifier_continues_the_same_stream(strategy: str, after_s: flo
 def test_both_verifiers_are_named_with_what_they_committed() -> None:
     async def run() -> tuple[Generation, list[str]]:
         async with SimulatedSwarm() as swarm:
-            members = [await swarm.verifier(target_engine()) for _ in range(2)]
+            first = await swarm.verifier(target_engine())
+            second = await swarm.verifier(target_engine(), curve=CostCurve(((1, 0.2),)))
             client = await swarm.client(strategy="plain")
-            order = sorted(member.identity.peer_id for member in members)
-            first = next(m for m in members if m.identity.peer_id == order[0])
+            order = [first.identity.peer_id, second.identity.peer_id]
             kill = asyncio.ensure_future(later(0.5, first.kill))
             generation = await client.generate(PROMPT, max_new_tokens=TOKENS)
             await kill

@@ -184,8 +184,9 @@ class VerifierService:
         # The client cannot know the vocabulary, so a drafter's nonsense must not cost it the request.
         if max(message.nodes.tokens, default=0) >= self._engine.vocab_tokens:
             return served
-        if state.tree.attach(message.base, message.position, message.nodes, list(message.authors)):
-            state.patience.note_arrival(asyncio.get_running_loop().time())
+        if grown := state.tree.attach(message.base, message.position, message.nodes, list(message.authors)):
+            deepest = max(node.position for node in grown)
+            state.patience.note_arrival(asyncio.get_running_loop().time(), deepest=deepest)
         return served
 
     def _ask_pass(self, channel: Channel, message: m.Verify) -> None:

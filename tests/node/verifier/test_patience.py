@@ -5,6 +5,7 @@ import random
 import pytest
 
 from cosine_node.verifier.patience import MIN_SAMPLES, SLACK, SLACK_S, Patience
+from cosine_node.verifier.renewal import Rhythm, best_levels
 
 PASS_S = 0.05
 
@@ -18,29 +19,26 @@ def primed(*, delay_s: float, gap_s: float = 0.01, acceptance: float = 1.0) -> P
             began_s=now_s,
             ended_s=now_s + PASS_S,
             nodes=1,
-            tokens=1 + (index % 20 < 20 * acceptance),
+            tokens=1 + int((index + 1) * acceptance) - int(index * acceptance),
             is_tree_empty=True,
         )
         now_s += PASS_S
-        patience.note_arrival(now_s + delay_s)
-        patience.note_arrival(now_s + delay_s + gap_s)
+        patience.note_arrival(now_s + delay_s, deepest=2 * index)
+        patience.note_arrival(now_s + delay_s + gap_s, deepest=2 * index + 1)
         now_s += delay_s + gap_s
     patience.note_pass(began_s=now_s, ended_s=now_s + PASS_S, nodes=0, tokens=1, is_tree_empty=True)
     return patience
 
 
-def ended_at(patience: Patience) -> float:
+def ended_at(*, delay_s: float, gap_s: float = 0.01) -> float:
     """When the last pass of a primed patience ended."""
-    at_s = patience._ended_at_s
-    assert at_s is not None
-    return at_s
+    return 40 * (PASS_S + delay_s + gap_s) + PASS_S
 
 
-def rate_of(patience: Patience) -> float:
-    """L: what the request had, or what holding every empty pass would give."""
-    assert patience.delay_s is not None
-    held = patience._drafted_tokens / (patience.delay_s + patience._drafted_pass_s)
-    return max(patience.tokens_per_s or 0.0, held)
+def rhythm_of(patience: Patience) -> Rhythm:
+    rhythm = patience.rhythm(PASS_S)
+    assert rhythm is not None
+    return rhythm
 
 
 def hold(patience: Patience, now_s: float, leaf: float | None = None, plain_pass_s: float = PASS_S) -> float:
@@ -53,29 +51,28 @@ def test_without_samples_it_goes() -> None:
     assert hold(patience, 3.0, leaf=0.9) == 3.0
     patience.note_pass(began_s=0.0, ended_s=0.05, nodes=1, tokens=2, is_tree_empty=True)
     for _ in range(MIN_SAMPLES - 1):
-        patience.note_arrival(0.06)
+        patience.note_arrival(0.06, deepest=1)
     assert hold(patience, 0.07) == 0.07
 
 
 def test_a_draft_known_to_come_soon_is_worth_waiting_for() -> None:
-    patience = primed(delay_s=0.005)
-    now_s = ended_at(patience)
-    assert hold(patience, now_s) == pytest.approx(now_s + SLACK * 0.005 + SLACK_S, abs=1e-6)
+    patience = primed(delay_s=0.002, acceptance=0.4)
+    now_s = ended_at(delay_s=0.002)
+    assert hold(patience, now_s) == pytest.approx(now_s + SLACK * 0.002 + SLACK_S, abs=1e-6)
 
 
 def test_a_draft_that_takes_longer_than_a_pass_is_not() -> None:
     patience = primed(delay_s=0.2)
-    assert hold(patience, ended_at(patience)) == ended_at(patience)
+    assert hold(patience, ended_at(delay_s=0.2)) == ended_at(delay_s=0.2)
 
 
 @pytest.mark.parametrize("acceptance", [0.2, 0.6, 1.0])
 @pytest.mark.parametrize("delay_s", [0.002, 0.01, 0.03, 0.06])
-def test_an_empty_pass_is_held_by_the_formula(delay_s: float, acceptance: float) -> None:
+def test_an_empty_pass_is_held_where_that_gives_more_tokens_per_second(delay_s: float, acceptance: float) -> None:
     patience = primed(delay_s=delay_s, acceptance=acceptance)
-    now_s = ended_at(patience)
-    assert patience.delay_s is not None and patience.acceptance is not None
-    pays = rate_of(patience) * (PASS_S - patience.acceptance * patience.delay_s) > 1
-    assert (hold(patience, now_s) > now_s) is pays
+    now_s = ended_at(delay_s=delay_s)
+    levels, _ = best_levels(rhythm_of(patience))
+    assert (hold(patience, now_s) > now_s) is (levels > 0)
 
 
 @pytest.mark.parametrize("leaf", [0.05, 0.3, 0.9])
@@ -83,16 +80,32 @@ def test_an_empty_pass_is_held_by_the_formula(delay_s: float, acceptance: float)
 @pytest.mark.parametrize("acceptance", [0.3, 0.95])
 def test_a_drafted_pass_is_held_by_the_formula(gap_s: float, leaf: float, acceptance: float) -> None:
     patience = primed(delay_s=0.01, gap_s=gap_s, acceptance=acceptance)
-    arrived_s = ended_at(patience) + 0.01
-    patience.note_arrival(arrived_s)
-    assert patience.gap_s is not None and patience.delay_s is not None and patience.acceptance is not None
-    gain = leaf * patience.acceptance
-    rate = rate_of(patience)
-    pays = gain * (1 - (1 - patience.acceptance) * rate * patience.delay_s) > rate * patience.gap_s
+    arrived_s = ended_at(delay_s=0.01, gap_s=gap_s) + 0.01
+    patience.note_arrival(arrived_s, deepest=100)
+    rhythm = rhythm_of(patience)
+    _, rate = best_levels(rhythm)
+    kept = 1 - (1 - rhythm.chance) * rate * rhythm.delay_s
+    pays = leaf * rhythm.chance * kept > rate * rhythm.gap_s * (1 + rhythm.delay_s / PASS_S)
     until_s = hold(patience, arrived_s, leaf)
     assert (until_s > arrived_s) is pays
     if pays:
-        assert until_s == pytest.approx(arrived_s + SLACK * patience.gap_s + SLACK_S)
+        assert until_s == pytest.approx(arrived_s + SLACK * rhythm.gap_s + SLACK_S)
+
+
+def test_a_wait_is_counted_from_the_miss_however_many_passes_lie_between() -> None:
+    patience = Patience()
+    patience.note_pass(began_s=0.0, ended_s=0.05, nodes=2, tokens=1, is_tree_empty=True)
+    patience.note_pass(began_s=0.05, ended_s=0.1, nodes=0, tokens=1, is_tree_empty=True)
+    patience.note_arrival(0.17, deepest=4)
+    assert patience.delay_s == pytest.approx(0.12)
+
+
+def test_levels_that_arrive_together_share_the_time_since_the_last() -> None:
+    patience = Patience()
+    patience.note_arrival(0.10, deepest=4)
+    patience.note_arrival(0.11, deepest=4)
+    patience.note_arrival(0.16, deepest=7)
+    assert patience.gap_s == pytest.approx(0.02)
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -102,7 +115,7 @@ def test_a_pass_is_never_held_beyond_its_deadline(seed: int) -> None:
     for _ in range(300):
         now_s += rng.expovariate(50)
         if rng.random() < 0.5:
-            patience.note_arrival(now_s)
+            patience.note_arrival(now_s, deepest=rng.randrange(1000))
             arrived_s = now_s
         else:
             began_s, now_s = now_s, now_s + PASS_S
@@ -122,10 +135,3 @@ def test_a_pass_is_never_held_beyond_its_deadline(seed: int) -> None:
         for leaf in (None, rng.random()):
             assert hold(patience, now_s, leaf) <= max(now_s, late_s)
         assert hold(patience, late_s + 1e-6) <= late_s + 1e-6
-
-
-def test_the_rate_counts_the_time_between_passes() -> None:
-    patience = Patience()
-    patience.note_pass(began_s=1.0, ended_s=1.1, nodes=0, tokens=1, is_tree_empty=True)
-    patience.note_pass(began_s=1.3, ended_s=1.4, nodes=0, tokens=1, is_tree_empty=True)
-    assert patience.tokens_per_s == pytest.approx(10 + 0.2 * (1 / 0.3 - 10))

@@ -1,0 +1,69 @@
+"""The way of a reader through the cells of one role and target: pure, the reading itself is the directory's."""
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from cosine_p2p.postings import MAX_DEPTH, place_of
+from cosine_protocol import limits
+from cosine_protocol.records import NodeRecord
+
+# Two levels below the first cell and half of the third: 17,000 nodes of one role and target.
+MAX_CELLS_READ: Final = 512
+FIRST_CELL: Final = ""
+SIBLINGS: Final = 16
+
+
+class CellWalk:
+    """Says which cells to read next until everybody is found, or `wanted` nodes near `place`.
+
+    Cells are named by the hex digits that their owners' hashes begin with. Below a full cell its sixteen children
+    are read, the nearest to `place` first, near as in Kademlia: the one whose digit XOR ours is the least. A region
+    is known once its cell is not full; only nodes of known regions make up a sample, since those in the cells above
+    would otherwise be found by every reader.
+    """
+
+    def __init__(self, place: str, wanted: int | None) -> None:
+        self._place = place
+        self._wanted = wanted
+        self._waiting = [FIRST_CELL]
+        self._cells_left = MAX_CELLS_READ
+        self._known: list[str] = []
+        self._found: dict[str, NodeRecord] = {}
+
+    def next_prefixes(self) -> list[str]:
+        """What to read next, together; empty at the end. `note` each before the next call."""
+        width = min(self._width(), self._cells_left)
+        prefixes, self._waiting = self._waiting[:width], self._waiting[width:]
+        self._cells_left -= len(prefixes)
+        return prefixes
+
+    def note(self, prefix: str, records: Mapping[str, NodeRecord]) -> None:
+        """The checked records of a cell, by owner."""
+        for owner, record in records.items():
+            held = self._found.get(owner)
+            if held is None or record.sequence > held.sequence:
+                self._found[owner] = record
+        if len(records) >= limits.MAX_CELL_OWNERS and len(prefix) < MAX_DEPTH:
+            ours = int(self._place[len(prefix)], 16)
+            # Nearer than all that waits, unless read together with it.
+            self._waiting[:0] = [f"{prefix}{ours ^ step:x}" for step in range(SIBLINGS)]
+        else:
+            self._known.append(prefix)
+
+    def found(self) -> list[NodeRecord]:
+        """Everybody, or the sample."""
+        if self._wanted is None or not self._waiting:
+            return list(self._found.values())
+        known = tuple(self._known)
+        return [record for owner, record in self._found.items() if place_of(owner).startswith(known)]
+
+    def _width(self) -> int:
+        """How many cells are worth reading together: as many as the known regions let expect to be enough."""
+        if self._wanted is None:
+            return len(self._waiting)
+        nodes = len(self.found()) if self._known else 0
+        if not nodes:
+            return 1
+        missing = max(0, self._wanted - nodes)
+        return min(SIBLINGS, math.ceil(missing * len(self._known) / nodes))
