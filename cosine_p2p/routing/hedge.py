@@ -129,7 +129,9 @@ class HedgeRouter:
         return tuple(self._kept_and_heard(self._ranked(), count)[1])
 
     def _kept_and_heard(self, ranked: list[int], count: int) -> tuple[list[int], list[int]]:
-        kept = ranked[: max(0, count - self._trial_slots(count))]
+        # After a collapse only words speak for those not heard yet: they take no slot from who was heard.
+        proven = [author for author in ranked if author not in self._unheard] or ranked
+        kept = proven[: max(0, count - self._trial_slots(count))]
         return kept, self._to_hear(ranked, kept)[: max(0, count - len(kept))]
 
     def learn(self, round_: Round) -> None:
@@ -142,7 +144,7 @@ class HedgeRouter:
                 self._watch.note(likelihoods[ranked[0]])
         self._pace_trials(ranked[0], round_)
         if self._watch.has_collapsed:
-            self._start_anew(ranked[0])
+            self._start_anew()
 
     def why(self, author: int) -> str:
         silent = self._silent_rounds[author]
@@ -208,11 +210,11 @@ class HedgeRouter:
                 gain_nats += nats_of(against) - nats_of(likelihoods[author])
         return gain_nats
 
-    def _start_anew(self, leader: int) -> None:
+    def _start_anew(self) -> None:
         self._spoken.clear()
         self._watch.rearm()
         self._prompt_share = min(self._prompt_share, STALE_PROMPT)
-        self._unheard = set(self._facts) - {leader}
+        self._unheard = {author for author, rounds in self._silent_rounds.items() if rounds}
         self._trial_rounds = MIN_TRIAL_ROUNDS
         self._rebuild()
 

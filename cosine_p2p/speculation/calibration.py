@@ -3,7 +3,7 @@
 from typing import Final
 
 BINS: Final = 10
-PRIOR_STRENGTH: Final = 4.0
+PRIOR_STRENGTH: Final = 8.0
 
 
 class Calibration:

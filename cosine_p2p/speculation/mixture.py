@@ -35,10 +35,14 @@ class Mixture:
     def __init__(self) -> None:
         self._authors: dict[int, _Author] = {}
         self._prior = PRIOR_NATS
+        self._sleeper_evidence = 0.0
 
     def join(self, author: int, *, prompt_nll: float) -> None:
-        """Add an author by its mean negative log-likelihood of the prompt, nats a token."""
-        self._authors[author] = _Author(prompt_nll)
+        """Add an author by its mean negative log-likelihood of the prompt, nats a token.
+
+        One that joins late stands where it would had it slept through what was committed before.
+        """
+        self._authors[author] = _Author(prompt_nll, self._sleeper_evidence)
 
     def leave(self, author: int) -> None:
         self._authors.pop(author, None)
@@ -74,10 +78,16 @@ class Mixture:
         total = sum(weights[number] for number in spoken)
         mixed = sum(weights[number] * _floored(p) for number, p in spoken.items())
         asleep = mixed / total if total > 0 else MIN_LIKELIHOOD
+        self._sleeper_evidence = _after(self._sleeper_evidence, asleep)
         for number, author in self._authors.items():
-            author.evidence = _KEEP * author.evidence + math.log(_floored(spoken.get(number, asleep)))
+            author.evidence = _after(author.evidence, spoken.get(number, asleep))
             author.silent_tokens = 0 if number in spoken else author.silent_tokens + 1
         self._prior *= _KEEP
+
+
+def _after(evidence: float, likelihood: float) -> float:
+    """Evidence, in nats, after one more committed token."""
+    return _KEEP * evidence + math.log(_floored(likelihood))
 
 
 def _floored(likelihood: float) -> float:

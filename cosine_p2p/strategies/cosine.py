@@ -80,6 +80,8 @@ class Cosine:
         self._facts: dict[int, DrafterFacts] = {}
         self._active: set[int] = set()
         self._recalled: set[int] = set()
+        self._unheard: set[int] = set()
+        self._muted: set[int] = set()
         self._silent_tokens: dict[int, int] = {}
         self._is_open = False
         self._seen_tokens = 0
@@ -128,7 +130,10 @@ class Cosine:
         facts = DrafterFacts(prompt_nll=drafter.prompt_nll, token_s=drafter.token_s, rtt_s=drafter.rtt_s)
         self._facts[drafter.author] = facts
         self._router.join(drafter.author, facts)
-        self._recalled.discard(drafter.author)
+        if drafter.author in self._recalled:
+            self._recalled.discard(drafter.author)
+            self._unheard.add(drafter.author)
+        self._muted.discard(drafter.author)
         self._active.add(drafter.author)
         self._silent_tokens[drafter.author] = 0
         why = f"prompt likelihood {drafter.prompt_nll:.2f} nats a token, RTT {1e3 * drafter.rtt_s:.0f} ms"
@@ -199,8 +204,8 @@ class Cosine:
 
     def _lose(self, author: int) -> None:
         self._router.leave(author)
-        self._active.discard(author)
-        self._recalled.discard(author)
+        for authors in (self._active, self._recalled, self._unheard, self._muted):
+            authors.discard(author)
         self._facts.pop(author, None)
 
     def _commit(self, event: Committed) -> list[Action]:
@@ -230,37 +235,61 @@ class Cosine:
 
     def _note_silence(self, spoken: tuple[Mapping[int, float], ...]) -> None:
         for said in spoken:
+            self._unheard -= said.keys()
             for author in self._active if said else ():
                 self._silent_tokens[author] = 0 if author in said else self._silent_tokens[author] + 1
 
     def _reroute(self) -> list[Action]:
-        """Let those draft whom the router picks.
+        """Let those draft whom the router picks, and those recalled until they were heard.
 
-        At first only their word counts, the likelihood of the prompt, so both stay. With evidence the second goes
-        if its weight is near zero, and whoever says nothing goes for good.
+        At first only their word counts, the likelihood of the prompt. With evidence whoever has a weight near zero
+        goes; who says nothing that others have not said before goes too, and is back only if nobody else is left.
         """
         if self._back_at_tokens is not None:
             return []
         actions: list[Action] = []
         for author in sorted(self._active):
             if self._silent_tokens[author] >= SILENT_TOKENS:
-                self._lose(author)
-                actions.append(ReleaseDrafter(author, f"it said nothing for {SILENT_TOKENS} tokens"))
-        weights = self._router.weights()
-        picked, trials = self._picked()
-        has_evidence = self._seen_tokens >= TRIAL_TOKENS
-        wanted = {
-            author
-            for rank, author in enumerate(picked)
-            if not rank or author in trials or weights[author] >= MIN_WEIGHT or not has_evidence
-        }
-        for author in sorted(self._active - wanted):
-            self._active.discard(author)
-            actions.append(ReleaseDrafter(author, self._router.why(author)))
-        for author in sorted(wanted - self._active - self._recalled) if self._options.recalls else ():
+                self._muted.add(author)
+                self._router.leave(author)
+                actions.append(self._release(author, f"it said nothing new for {SILENT_TOKENS} tokens"))
+        self._unmute_last()
+        wanted = self._wanted()
+        actions += [self._release(author, self._router.why(author)) for author in sorted(self._active - wanted)]
+        room = self._options.drafters - len(self._active | self._recalled)
+        for author in (
+            sorted(wanted - self._active - self._recalled)[: max(0, room)] if self._options.recalls else ()
+        ):
             self._recalled.add(author)
             actions.append(RecallDrafter(author, self._router.why(author)))
         return actions
+
+    def _release(self, author: int, why: str) -> ReleaseDrafter:
+        self._active.discard(author)
+        self._unheard.discard(author)
+        return ReleaseDrafter(author, why)
+
+    def _unmute_last(self) -> None:
+        if self._muted.issuperset(self._facts):
+            for author in sorted(self._muted):
+                self._router.join(author, self._facts[author])
+            self._muted.clear()
+
+    def _wanted(self) -> set[int]:
+        picked, trials = self._picked()
+        # Words do not replace deeds: the best of those heard goes only when another who was heard is better.
+        proven = [author for author in self._ranked() if author not in self._unheard][:1]
+        weights = self._router.weights()
+        has_evidence = self._seen_tokens >= TRIAL_TOKENS
+        return (
+            (self._unheard & self._active)
+            | set(proven)
+            | {
+                author
+                for rank, author in enumerate(picked)
+                if not rank or author in trials or weights[author] >= MIN_WEIGHT or not has_evidence
+            }
+        )
 
     def _picked(self) -> tuple[list[int], set[int]]:
         """Who should draft, best first, and which of them only to be heard."""

@@ -28,7 +28,7 @@ def test_many_outcomes_outweigh_the_claim(claim: float, rate: float) -> None:
 
 def test_claims_of_another_size_are_apart() -> None:
     calibration = Calibration()
-    for _ in range(50):
+    for _ in range(80):
         calibration.observe(0.95, is_first=False, hit=False)
     assert calibration(0.95, is_first=False) < 0.1
     assert calibration(0.15, is_first=False) == pytest.approx(0.15)

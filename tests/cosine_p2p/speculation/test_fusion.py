@@ -56,6 +56,12 @@ def test_a_drafter_that_says_the_same_twice_counts_once() -> None:
     assert view_of(once, 1, 2).conditional(child(once, 5)) == view_of(twice, 1, 2).conditional(child(twice, 5))
 
 
+def test_an_author_far_behind_still_has_a_say() -> None:
+    tree = tree_of({1: {5: 0.6}, 2: {6: 0.6}})
+    ahead, behind = (Fusion().view(tree, {1: 0.999, 2: 0.001}).conditional(child(tree, token)) for token in (5, 6))
+    assert 0.02 < behind < 0.2 < ahead < 0.6
+
+
 def test_authors_without_a_weight_do_not_count() -> None:
     tree = tree_of({1: {5: 0.6}, 2: {6: 0.9}})
     assert view_of(tree, 1).conditional(child(tree, 6)) == 0.0
@@ -78,7 +84,7 @@ def test_a_path_never_becomes_likelier_further_down(seed: int) -> None:
 
 def test_exaggeration_corrects_itself() -> None:
     fusion = Fusion()
-    for _ in range(40):
+    for _ in range(60):
         claimed = tree_of({1: {5: 1.0}})
         fusion.view(claimed, {1: 1.0})
         fusion.learn(claimed, [6])
@@ -90,6 +96,26 @@ def test_what_everyone_said_of_the_committed_tokens_is_told() -> None:
     tree = tree_of({1: {5: 0.8}, 2: {6: 0.5, 7: 0.25}})
     tree.attach(child(tree, 5).digest, 1, [Node(BASE, 8, 0.75)], [1])
     assert Fusion().learn(tree, [5, 8, 9]) == ({1: 0.8, 2: 0.0}, {1: 0.75}, {})
+
+
+def test_to_repeat_what_others_drafted_before_is_not_to_speak() -> None:
+    tree = tree_of({1: {5: 0.8, 6: 0.1}, 2: {5: 1.0}, 3: {6: 0.1}})
+    [said] = Fusion().learn(tree, [5])
+    assert said == pytest.approx({1: 0.8})
+
+
+def test_who_names_a_token_of_its_own_is_taken_at_its_word() -> None:
+    tree = tree_of({1: {5: 0.5}, 2: {5: 0.75, 7: 0.25}})
+    assert Fusion().learn(tree, [5]) == ({1: 0.5, 2: 0.75},)
+
+
+def test_certainty_is_worth_what_it_was_worth_before() -> None:
+    fusion = Fusion()
+    for turn in range(100):
+        tree = tree_of({1: {5: 1.0}})
+        fusion.view(tree, {1: 1.0})
+        [said] = fusion.learn(tree, [5 if turn % 2 else 6])
+    assert 0.4 < said[1] < 0.6
 
 
 def test_the_credit_goes_to_the_largest_weighted_claim() -> None:

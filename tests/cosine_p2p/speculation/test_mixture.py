@@ -72,6 +72,26 @@ def test_a_silent_author_keeps_its_weight_relative_to_the_mixture() -> None:
     assert weights[1] / weights[2] == pytest.approx(3.0)
 
 
+def test_whoever_joins_late_stands_where_a_sleeper_would() -> None:
+    early, late = mixture_of(1, 2, 3), mixture_of(1, 2)
+    for _ in range(20):
+        early.observe({1: 0.5, 2: 0.05})
+        late.observe({1: 0.5, 2: 0.05})
+    late.join(3, prompt_nll=1.0)
+    assert late.weights() == pytest.approx(early.weights())
+
+
+def test_whoever_joins_late_has_to_prove_itself() -> None:
+    mixture = mixture_of(1)
+    for _ in range(20):
+        mixture.observe({1: 0.5})
+    mixture.join(2, prompt_nll=1.0)
+    assert mixture.weights() == pytest.approx({1: 0.5, 2: 0.5})
+    for _ in range(3):
+        mixture.observe({1: 0.5, 2: 0.0})
+    assert mixture.weights()[1] > 0.99
+
+
 def test_copies_of_an_author_get_no_more_than_equal_shares() -> None:
     mixture = mixture_of(1, 2, 3)
     for _ in range(30):

@@ -188,7 +188,7 @@ def test_two_that_predict_alike_share_the_work() -> None:
 def test_released_drafters_come_back_when_the_text_changes_its_subject() -> None:
     strategy, output = opened(1, 2, 3), [0]
     strategy.on(committed(output), 0.0)
-    drive(strategy, tokens=40, output=output, said={1: 5, 2: 6, 3: 6})
+    drive(strategy, tokens=40, output=output, said={1: 5, 2: 6, 3: 7})
     assert set(strategy.weights()) == {1}
     assert set(recalled(drive(strategy, tokens=30, output=output, said={1: 6}))) == {2, 3}
 
@@ -201,3 +201,35 @@ def test_without_recall_who_was_released_is_gone() -> None:
     strategy.on(committed(output), 0.0)
     actions = drive(strategy, tokens=40, output=output, said={1: 5, 2: 6, 3: 6})
     assert recalled(actions + drive(strategy, tokens=30, output=output, said={1: 6})) == []
+
+
+def test_a_proven_leader_is_not_released_for_words_after_a_collapse() -> None:
+    """A liar that claims to know the prompt best gets a trial, no more."""
+    strategy, output = Cosine(ROOT), [0]
+    strategy.on(Opened(0.06, 0.01), 0.0)
+    for author, prompt_nll in ((1, 3.0), (2, 3.2), (3, 0.0)):
+        strategy.on(started(author, prompt_nll=prompt_nll), 0.0)
+    strategy.on(committed(output), 0.0)
+    drive(strategy, tokens=40, output=output, said={1: 5, 3: 9})
+    actions = drive(strategy, tokens=12, output=output, said={1: 6})
+    actions += drive(strategy, tokens=12, output=output, said={1: 5})
+    assert not [action for action in actions if isinstance(action, ReleaseDrafter) and action.author == 1]
+
+
+def test_who_only_repeats_others_goes_and_comes_back_when_nobody_else_is_left() -> None:
+    strategy, output = opened(1, 2), [0]
+    strategy.on(committed(output), 0.0)
+    actions = drive(strategy, tokens=12, output=output, said={1: 5, 2: 5})
+    assert [action.author for action in actions if isinstance(action, ReleaseDrafter)] == [2]
+    assert recalled(strategy.on(DrafterLost(1), 0.0)) == [2]
+
+
+def test_a_recalled_drafter_stays_until_it_was_heard() -> None:
+    strategy, output = opened(1, 2, 3), [0]
+    strategy.on(committed(output), 0.0)
+    drive(strategy, tokens=40, output=output, said={1: 5, 2: 6, 3: 7})
+    called = recalled(drive(strategy, tokens=30, output=output, said={1: 6}))
+    for author in called:
+        strategy.on(started(author), 0.0)
+    actions = drive(strategy, tokens=5, output=output, said={1: 6})
+    assert not {action.author for action in actions if isinstance(action, ReleaseDrafter)} & set(called)
