@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from platformdirs import user_config_dir
 
+from cosine_node.cli.bench import bench
 from cosine_node.cli.bootstrap import bootstrap
 from cosine_node.cli.demo import demo
 from cosine_node.cli.generate import generate
@@ -23,7 +24,9 @@ from cosine_protocol.errors import CosineError, UsageError
 USAGE_EXIT = 2
 FAILURE_EXIT = 1
 INTERRUPT_EXIT = 130
-NODE_EXTRA = frozenset({"google", "hivemind", "huggingface_hub", "safetensors", "torch", "transformers", "uvloop"})
+NODE_EXTRA = frozenset(
+    {"google", "hivemind", "huggingface_hub", "numpy", "safetensors", "torch", "transformers", "uvloop"}
+)
 
 app = typer.Typer(
     name="cosine-node",
@@ -74,7 +77,7 @@ def read_config(file: Path | None) -> dict[str, Any]:
     }
 
 
-for command in (join, bootstrap, generate, demo, simulate, identity, zoo):
+for command in (join, bootstrap, generate, demo, simulate, bench, identity, zoo):
     app.command()(command)
 
 

@@ -30,7 +30,11 @@ def generate(
     seed: Annotated[int | None, typer.Option(help="Same seed, same text; drawn and printed if absent.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="Stop before this text; may be repeated.")] = None,
     strategy: Annotated[
-        str, typer.Option(envvar="COSINE_STRATEGY", help="plain, speculative or cosine")
+        str,
+        typer.Option(
+            envvar="COSINE_STRATEGY",
+            help="cosine, plain, or one of those it is measured against (docs/strategies.md)",
+        ),
     ] = "cosine",
     dtype: Annotated[str | None, typer.Option(envvar="COSINE_DTYPE", help="Only verifiers that run in it.")] = None,
     timeout: Annotated[float, typer.Option(envvar="COSINE_TIMEOUT", help="Seconds.")] = 600.0,

@@ -1,0 +1,73 @@
+"""What the devices allow a crowd at best: verifiers that never idle, with drafts always at hand."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+from cosine_node.bench.cells import TEST
+from cosine_node.bench.cooperation_replay import Drafter, ModelVoice, alone
+from cosine_node.engine.curve import CostCurve
+from cosine_node.simulation.traces import TraceSet
+
+NODES: Final = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24)
+SAMPLED_PROMPTS: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """The best composition of a pass: `nodes` draft nodes for each of `requests`, which commits `tokens`."""
+
+    requests: int
+    nodes: int
+    tokens: float
+    pass_s: float
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.tokens / self.pass_s
+
+    def as_json(self, verifiers: int) -> dict[str, Any]:
+        return {
+            "requests_per_pass": self.requests,
+            "nodes_per_request": self.nodes,
+            "tokens_per_pass": self.tokens,
+            "pass_ms": 1e3 * self.pass_s,
+            "tokens_per_s": verifiers * self.tokens_per_s,
+        }
+
+
+def best_pass(curve: CostCurve, *, requests: int, gains: Mapping[int, float], budget_tokens: int) -> Bound:
+    """The composition with the most tokens a second; `gains[k]` are accepted tokens of k nodes of a request."""
+    possible = [k for k in gains if k == 0 or requests * (1 + k) <= budget_tokens]
+    bounds = [
+        Bound(
+            requests=requests,
+            nodes=nodes,
+            tokens=requests * (1.0 + gains[nodes]),
+            pass_s=curve.seconds(requests * (1 + nodes)),
+        )
+        for nodes in possible
+    ]
+    return max(bounds, key=lambda bound: bound.tokens_per_s)
+
+
+def told(nodes: Sequence[int] = NODES) -> dict[int, float]:
+    """Gains of drafters that are always right."""
+    return {count: float(count) for count in nodes}
+
+
+@cache
+def measured_gains(temperature: float, *, split: str = TEST, prompts: int = SAMPLED_PROMPTS) -> Mapping[int, float]:
+    """Accepted tokens per pass by nodes of the domain's own expert, the most probable first."""
+    traces = TraceSet.load_shipped().select(split=split, temperature=temperature)[:prompts]
+    gains = {0: 0.0}
+    for nodes in NODES[1:]:
+        experts = {domain: Drafter(ModelVoice(TraceSet(traces), f"draft-{domain}")) for domain in _domains(traces)}
+        tallies = [alone(experts[trace.domain], trace, budget=nodes) for trace in traces]
+        gains[nodes] = sum(tally.accepted for tally in tallies) / sum(tally.rounds for tally in tallies)
+    return gains
+
+
+def _domains(traces: Sequence[Any]) -> list[str]:
+    return sorted({trace.domain for trace in traces})

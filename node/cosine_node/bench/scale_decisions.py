@@ -1,0 +1,118 @@
+"""What decisions cost a client: wall microseconds of choosing nodes and of hearing a commit, by candidates."""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any, Final
+
+from cosine_node.simulation.cast import identity_of
+from cosine_p2p.selection import pick_drafters, rank_verifiers
+from cosine_p2p.strategies.base import Committed, Drafted, DrafterStarted, Opened, Strategy, StrategyKind
+from cosine_protocol.digests import roll_digest
+from cosine_protocol.messages import Draft, PassStats
+from cosine_protocol.nodes import BASE, Node, NodeBlock
+from cosine_protocol.records import SCHEMA, NodeRecord, Role
+
+DIGEST: Final = bytes(32)
+DOMAINS: Final = ("code", "math", "medical", "dialogue", "literature")
+DRAFTERS: Final = 8
+CHAIN_TOKENS: Final = 6
+COMMIT_TOKENS: Final = 3
+VOCAB_TOKENS: Final = 997
+STATS: Final = PassStats(nodes=16, near_ties=0, pass_us=60_000, held_us=0)
+
+
+def decision_rows(strategy: StrategyKind, *, candidates: Sequence[int], repeats: int) -> list[dict[str, Any]]:
+    """One row for each number of candidates: medians of choosing, and of the strategy's `Committed`."""
+    committed_us = median(commit_times_us(strategy, commits=repeats))
+    return [
+        {"candidates": count, **_choosing_us(count, repeats=repeats), "committed_with_8_drafters_us": committed_us}
+        for count in candidates
+    ]
+
+
+def _choosing_us(count: int, *, repeats: int) -> dict[str, float]:
+    chance = random.Random(count)
+    verifiers = [_record(index, Role.VERIFIER, chance) for index in range(count)]
+    drafters = [_record(index, Role.DRAFTER, chance) for index in range(count)]
+    ranking = median(_times_us(lambda: rank_verifiers(verifiers, chance=chance.random), repeats))
+    picking = median(
+        _times_us(
+            lambda: pick_drafters(drafters, tokenizer_digest=DIGEST, limit=DRAFTERS, chance=chance.random), repeats
+        )
+    )
+    return {"rank_verifiers_us": ranking, "pick_drafters_us": picking}
+
+
+def _times_us(decide: Callable[[], object], repeats: int) -> list[float]:
+    times_us = []
+    for _ in range(repeats):
+        began_s = time.perf_counter()
+        decide()
+        times_us.append(1e6 * (time.perf_counter() - began_s))
+    return times_us
+
+
+def commit_times_us(kind: StrategyKind, *, commits: int) -> list[float]:
+    """Wall microseconds of each of so many commits of a strategy whose `DRAFTERS` drafters all draft each round."""
+    root, position, times_us = bytes(16), 0, []
+    strategy = kind.make(root)
+    strategy.on(Opened(0.06, 0.02), 0.0)
+    for author in range(1, DRAFTERS + 1):
+        strategy.on(DrafterStarted(author, 2.0 + author / 10, 0.006, 0.02), 0.0)
+    for round_number in range(commits):
+        _draft(strategy, root, position, round_number)
+        tokens = tuple(_token(position + offset) for offset in range(COMMIT_TOKENS))
+        root = roll_digest(root, tokens)
+        event = Committed(position, tokens, root, STATS)
+        began_s = time.perf_counter()
+        strategy.on(event, 0.1 * round_number)
+        times_us.append(1e6 * (time.perf_counter() - began_s))
+        position += COMMIT_TOKENS
+    return times_us
+
+
+def _draft(strategy: Strategy, root: bytes, position: int, round_number: int) -> None:
+    """Every drafter sends a chain with a second choice at each place; some chains miss."""
+    for author in range(1, DRAFTERS + 1):
+        misses = random.Random(f"{author} {round_number}").random() < author / (2 * DRAFTERS)
+        nodes: list[Node] = []
+        parent = BASE
+        for offset in range(CHAIN_TOKENS):
+            right = _token(position + offset)
+            first = right + VOCAB_TOKENS + author if misses and offset == 1 else right
+            nodes += [Node(parent, first, 0.7), Node(parent, right + 2 * VOCAB_TOKENS + author, 0.2)]
+            parent = len(nodes) - 2
+        strategy.on(
+            Drafted(author, Draft(1, round_number, root, position, NodeBlock.of(nodes))), 0.1 * round_number
+        )
+
+
+def _token(position: int) -> int:
+    return position * position % VOCAB_TOKENS
+
+
+def _record(index: int, role: Role, chance: random.Random) -> NodeRecord:
+    return NodeRecord(
+        schema=SCHEMA,
+        peer_id=identity_of(role, index).peer_id,
+        role=role,
+        target="target",
+        target_digest=DIGEST,
+        tokenizer_digest=DIGEST,
+        numerics="float32",
+        model="model",
+        expertise=(DOMAINS[index % len(DOMAINS)],),
+        capacity_requests=16,
+        load_requests=chance.randrange(17),
+        pass_us=chance.randrange(4_000, 12_000),
+        context_tokens=4096,
+        eos=(),
+        addresses=(),
+        software="bench",
+        emulated="",
+        sequence=1,
+        issued_at_s=0.0,
+        lifetime_s=600.0,
+    )

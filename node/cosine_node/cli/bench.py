@@ -1,0 +1,115 @@
+"""`cosine-node bench`: the experiments behind docs/benchmarks.md, and the page itself."""
+
+import importlib
+import json
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from cosine_node.cli.options import AsJson
+from cosine_protocol.errors import UsageError
+
+EXPERIMENTS: Mapping[str, tuple[str, ...]] = {
+    "rtt": ("rtt",),
+    "strategies": ("crowd", "routers", "cooperation", "liars"),
+    "crowd": ("crowd",),
+    "routing": ("routers",),
+    "cooperation": ("cooperation",),
+    "liars": ("liars",),
+    "scale": ("scale",),
+    "acceptance": ("acceptance",),
+}
+"""The modules of `cosine_node.bench` that each name runs; `strategies` is four of the others."""
+REPORT = "report"
+FIGURES = 6
+
+
+def bench(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="rtt, strategies, scale, acceptance, or report; of strategies also one alone."
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option(envvar="COSINE_BENCH_OUT", help="Folder for the JSON files and figures.")
+    ] = Path("docs/benchmarks"),
+    quick: Annotated[bool, typer.Option("--quick", help="The smallest form: a look, not a measurement.")] = False,
+    processes: Annotated[int | None, typer.Option(help="Worker processes; by default one a processor.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Same seed, same figures.")] = None,
+    prompts: Annotated[int | None, typer.Option(help="Prompts of each cell, where the experiment has any.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure strategies side by side in virtual time, or write docs/benchmarks.md from what was measured."""
+    if name != REPORT and name not in EXPERIMENTS:
+        raise UsageError(f"There is no experiment {name!r}; choose one of {', '.join((*EXPERIMENTS, REPORT))}.")
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"--out must be a folder, and {out} is a file.")
+    counts = {"processes": processes, "prompts": prompts}
+    if too_few := [key for key, value in counts.items() if value is not None and value < 1]:
+        raise UsageError(f"--{too_few[0]} must be 1 or more.")
+    if name == REPORT:
+        _report(out, as_json=as_json)
+        return
+    chosen = {key: value for key, value in {"seed": seed, **counts}.items() if value is not None}
+    command = _command(name, quick, chosen)
+    results = {module: _run(module, chosen, quick=quick, command=command, out=out) for module in EXPERIMENTS[name]}
+    if as_json:
+        shown = results if len(results) > 1 else next(iter(results.values()))
+        sys.stdout.write(json.dumps(shown) + "\n")
+
+
+def _command(name: str, quick: bool, chosen: Mapping[str, Any]) -> str:
+    """What to type for the same figures; the number of processes does not change them."""
+    flags = [f"--{key} {value}" for key, value in chosen.items() if key != "processes"]
+    return " ".join(["cosine-node bench", name, *(["--quick"] if quick else []), *flags])
+
+
+def _run(module_name: str, chosen: Mapping[str, Any], *, quick: bool, command: str, out: Path) -> dict[str, Any]:
+    """Run one experiment with those of the chosen options that it has, and write its result."""
+    module = importlib.import_module(f"cosine_node.bench.{module_name}")
+    options_of = get_type_hints(module.run)["options"]
+    known = {field.name for field in fields(options_of)}
+    base = options_of.quick() if quick else options_of()
+    options = replace(base, **{key: value for key, value in chosen.items() if key in known})
+    began_s = time.perf_counter()
+    result: dict[str, Any] = rounded({**module.run(options, say=_say), "command": command})
+    file = out / f"{result['name']}.json"
+    out.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+    _say(f"{file} written after {time.perf_counter() - began_s:.0f} s")
+    return result
+
+
+def rounded(value: Any) -> Any:
+    """The same with `FIGURES` significant figures, so that files stay readable."""
+    match value:
+        case float():
+            return float(f"{value:.{FIGURES}g}")
+        case dict():
+            return {key: rounded(part) for key, part in value.items()}
+        case list() | tuple():
+            return [rounded(part) for part in value]
+        case _:
+            return value
+
+
+def _report(out: Path, *, as_json: bool) -> None:
+    from cosine_node.bench.report import write_report
+
+    page = write_report(out)
+    figures = sorted(str(file) for file in out.glob("*.svg"))
+    if as_json:
+        sys.stdout.write(json.dumps({"page": str(page), "figures": figures}) + "\n")
+    else:
+        sys.stdout.write(f"{page} and {len(figures)} figures were written.\n")
+
+
+def _say(sentence: str) -> None:
+    sys.stderr.write(f"  {sentence}\n")
+    sys.stderr.flush()

@@ -1,0 +1,219 @@
+"""The page says what the JSON files say, honestly, and nothing else."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cosine_node.bench import acceptance, routers
+from cosine_node.bench.report import SECTIONS, write_report
+from cosine_node.bench.rtt_findings import findings_of
+from cosine_protocol.errors import UsageError
+
+
+def silent(sentence: str) -> None:
+    del sentence
+
+
+def row(strategy: str, speedup: float, part: str = "sweep", **other: Any) -> dict[str, Any]:
+    return {
+        "part": part,
+        "strategy": strategy,
+        "profile": "60/6",
+        "temperature": 0.0,
+        "rtt_ms": 20.0,
+        "verifiers": 1,
+        "speedup": speedup,
+        "worst_prompt_speedup": speedup,
+        "options": {"draft_tokens": 4} if strategy == "speculative" else {},
+        "law": "coupled",
+        "policy": "ours",
+        "accepted_tokens_per_round": 1.0,
+        "gpu_seconds_per_token": 0.06,
+        "bytes_per_token": 300.0,
+        "mismatches": 0,
+        "violations": 0,
+        "tokens": 1000,
+        **other,
+    }
+
+
+def sweep(cosine: float) -> dict[str, Any]:
+    rows = [row("plain", 1.0), row("cosine", cosine), row("speculative", 1.2), row("pipeinfer", 1.6)]
+    rows += [
+        row("cosine", cosine, "ablation", order="cumulative", label="a chain of one drafter"),
+        row("cosine", cosine, "oracle", label="ours"),
+        row("oracle", 4.0, "oracle", label="the coordinator knows"),
+    ]
+    return {
+        "name": "rtt",
+        "what": "What was measured.",
+        "command": "cosine-node bench rtt --quick",
+        "setup": {"emulated_rtt_ms": [20.0], "emulated_pass_ms": {"60/6": {"verifier": {"1": 60.0}}}},
+        "rows": rows,
+        "skipped": [{"order": "single", "label": "without magic", "reason": "there is no option spells"}],
+        "findings": findings_of(rows, main_rtt_ms=20.0),
+    }
+
+
+def page_of(folder: Path, **results: dict[str, Any]) -> str:
+    folder.mkdir(exist_ok=True)
+    for name, result in results.items():
+        (folder / f"{name}.json").write_text(json.dumps(result), "utf-8")
+    return write_report(folder).read_text("utf-8")
+
+
+def test_the_page_names_command_emulation_figures_and_findings(tmp_path: Path) -> None:
+    page = page_of(tmp_path / "benchmarks", rtt=sweep(2.0))
+    assert (tmp_path / "benchmarks.md").is_file()
+    assert "cosine-node bench rtt --quick" in page
+    assert "emulated rtt ms: 20" in page
+    assert "emulated pass ms, 60/6, verifier: 1 60" in page
+    assert "(benchmarks/rtt.svg)" in page
+    assert (tmp_path / "benchmarks" / "rtt.svg").is_file()
+    assert "1.67x tuned synchronous speculation. The target, 1.5x, is met." in page
+    assert "without magic (there is no option spells)" in page
+    assert "| the coordinator knows | 20 | 0 | 4 | 50 % |" in page
+
+
+def test_a_target_that_is_missed_is_called_missed(tmp_path: Path) -> None:
+    page = page_of(tmp_path / "benchmarks", rtt=sweep(0.9))
+    assert "never below 0.90x" in page
+    assert "The target, 0.98x everywhere, is not met." in page
+    assert "The target, ahead of all of them up to 200 ms, is not met." in page
+    assert "0.75x tuned synchronous speculation. The target, 1.5x, is not met." in page
+
+
+def test_the_page_is_the_same_every_time(tmp_path: Path) -> None:
+    first = page_of(tmp_path / "benchmarks", rtt=sweep(2.0))
+    drawn = (tmp_path / "benchmarks" / "rtt.svg").read_bytes()
+    assert page_of(tmp_path / "benchmarks", rtt=sweep(2.0)) == first
+    assert (tmp_path / "benchmarks" / "rtt.svg").read_bytes() == drawn
+
+
+def test_a_liar_is_told_by_what_it_costs(tmp_path: Path) -> None:
+    named = {"added": "late on purpose", "temperature": 0.8, "tokens_per_request": 256}
+    findings = {
+        "costliest": named,
+        "most_percent": 4.25,
+        "most_late_percent": 1.0,
+        "most_percent_of_an_honest_one": -0.5,
+        "mismatches": 0,
+        "violations": 0,
+    }
+    rows = [{**named, "cost_percent": 4.25, "seconds": 11.0}]
+    result = {"what": "", "command": "", "setup": {}, "rows": rows, "findings": findings}
+    page = page_of(tmp_path / "benchmarks", liars=result)
+    assert "late on purpose, 256 tokens a request, temperature 0.8) makes requests take 4.2 % longer" in page
+    assert "liars cost at most 1.0 %" in page
+    assert "| late on purpose | 256 |" in page
+
+
+@pytest.fixture(scope="module")
+def small() -> dict[str, dict[str, Any]]:
+    return {
+        "routing": routers.run(routers.RoutingOptions.quick(), say=silent),
+        "acceptance": acceptance.run(acceptance.AcceptanceOptions.quick(), say=silent),
+    }
+
+
+def test_sections_come_in_one_order(small: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+    page = page_of(
+        tmp_path / "benchmarks", acceptance=small["acceptance"], rtt=sweep(2.0), routing=small["routing"]
+    )
+    titles = [SECTIONS[name].title for name in ("rtt", "routing", "acceptance")]
+    assert titles == [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
+
+
+def test_a_result_of_another_version_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"routing\.json has no 'against_rivals'; run the experiment again"):
+        page_of(tmp_path, routing={"what": "", "command": "", "setup": {}, "rows": [], "findings": {}})
+
+
+def test_what_the_experiments_write_in_their_smallest_form_can_be_reported(
+    small: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    page = page_of(tmp_path / "benchmarks", **small)
+    assert "of 10 cases" in page
+    assert "On mixed traffic at temperature 0 `hedge` has" in page
+    assert "| best-in-hindsight |" in page
+
+
+def test_how_figures_grow_with_the_network_is_told(tmp_path: Path) -> None:
+    row = {"nodes": 100, "client_bytes_read": 5.0, "stream_bytes_per_client": 9.0, "records_per_key_max": 7}
+    findings = {
+        "largest": {"nodes": 10_000, "clients": 1_000, "tokens": 24_000},
+        "all_finished": True,
+        "mismatches": 0,
+        "client_bytes_read_exponent": 0.25,
+        "stream_bytes_per_client_exponent": 0.0,
+        "records_per_key_max": 48,
+        "records_per_key_limit": 64,
+        "choosing_candidates": 1_000,
+        "choosing_us": 1_200.0,
+        "strategy_decision_p50_us": 90.0,
+        "strategy_decision_p95_us": 210.0,
+        "charged_per_write_us": 300.0,
+    }
+    rows = [{**row, "records_per_key_mean": 3.0}, {**row, "nodes": 1_000, "records_per_key_mean": 3.0}]
+    result = {"what": "", "command": "", "setup": {}, "rows": rows, "findings": findings}
+    page = page_of(tmp_path / "benchmarks", scale=result)
+    assert "10,000 live nodes and 1,000 clients" in page
+    assert "as N to the power 0.25" in page
+    assert "held 48 records, 75 % of the 64 it may hold" in page
+    assert "The target, below 1 ms at 1,000 candidates, is not met." in page
+    assert (tmp_path / "benchmarks" / "scale.svg").is_file()
+
+
+def test_a_crowd_is_judged_by_latency_or_by_throughput(tmp_path: Path) -> None:
+    row = {"profile": "60/6", "temperature": 0.0, "strategy": "cosine", "clients": 16}
+    row |= {"request_p50_ms": 2000.0, "request_p95_ms": 5000.0, "request_ms": [2000.0, 5000.0]}
+    entry = {
+        "profile": "60/6",
+        "temperature": 0.0,
+        "best_latency_of_others": "pipeinfer",
+        "latency_reduction_percent": -5.0,
+        "best_throughput_of_others": "plain",
+        "throughput_ratio": 1.7,
+        "throughput_of_oracle": 0.9,
+        "throughput_of_bound": 0.5,
+    }
+    loads = ("latency", "saturated")
+    findings = {
+        "settings": [{**entry, "load": load} for load in loads],
+        "mismatches": 0,
+        "violations": 0,
+        "least_verifier_share": 0.46,
+    }
+    rows = [{**row, "load": load} for load in loads]
+    result = {"what": "", "command": "", "setup": {}, "rows": rows, "findings": findings}
+    page = page_of(tmp_path / "benchmarks", crowd=result)
+    assert "a token takes 5 % more time at the median than with the best other (pipeinfer)" in page
+    assert "The target, 40 % less latency, is not met." in page
+    assert "The target, 1.6x the throughput, is met." in page
+    assert "Saturated, 16 clients, 60/6, temperature 0:" in page
+    assert (tmp_path / "benchmarks" / "latency.svg").is_file()
+
+
+def test_cooperation_is_compared_with_the_best_single_drafter(tmp_path: Path) -> None:
+    entry = {"case": "expert absent", "swarm": "experts", "lowest_ratio": 0.98, "highest_ratio": 1.1}
+    row = {"part": "replay", "case": "expert absent", "swarm": "experts", "temperature": 0.0, "ratio": 1.1}
+    findings = {"replay": [entry], "simulation": [{"case": "expert absent", "ratio": 1.05}], "mismatches": 0}
+    result = {"what": "", "command": "", "setup": {}, "rows": [row], "findings": findings}
+    page = page_of(tmp_path / "benchmarks", cooperation=result)
+    assert "0.98x to 1.10x the accepted tokens per round" in page
+    assert "not more in every case" in page
+    assert "In the simulated swarm:" in page
+
+
+def test_without_results_one_sentence_says_how_to_get_them(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="There are no results in"):
+        write_report(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"rows": []}'])
+def test_a_file_that_is_no_result_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "rtt.json").write_text(text)
+    with pytest.raises(UsageError, match=r"rtt\.json"):
+        write_report(tmp_path)

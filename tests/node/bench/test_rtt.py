@@ -1,0 +1,128 @@
+"""The sweep in its smallest form: what it holds, that it repeats, that its findings follow from its rows."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cosine_node.bench.rtt import RttOptions, run
+from cosine_node.bench.rtt_findings import findings_of
+
+SMALL = replace(RttOptions.quick(), processes=1, has_ablation=False)
+
+
+def silent(sentence: str) -> None:
+    del sentence
+
+
+@pytest.fixture(scope="module")
+def result() -> dict[str, Any]:
+    return run(SMALL, say=silent)
+
+
+def row(strategy: str, speedup: float, **other: Any) -> dict[str, Any]:
+    return {
+        "part": "sweep",
+        "strategy": strategy,
+        "profile": "60/6",
+        "temperature": 0.0,
+        "rtt_ms": 20.0,
+        "speedup": speedup,
+        "worst_prompt_speedup": speedup - 0.2,
+        "mismatches": 0,
+        "violations": 0,
+        "tokens": 100,
+        **other,
+    }
+
+
+def test_everybody_ran_and_nobody_wrote_anything_else_than_the_target(result: dict[str, Any]) -> None:
+    assert [r["strategy"] for r in result["rows"]] == ["plain", "cosine", "speculative"]
+    assert all(r["mismatches"] == r["violations"] == 0 for r in result["rows"])
+    assert len({r["tokens"] for r in result["rows"]}) == 1
+    assert result["rows"][0]["speedup"] == 1.0
+
+
+def test_a_rival_s_row_says_what_it_was_tuned_to(result: dict[str, Any]) -> None:
+    tuned = result["rows"][2]
+    assert tuned["options"].keys() == {"draft_tokens", "drafter"}
+    assert (tuned["law"], tuned["policy"]) == ("coupled", "as the strategy asks")
+
+
+def test_every_emulated_figure_is_named(result: dict[str, Any]) -> None:
+    passes = result["setup"]["emulated_pass_ms"]["60/6"]
+    assert (passes["verifier"]["1"], passes["drafter"]["1"]) == (60.0, 6.0)
+
+
+def test_the_same_options_give_the_same_result(result: dict[str, Any]) -> None:
+    assert run(SMALL, say=silent) == result
+
+
+def test_every_temperature_time_and_profile_is_run_with_its_own_tuning() -> None:
+    options = replace(
+        SMALL,
+        rtts_ms=(0.0, 20.0),
+        temperatures=(0.0, 0.8),
+        side_profiles=("25/8",),
+        with_more=("dsi-2",),
+        max_new_tokens=6,
+        prompts=1,
+        tuning_tokens=2,
+    )
+    rows = run(options, say=silent)["rows"]
+    assert isinstance(rows, list)
+    places = {(r["part"], r["profile"], r["rtt_ms"], r["temperature"]) for r in rows}
+    assert places == {
+        (part, profile, rtt, temperature)
+        for part, profile, rtt in (
+            ("sweep", "60/6", 0.0),
+            ("sweep", "60/6", 20.0),
+            ("more", "60/6", 20.0),
+            ("profile", "25/8", 20.0),
+        )
+        for temperature in (0.0, 0.8)
+    }
+    assert {r["verifiers"] for r in rows if r["part"] == "more"} == {2}
+
+
+def test_the_findings_compare_with_the_best_other_and_with_tuned_speculation() -> None:
+    rows = [row("plain", 1.0), row("cosine", 2.0), row("speculative", 1.25), row("pipeinfer", 1.6)]
+    rows += [r | {"rtt_ms": 300.0} for r in (row("plain", 1.0), row("cosine", 0.9), row("speculative", 0.5))]
+    findings = findings_of(rows, main_rtt_ms=20.0)
+    assert findings["lowest_speedup"]["speedup"] == 0.9
+    assert findings["closest"]["best_other"] == "plain"
+    assert (findings["points"], findings["points_ahead"]) == (2, 1)
+    [main] = findings["at_main_rtt"]
+    assert main["best_other"] == "pipeinfer"
+    assert main["ratio"] == pytest.approx(1.25)
+    assert main["latency_saved"] == pytest.approx(0.2)
+    assert main["ratio_to_speculative"] == pytest.approx(1.6)
+
+
+def test_a_part_s_gain_is_over_what_stands_above_it_or_over_the_whole_without_it() -> None:
+    parts = [
+        row("cosine", 1.2, part="ablation", order="cumulative", label="chain"),
+        row("cosine", 1.5, part="ablation", order="cumulative", label="+ tree"),
+        row("cosine", 1.0, part="ablation", order="single", label="without tree"),
+    ]
+    findings = findings_of([row("plain", 1.0), row("cosine", 1.5), *parts], main_rtt_ms=20.0)
+    assert [entry["gain"] for entry in findings["parts"]] == pytest.approx([1.2, 1.25, 1.5])
+
+
+def test_ours_is_a_share_of_each_bound() -> None:
+    bounds = [
+        row("cosine", 1.5, part="oracle", label="ours"),
+        row("oracle", 2.0, part="oracle", label="the coordinator knows"),
+    ]
+    findings = findings_of([row("plain", 1.0), row("cosine", 1.5), *bounds], main_rtt_ms=20.0)
+    assert [(entry["label"], entry["share"]) for entry in findings["bounds"]] == [("the coordinator knows", 0.75)]
+
+
+def test_the_ablation_and_the_bounds_are_measured_where_they_are_wanted() -> None:
+    options = replace(SMALL, has_ablation=True, max_new_tokens=8, prompts=1, tuning_tokens=2)
+    result = run(options, say=silent)
+    findings = result["findings"]
+    assert isinstance(findings, dict)
+    assert {entry["label"] for entry in findings["bounds"]} == {"the coordinator knows", "drafters know too"}
+    whole = [entry for entry in findings["parts"] if entry["order"] == "cumulative"][-1]
+    assert whole["speedup"] == findings["lowest_speedup"]["speedup"]

@@ -1,0 +1,75 @@
+"""Coordinate descent over small grids: what it keeps, what it may cost, what it never tries."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_node.bench.entrants import ENTRANTS, Choice
+from cosine_node.bench.tuning import Point, Search, climbed, swept, tune
+
+GRID = {"length": (1, 2, 3, 4, 5), "width": (1, 2, 3)}
+
+
+def anything(choice: Choice) -> bool:
+    return bool(choice)
+
+
+def distance(choice: Choice) -> float:
+    return float(abs(choice["length"] - 4) + abs(choice["width"] - 3))
+
+
+def test_a_sweep_finds_the_best_of_each_option() -> None:
+    assert swept({"length": 1, "width": 1}, GRID, distance, allows=anything) == {"length": 4, "width": 3}
+
+
+def test_a_tie_keeps_what_there_was() -> None:
+    assert swept({"length": 2, "width": 2}, GRID, lambda choice: 1.0, allows=anything) == {"length": 2, "width": 2}
+
+
+def test_what_is_not_allowed_is_never_scored() -> None:
+    scored: list[Choice] = []
+
+    def score(choice: Choice) -> float:
+        scored.append(choice)
+        return distance(choice)
+
+    start = {"length": 1, "width": 1}
+    swept(start, GRID, score, allows=lambda choice: choice["width"] < 3)
+    climbed(start, GRID, score, allows=lambda choice: choice["width"] < 3, trials=9)
+    assert all(choice["width"] < 3 for choice in scored)
+
+
+def test_a_climb_goes_on_while_it_helps() -> None:
+    assert climbed({"length": 1, "width": 2}, GRID, distance, allows=anything, trials=99) == {
+        "length": 4,
+        "width": 3,
+    }
+
+
+@given(
+    start=st.fixed_dictionaries({name: st.sampled_from(values) for name, values in GRID.items()}),
+    scores=st.lists(st.floats(0, 1), min_size=15, max_size=15),
+    trials=st.integers(0, 8),
+)
+def test_a_climb_is_never_worse_than_its_start_and_within_its_trials(
+    start: dict[str, int], scores: list[float], trials: int
+) -> None:
+    tried: set[tuple[int, int]] = set()
+
+    def score(choice: Choice) -> float:
+        tried.add((choice["length"], choice["width"]))
+        place: int = 3 * (choice["length"] - 1) + choice["width"] - 1
+        return scores[place]
+
+    best = climbed(start, GRID, score, allows=anything, trials=trials)
+    assert score(best) <= score(start)
+    assert len(tried) <= trials + 1
+
+
+def test_points_are_tuned_one_from_the_other() -> None:
+    points = (
+        Point(scenario={"rtt_ms": 20.0}),
+        Point(scenario={"rtt_ms": 50.0}, after=0),
+    )
+    found = tune(Search(strategy="speculative", points=points, prompts=1, tokens=6, trials=0))
+    assert found[0] == found[1]
+    assert found[0].keys() == ENTRANTS["speculative"].start.keys()
