@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cosine_node.engine.base import PREFIX, Choice, Row, RowResult
-from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.sequences import Sequences
+from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
 
@@ -119,7 +118,7 @@ class _Cursor:
         return 0 if name == PREFIX else self._tree.nodes[name].index + 1 - len(self._tree.tokens)
 
 
-class NgramEngine:
+class NgramEngine(PagedEngine):
     """Implements `cosine_node.engine.base.Engine` with no model: it copies from the sequence's own past.
 
     It knows no logits, so that it shares no noise with a target: sampling parameters change nothing. Scores are
@@ -127,8 +126,7 @@ class NgramEngine:
     """
 
     def __init__(self, *, vocab_tokens: int, context_tokens: int, pool_tokens: int = 65_536) -> None:
-        self._pool = PagePool(tokens=pool_tokens)
-        self._sequences = Sequences(self._pool)
+        super().__init__(pool_tokens=pool_tokens)
         self._indices: dict[int, FollowerIndex] = {}
         self._vocab_tokens = vocab_tokens
         self._context_tokens = context_tokens
@@ -146,26 +144,14 @@ class NgramEngine:
         return "none"
 
     @property
-    def free_tokens(self) -> int:
-        return self._pool.free_tokens
-
-    @property
-    def live_tokens(self) -> int:
-        """Tokens held by all sequences; 0 once everything is released."""
-        return self._sequences.live_tokens
-
-    @property
     def indexed_ngrams(self) -> int:
         """Different n-grams of all kept prefixes; 0 once everything is released."""
         return sum(len(index) for index in self._indices.values())
 
     def open(self, *, sampling: Sampling, prompt_tokens: int) -> int:
-        number = self._sequences.open(sampling=sampling, prompt_tokens=prompt_tokens)
+        number = super().open(sampling=sampling, prompt_tokens=prompt_tokens)
         self._indices[number] = FollowerIndex()
         return number
-
-    def reserve(self, sequence: int, tokens: int) -> None:
-        self._sequences.reserve(sequence, tokens)
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
         """One pass. Raises `LocalProtocolError` or `OutOfPages`; nothing is fed then."""
@@ -173,15 +159,12 @@ class NgramEngine:
         return [self._result(tree, row) for tree, row in zip(trees, rows, strict=True)]
 
     def keep(self, sequence: int, path: Sequence[int]) -> None:
-        self._sequences.keep(sequence, path)
+        super().keep(sequence, path)
         index = self._indices[sequence]
         index.extend(self._sequences.tree(sequence).tokens[len(index.tokens) :])
 
-    def prune(self, sequence: int, nodes: Sequence[int]) -> None:
-        self._sequences.prune(sequence, nodes)
-
     def release(self, sequence: int) -> None:
-        self._sequences.release(sequence)
+        super().release(sequence)
         del self._indices[sequence]
 
     def _result(self, tree: SequenceTree, row: Row) -> RowResult:

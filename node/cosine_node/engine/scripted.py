@@ -11,8 +11,7 @@ from heapq import nlargest
 from typing import Final
 
 from cosine_node.engine.base import Choice, Row, RowResult
-from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.sequences import Sequences
+from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.errors import UsageError
 from cosine_protocol.noise import gumbel, mix64, noise_bits
@@ -40,7 +39,7 @@ def _uniform(seed: int, tail: tuple[int, ...], token: int) -> float:
     return (noise_bits(seed=state, position=len(tail), token=token) >> 11) * UNIT
 
 
-class ScriptedEngine:
+class ScriptedEngine(PagedEngine):
     """Implements `cosine_node.engine.base.Engine`, contract checks included.
 
     Engines with equal `model_seed` and `vocab_tokens` are one target. With `fidelity` f an engine gives its
@@ -60,8 +59,7 @@ class ScriptedEngine:
     ) -> None:
         if not 0 <= fidelity <= 1:
             raise UsageError(f"fidelity must lie between 0 and 1, not {fidelity}.")
-        self._pool = PagePool(tokens=pool_tokens)
-        self._sequences = Sequences(self._pool)
+        super().__init__(pool_tokens=pool_tokens)
         self._vocab_tokens = vocab_tokens
         self._context_tokens = context_tokens
         self._model_seed = model_seed
@@ -80,34 +78,6 @@ class ScriptedEngine:
     @property
     def numerics(self) -> str:
         return "scripted"
-
-    @property
-    def free_tokens(self) -> int:
-        return self._pool.free_tokens
-
-    @property
-    def live_tokens(self) -> int:
-        """Tokens held by all sequences; 0 once everything is released."""
-        return self._sequences.live_tokens
-
-    @property
-    def open_sequences(self) -> int:
-        return len(self._sequences)
-
-    def open(self, *, sampling: Sampling, prompt_tokens: int) -> int:
-        return self._sequences.open(sampling=sampling, prompt_tokens=prompt_tokens)
-
-    def reserve(self, sequence: int, tokens: int) -> None:
-        self._sequences.reserve(sequence, tokens)
-
-    def keep(self, sequence: int, path: Sequence[int]) -> None:
-        self._sequences.keep(sequence, path)
-
-    def prune(self, sequence: int, nodes: Sequence[int]) -> None:
-        self._sequences.prune(sequence, nodes)
-
-    def release(self, sequence: int) -> None:
-        self._sequences.release(sequence)
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
         """One pass. Raises `LocalProtocolError` or `OutOfPages`; nothing is fed then."""

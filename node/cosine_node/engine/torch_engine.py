@@ -9,13 +9,11 @@ import torch
 from torch import Tensor
 
 from cosine_node.engine.base import BadLogits, Choice, Row, RowResult
-from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.packed_model import PackedModel
+from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.sampling import Query, choose
-from cosine_node.engine.sequences import Sequences
 from cosine_node.engine.support import context_tokens, numerics
 from cosine_node.engine.tree import SequenceTree
-from cosine_protocol.request import Sampling
 
 NLL_ROWS: Final = 256
 """Rows turned into float32 log-probabilities at a time, to bound memory on long prompts."""
@@ -35,7 +33,7 @@ class _Share:
         return slice(self.stop - len(self.row.tokens) + self.row.scored_from, self.stop)
 
 
-class TorchEngine:
+class TorchEngine(PagedEngine):
     """Implements `cosine_node.engine.base.Engine` around a model; not thread-safe.
 
     Memory for `pool_tokens` tokens is allocated at construction and never grows. The model is switched to
@@ -44,8 +42,7 @@ class TorchEngine:
     """
 
     def __init__(self, model: Any, *, pool_tokens: int) -> None:
-        self._pool = PagePool(tokens=pool_tokens)
-        self._sequences = Sequences(self._pool)
+        super().__init__(pool_tokens=pool_tokens)
         self._packed = PackedModel(model, slots=self._pool.capacity_tokens)
         self._context_tokens = context_tokens(model.config)
         self._numerics = numerics(model)
@@ -63,10 +60,6 @@ class TorchEngine:
         return self._numerics
 
     @property
-    def free_tokens(self) -> int:
-        return self._pool.free_tokens
-
-    @property
     def device(self) -> torch.device:
         return self._packed.device
 
@@ -74,21 +67,6 @@ class TorchEngine:
     def pool_bytes(self) -> int:
         """Memory of the KV pool."""
         return self._packed.store.bytes
-
-    def open(self, *, sampling: Sampling, prompt_tokens: int) -> int:
-        return self._sequences.open(sampling=sampling, prompt_tokens=prompt_tokens)
-
-    def reserve(self, sequence: int, tokens: int) -> None:
-        self._sequences.reserve(sequence, tokens)
-
-    def keep(self, sequence: int, path: Sequence[int]) -> None:
-        self._sequences.keep(sequence, path)
-
-    def prune(self, sequence: int, nodes: Sequence[int]) -> None:
-        self._sequences.prune(sequence, nodes)
-
-    def release(self, sequence: int) -> None:
-        self._sequences.release(sequence)
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
         """One pass. Raises `LocalProtocolError` or `OutOfPages`; nothing is fed then."""

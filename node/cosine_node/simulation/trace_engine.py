@@ -9,13 +9,11 @@ from hashlib import sha256
 from typing import Final, NamedTuple
 
 from cosine_node.engine.base import PREFIX, Choice, Row, RowResult
-from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.sequences import Sequences
+from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.tree import SequenceTree
 from cosine_node.simulation.traces import CANDIDATES, DIGITS, VOCAB_TOKENS, Trace, TraceSet
 from cosine_protocol.errors import UsageError
 from cosine_protocol.noise import GAMMA, MASK, mix64
-from cosine_protocol.request import Sampling
 
 OFF_STREAM_TOKEN: Final = 0
 """What the target answers where no stream says better."""
@@ -47,7 +45,7 @@ class Place(NamedTuple):
     path: int
 
 
-class TraceEngine(ABC):
+class TraceEngine(PagedEngine, ABC):
     """What the engines over traces share: `cosine_node.engine.base.Engine`, contract checks included.
 
     A sequence must begin with the stand-in prompt of one of the traces; a pass raises `UsageError`, and feeds
@@ -56,8 +54,7 @@ class TraceEngine(ABC):
 
     def __init__(self, traces: TraceSet, *, context_tokens: int = VOCAB_TOKENS, pool_tokens: int = 65_536) -> None:
         self._traces = traces
-        self._pool = PagePool(tokens=pool_tokens)
-        self._sequences = Sequences(self._pool)
+        super().__init__(pool_tokens=pool_tokens)
         self._context_tokens = context_tokens
         # By pool slot, like keys and values: a place is valid as long as the slot of its token is taken.
         self._places: dict[int, Place] = {}
@@ -74,34 +71,6 @@ class TraceEngine(ABC):
     @property
     def numerics(self) -> str:
         return "float32"
-
-    @property
-    def free_tokens(self) -> int:
-        return self._pool.free_tokens
-
-    @property
-    def live_tokens(self) -> int:
-        """Tokens held by all sequences; 0 once everything is released."""
-        return self._sequences.live_tokens
-
-    @property
-    def open_sequences(self) -> int:
-        return len(self._sequences)
-
-    def open(self, *, sampling: Sampling, prompt_tokens: int) -> int:
-        return self._sequences.open(sampling=sampling, prompt_tokens=prompt_tokens)
-
-    def reserve(self, sequence: int, tokens: int) -> None:
-        self._sequences.reserve(sequence, tokens)
-
-    def keep(self, sequence: int, path: Sequence[int]) -> None:
-        self._sequences.keep(sequence, path)
-
-    def prune(self, sequence: int, nodes: Sequence[int]) -> None:
-        self._sequences.prune(sequence, nodes)
-
-    def release(self, sequence: int) -> None:
-        self._sequences.release(sequence)
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
         """One pass. Raises `LocalProtocolError`, `OutOfPages` or `UsageError`; nothing is fed then."""
