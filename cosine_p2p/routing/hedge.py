@@ -102,7 +102,7 @@ class HedgeRouter:
 
     def join(self, author: int, facts: DrafterFacts) -> None:
         self._facts[author] = facts
-        self._silent_rounds[author] = 1
+        self._silent_rounds[author] = max((1, *self._silent_rounds.values()))
         self._rebuild()
 
     def leave(self, author: int) -> None:

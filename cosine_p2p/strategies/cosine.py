@@ -81,7 +81,8 @@ class Cosine:
         self._active: set[int] = set()
         self._recalled: set[int] = set()
         self._unheard: set[int] = set()
-        self._muted: set[int] = set()
+        self._muted: dict[int, int] = {}
+        self._naps_tokens: dict[int, int] = {}
         self._silent_tokens: dict[int, int] = {}
         self._is_open = False
         self._seen_tokens = 0
@@ -133,7 +134,7 @@ class Cosine:
         if drafter.author in self._recalled:
             self._recalled.discard(drafter.author)
             self._unheard.add(drafter.author)
-        self._muted.discard(drafter.author)
+        self._muted.pop(drafter.author, None)
         self._active.add(drafter.author)
         self._silent_tokens[drafter.author] = 0
         why = f"prompt likelihood {drafter.prompt_nll:.2f} nats a token, RTT {1e3 * drafter.rtt_s:.0f} ms"
@@ -204,9 +205,10 @@ class Cosine:
 
     def _lose(self, author: int) -> None:
         self._router.leave(author)
-        for authors in (self._active, self._recalled, self._unheard, self._muted):
+        for authors in (self._active, self._recalled, self._unheard):
             authors.discard(author)
-        self._facts.pop(author, None)
+        for known in (self._facts, self._muted, self._naps_tokens):
+            known.pop(author, None)
 
     def _commit(self, event: Committed) -> list[Action]:
         spoken = self._fusion.learn(self._tree, event.tokens)
@@ -236,6 +238,8 @@ class Cosine:
     def _note_silence(self, spoken: tuple[Mapping[int, float], ...]) -> None:
         for said in spoken:
             self._unheard -= said.keys()
+            for author in said:
+                self._naps_tokens.pop(author, None)
             for author in self._active if said else ():
                 self._silent_tokens[author] = 0 if author in said else self._silent_tokens[author] + 1
 
@@ -243,17 +247,16 @@ class Cosine:
         """Let those draft whom the router picks, and those recalled until they were heard.
 
         At first only their word counts, the likelihood of the prompt. With evidence whoever has a weight near zero
-        goes; who says nothing that others have not said before goes too, and is back only if nobody else is left.
+        goes; who says nothing that others have not said before goes too, each time for twice as long.
         """
         if self._back_at_tokens is not None:
             return []
         actions: list[Action] = []
         for author in sorted(self._active):
             if self._silent_tokens[author] >= SILENT_TOKENS:
-                self._muted.add(author)
-                self._router.leave(author)
+                self._mute(author)
                 actions.append(self._release(author, f"it said nothing new for {SILENT_TOKENS} tokens"))
-        self._unmute_last()
+        self._unmute()
         wanted = self._wanted()
         actions += [self._release(author, self._router.why(author)) for author in sorted(self._active - wanted)]
         room = self._options.drafters - len(self._active | self._recalled)
@@ -269,11 +272,19 @@ class Cosine:
         self._unheard.discard(author)
         return ReleaseDrafter(author, why)
 
-    def _unmute_last(self) -> None:
-        if self._muted.issuperset(self._facts):
-            for author in sorted(self._muted):
+    def _mute(self, author: int) -> None:
+        """Let a drafter without news rest: a text that did not repeat itself so far may do so yet."""
+        nap_tokens = 2 * self._naps_tokens.get(author, SILENT_TOKENS)
+        self._naps_tokens[author] = nap_tokens
+        self._muted[author] = self._seen_tokens + nap_tokens
+        self._router.leave(author)
+
+    def _unmute(self) -> None:
+        is_last = self._muted.keys() >= self._facts.keys()
+        for author in sorted(self._muted):
+            if is_last or self._seen_tokens >= self._muted[author]:
+                del self._muted[author]
                 self._router.join(author, self._facts[author])
-            self._muted.clear()
 
     def _wanted(self) -> set[int]:
         picked, trials = self._picked()

@@ -9,16 +9,17 @@ from multiprocessing import get_context
 from typing import Any, Final, TypeVar
 
 from cosine_node.bench.entrants import COUPLED, POLICIES, Case, Choice, Entrant, entrant
+from cosine_node.engine.ngram import FollowerIndex
 from cosine_node.simulation.report import SimulationReport
 from cosine_node.simulation.running import run_scenario
 from cosine_node.simulation.scenario import Scenario, Source
 from cosine_node.simulation.traces import Trace, TraceSet
-from cosine_node.simulation.workload import TraceWorkload
+from cosine_node.simulation.workload import LOOKUP, TraceWorkload
 from cosine_p2p.strategies.base import Strategy, StrategyKind
 from cosine_protocol.errors import UsageError
 
-DOMAINS: Final = ("code", "math", "medical", "dialogue", "literature", "general")
-"""What the drafters of a cell are experts in; prompts are of all but the last."""
+DOMAINS: Final = ("code", "math", "medical", "dialogue", "literature", "general", LOOKUP)
+"""What the drafters of a cell are experts in; prompts are of all but the last two."""
 RECORDED_TOKENS: Final = 128
 TUNE: Final = "tune"
 TEST: Final = "test"
@@ -32,7 +33,7 @@ class Cell:
     """What to run, in words that travel between processes.
 
     `choice` holds the options of the entrant `strategy`; `scenario` fields of `Scenario` that differ from the
-    cell's own: one client that asks for one prompt after the other, with six drafters of the traces. The first
+    cell's own: one client that asks for one prompt after the other, with one drafter of every kind. The first
     `prompts` traces of `split` are asked for, the domains taking turns.
     """
 
@@ -153,18 +154,28 @@ def _authors(scenario: Scenario, trace: Trace) -> tuple[int, ...]:
     # A client lists drafters of one expertise each in the order of their names (`cosine_p2p.selection`).
     present = sorted({scenario.domain(index) for index in range(scenario.drafters)})
     numbers = {f"draft-{domain}": author for author, domain in enumerate(present, 1)}
-    return tuple(numbers[m] for m in best_models(trace.domain, trace.temperature) if m in numbers)
+    return tuple(numbers[m] for m in best_drafters(trace.domain, trace.temperature) if m in numbers)
 
 
 @cache
-def best_models(domain: str, temperature: float) -> tuple[str, ...]:
+def best_drafters(domain: str, temperature: float) -> tuple[str, ...]:
     """The drafters by how often their first choice is the target's token in a domain, on the split "tune"."""
     traces = _shipped().select(split=TUNE, temperature=temperature, domains=(domain,))
     hits = {
         model: sum(int((t.drafters[model].candidate_tokens[:, 0] == t.stream).sum()) for t in traces)
         for model in traces[0].drafters
     }
+    hits[f"draft-{LOOKUP}"] = sum(lookup_hits(trace.stream) for trace in traces)
     return tuple(sorted(hits, key=lambda model: (-hits[model], model)))
+
+
+def lookup_hits(stream: Sequence[int]) -> int:
+    """How many tokens of a stream are what lookup in the text before them says first."""
+    index, hits = FollowerIndex(), 0
+    for token in stream:
+        hits += [said for said, _ in index.estimate().found[:1]] == [token]
+        index.extend([token])
+    return hits
 
 
 @cache

@@ -8,7 +8,6 @@ from typing import Any, Final
 from cosine_node.bench.cells import TEST, Say, all_processors, in_processes
 from cosine_node.bench.cooperation_cells import Plan, SwarmCell, compare_swarms
 from cosine_node.bench.cooperation_replay import (
-    LOOKUP,
     Drafter,
     LookupVoice,
     ModelVoice,
@@ -19,6 +18,7 @@ from cosine_node.bench.cooperation_replay import (
 )
 from cosine_node.simulation.scenario import DECISION_S
 from cosine_node.simulation.traces import Trace, TraceSet
+from cosine_node.simulation.workload import LOOKUP
 
 NAME: Final = "cooperation"
 COMMAND: Final = f"cosine-node bench {NAME}"

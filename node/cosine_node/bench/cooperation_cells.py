@@ -5,22 +5,20 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cosine_node.bench.cells import Say, in_processes
-from cosine_node.bench.cooperation_replay import LOOKUP, changing
+from cosine_node.bench.cooperation_replay import changing
 from cosine_node.bench.entrants import POLICIES, Choice
 from cosine_node.engine.base import Engine
-from cosine_node.engine.ngram import NgramEngine
 from cosine_node.simulation.running import run_scenario
 from cosine_node.simulation.scenario import Scenario, Source
 from cosine_node.simulation.trace_engine import TraceDrafter, TraceTarget
 from cosine_node.simulation.traces import VOCAB_TOKENS, Trace, TraceSet
-from cosine_node.simulation.workload import Task
+from cosine_node.simulation.workload import LOOKUP, Task, lookup_engine
 from cosine_p2p.strategies.base import StrategyKind
 from cosine_p2p.strategies.cosine import Cosine, CosineOptions
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 
 OURS: Final = "cosine"
-POOL_TOKENS: Final = 65_536
 
 
 class GivenWorkload:
@@ -40,7 +38,7 @@ class GivenWorkload:
     def drafter(self, index: int) -> Engine:
         domain = self._scenario.domain(index)
         if domain == LOOKUP:
-            return NgramEngine(vocab_tokens=VOCAB_TOKENS, context_tokens=VOCAB_TOKENS, pool_tokens=POOL_TOKENS)
+            return lookup_engine(VOCAB_TOKENS)
         return TraceDrafter(self._traces, f"draft-{domain}")
 
     def task(self, number: int) -> Task:

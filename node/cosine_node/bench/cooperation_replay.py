@@ -22,8 +22,6 @@ from cosine_p2p.speculation.fusion import FusedView, Fusion
 from cosine_p2p.tree import LiveTree
 from cosine_protocol.nodes import BASE, Node
 
-LOOKUP: Final = "lookup"
-"""The drafter without weights that copies from the text so far (`cosine_node.engine.ngram`)."""
 LOOKUP_NLL: Final = 8.3
 """What it says of a prompt it cannot predict: a uniform guess among the vocabulary, nats a token."""
 FIRST_CHOICE_POWER: Final = 0.5

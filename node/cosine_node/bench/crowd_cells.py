@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cosine_node.bench.cells import DOMAINS, RECORDED_TOKENS, TEST, best_models
+from cosine_node.bench.cells import DOMAINS, RECORDED_TOKENS, TEST, best_drafters
 from cosine_node.bench.entrants import COUPLED, NOT_OF_STRATEGIES, POLICIES, Case, Choice, entrant
 from cosine_node.simulation.cast import identity_of
 from cosine_node.simulation.report import NodeUse, SimulationReport
@@ -23,10 +23,10 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 from cosine_protocol.request import Request
 
-EXPERTS: Final = (*DOMAINS, "code", "literature")
-"""What the drafters of the crowd are experts in: the six models, and a second copy of two of them."""
+EXPERTS: Final = (*DOMAINS, "code")
+"""What the drafters of the crowd are experts in: one of every kind, and a second copy of one, which is faster."""
 SPEEDS: Final = (0.5, 1.0, 1.4, 0.7, 0.5, 2.0, 1.4, 1.0)
-"""How many times as fast as the profile says each of them is; the copies are faster than the first ones."""
+"""How many times as fast as the profile says each of them is."""
 VERIFIERS: Final = 2
 NOT_OF_OPTIONS: Final = NOT_OF_STRATEGIES | {"shares"}
 
@@ -222,7 +222,7 @@ def _authors(domain: str, temperature: float) -> tuple[int, ...]:
     one the fastest first (`cosine_p2p.selection`).
     """
     numbers = {f"draft-{name}": author for author, name in enumerate(sorted(set(EXPERTS)), 1)}
-    return tuple(numbers[model] for model in best_models(domain, temperature) if model in numbers)
+    return tuple(numbers[model] for model in best_drafters(domain, temperature) if model in numbers)
 
 
 def _measured(report: SimulationReport) -> CrowdResult:

@@ -131,7 +131,7 @@ def _cells(options: LiarsOptions) -> Iterator[LiarCell]:
 def run_liar_cell(cell: LiarCell) -> LiarResult:
     """Run a cell. Raises `UsageError` for a request that did not finish."""
     traces = [trace.shortened(cell.tokens) for trace in long_requests(cell)]
-    honest = (*DOMAINS, *([DOMAINS[-1]] if cell.added == ONE_MORE else []))
+    honest = (*DOMAINS, *(["general"] if cell.added == ONE_MORE else []))
     scenario = Scenario(
         name="liars",
         seed=cell.seed,

@@ -274,7 +274,7 @@ def _setup(options: RttOptions) -> dict[str, Any]:
         "emulated_client_decision_ms": 1e3 * DECISION_S,
         "rtt": "between every pair of machines, so a draft relayed by the client waits two one-way delays",
         "verifiers": 1,
-        "drafters": "one of the embedded family for each of five domains, and a general one",
+        "drafters": "one of the embedded family for each of five domains, a general one, one that copies the text",
         "traces": "the split test, recorded from the embedded models",
         "prompts": options.prompts,
         "max_new_tokens": options.max_new_tokens,

@@ -6,6 +6,7 @@ from typing import Any, Final, Protocol
 
 from cosine_node import zoo
 from cosine_node.engine.base import Engine
+from cosine_node.engine.ngram import NgramEngine
 from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.simulation.links import seeded
 from cosine_node.simulation.reference import plain_stream
@@ -19,6 +20,8 @@ POOL_TOKENS: Final = 32_768
 TREE_TOKENS: Final = 512
 """Room for the live tree of a request."""
 TEST_SPLIT: Final = "test"
+LOOKUP: Final = "lookup"
+"""The expertise of the drafter without weights, which copies from the text so far (`cosine_node.engine.ngram`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +118,8 @@ class TraceWorkload:
 
     def drafter(self, index: int) -> Engine:
         scenario = self._scenario
+        if scenario.domain(index) == LOOKUP:
+            return lookup_engine(self.vocab_tokens)
         try:
             law = Law(scenario.law)
         except ValueError:
@@ -132,6 +137,11 @@ class TraceWorkload:
             max_new_tokens=tokens,
             stream=trace.stream[:tokens],
         )
+
+
+def lookup_engine(vocab_tokens: int) -> Engine:
+    """A drafter that needs no model; no context is too long for it."""
+    return NgramEngine(vocab_tokens=vocab_tokens, context_tokens=POOL_TOKENS, pool_tokens=POOL_TOKENS)
 
 
 class ModelWorkload:
@@ -165,7 +175,8 @@ class ModelWorkload:
         return self._empty("target", index)
 
     def drafter(self, index: int) -> Engine:
-        return self._empty(f"draft-{self._scenario.domain(index)}", index)
+        domain = self._scenario.domain(index)
+        return lookup_engine(self.vocab_tokens) if domain == LOOKUP else self._empty(f"draft-{domain}", index)
 
     def _empty(self, name: str, index: int) -> Engine:
         """A killed node leaves an engine behind that still holds its requests: that one is not used again."""
@@ -181,9 +192,10 @@ class ModelWorkload:
 
     def _decoded(self, number: int) -> Task:
         scenario = self._scenario
-        domain = scenario.domain(number)
+        asked = [domain for domain in scenario.domains if domain in zoo.DOMAINS] or scenario.domains
+        domain = asked[number % len(asked)]
         prompts = zoo.prompts(domain)
-        prompt = tuple(prompts[number // len(scenario.domains) % len(prompts)].token_ids(self._tokenizer))
+        prompt = tuple(prompts[number // len(asked) % len(prompts)].token_ids(self._tokenizer))
         seed = seeded(scenario.seed, "task", number).getrandbits(63)
         sampling = Sampling(temperature=scenario.temperature, seed=seed)
         room = self._reference.context_tokens - len(prompt)

@@ -1,5 +1,6 @@
 """Ours: everything that arrives is fused into one tree, of which the verifier gets the best."""
 
+import itertools
 import random
 
 import pytest
@@ -222,6 +223,28 @@ def test_who_only_repeats_others_goes_and_comes_back_when_nobody_else_is_left() 
     actions = drive(strategy, tokens=12, output=output, said={1: 5, 2: 5})
     assert [action.author for action in actions if isinstance(action, ReleaseDrafter)] == [2]
     assert recalled(strategy.on(DrafterLost(1), 0.0)) == [2]
+
+
+def naps_tokens(strategy: Cosine, output: list[int], *, author: int, tokens: int) -> list[int]:
+    """For how many tokens a drafter that never says anything rests, time after time."""
+    naps, left_at, seen = [], None, len(output)
+    while len(output) < seen + tokens:
+        actions = drive(strategy, tokens=1, output=output, said={1: 5})
+        if any(isinstance(action, ReleaseDrafter) and action.author == author for action in actions):
+            left_at = len(output)
+        if author in recalled(actions):
+            naps.append(len(output) - (left_at or 0))
+            strategy.on(started(author), 0.0)
+    return naps
+
+
+def test_who_has_nothing_to_say_is_asked_again_ever_more_rarely() -> None:
+    """A drafter that copies from the text is silent until the text repeats itself."""
+    strategy, output = opened(1, 2), [0]
+    strategy.on(committed(output), 0.0)
+    naps = naps_tokens(strategy, output, author=2, tokens=250)
+    assert len(naps) >= 3
+    assert all(later >= 2 * nap for nap, later in itertools.pairwise(naps)), naps
 
 
 def test_a_recalled_drafter_stays_until_it_was_heard() -> None:

@@ -5,7 +5,16 @@ import pickle
 import pytest
 
 from cosine_node.bench import cells
-from cosine_node.bench.cells import DOMAINS, Cell, CellResult, best_models, in_processes, run_cell, run_cells
+from cosine_node.bench.cells import (
+    DOMAINS,
+    Cell,
+    CellResult,
+    best_drafters,
+    in_processes,
+    lookup_hits,
+    run_cell,
+    run_cells,
+)
 from cosine_node.bench.entrants import ENTRANTS, Case, Choice, Entrant
 from cosine_node.simulation.traces import TraceSet
 from cosine_p2p.strategies.base import Action, DrafterStarted, Event, Strategy
@@ -105,16 +114,22 @@ def test_authors_by_label_are_the_drafters_they_are_said_to_be(monkeypatch: pyte
     run_cell(Cell(strategy="listener", scenario=SHORT, prompts=5))
     assert len(heard) == 5
     for case, said in heard:
-        models = best_models(case.trace.domain, 0.0)
-        assert models[0] == f"draft-{case.trace.domain}"
-        assert [said[author] for author in case.authors] == pytest.approx(
-            [case.trace.drafters[model].prompt_nll for model in models], abs=1e-6
+        ranked = best_drafters(case.trace.domain, 0.0)
+        assert f"draft-{case.trace.domain}" in ranked[:2]
+        named = dict(zip(ranked, case.authors, strict=True))
+        assert {model: said[named[model]] for model in case.trace.drafters} == pytest.approx(
+            {model: drafts.prompt_nll for model, drafts in case.trace.drafters.items()}, abs=1e-6
         )
 
 
-def test_the_best_models_of_a_domain_are_ranked_by_what_they_hit_in_tuning() -> None:
-    ranked = best_models("math", 0.8)
+def test_the_best_drafters_of_a_domain_are_ranked_by_what_they_hit_in_tuning() -> None:
+    ranked = best_drafters("math", 0.8)
     assert sorted(ranked) == sorted(f"draft-{domain}" for domain in DOMAINS)
+
+
+def test_lookup_hits_what_a_text_repeats() -> None:
+    assert lookup_hits([1, 2, 3, 4, 5, 6]) == 0
+    assert lookup_hits([1, 2, 3, 1, 2, 3, 1]) == 3
 
 
 def test_there_is_nothing_to_run_at_a_temperature_that_was_not_recorded() -> None:
