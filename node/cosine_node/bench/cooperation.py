@@ -55,7 +55,7 @@ class CooperationOptions:
     prompts: int = 80
     simulated_swarm: str = "experts and lookup"
     change_at_tokens: int = 64
-    simulated_prompts: int = 20
+    simulated_prompts: int = 48
     simulated_tokens: int = 128
     simulated_nodes: int = 8
     drafters: tuple[int, ...] = (2, 4)

@@ -59,33 +59,31 @@ DEVICES: Final = "a100-80gb:70B/rtx-3090:1B"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrowdOptions:
-    """What to measure. Each of `clients` asks for `requests` prompts; under saturation there are `many_clients`.
+    """What to measure, at each of `places`, a profile and a temperature: latency with `clients` that ask for
+    `requests` prompts each, throughput with `many_clients`.
 
-    Rivals are tuned on the split "tune" with one request a client of `tuning_tokens` tokens. `told_too` adds the
-    bound with drafters that know the stream.
+    Rivals are tuned on the split "tune" with one request a client of `tuning_tokens` tokens.
     """
 
     seed: int = 0
     processes: int = field(default_factory=all_processors)
-    profiles: tuple[str, ...] = ("60/6", DEVICES)
-    temperatures: tuple[float, ...] = (0.0, 0.8)
+    places: tuple[tuple[str, float], ...] = (("60/6", 0.0), (DEVICES, 0.0), (DEVICES, 0.8))
     rtt_ms: float = 20.0
     clients: int = 16
-    requests: int = 5
-    many_clients: int = 64
+    requests: int = 4
+    many_clients: int = 48
     many_requests: int = 2
     tokens: int = 128
     budget_tokens: int = 64
     rivals: tuple[str, ...] = tuple(RIVALS)
-    tuning_tokens: int = 48
+    tuning_tokens: int = 32
     tuning_choices: int = 16
 
     @classmethod
     def quick(cls) -> "CrowdOptions":
         """The smallest form, for tests and a look."""
         return cls(
-            profiles=("60/6",),
-            temperatures=(0.0,),
+            places=(("60/6", 0.0),),
             clients=2,
             requests=1,
             many_clients=3,
@@ -110,8 +108,7 @@ def run(options: CrowdOptions, *, say: Say) -> dict[str, object]:
     """Tune every rival for each setting, then measure everybody; one JSON object (docs/benchmarks.md)."""
     settings = [
         Setting(load=load, profile=profile, temperature=temperature)
-        for profile in options.profiles
-        for temperature in options.temperatures
+        for profile, temperature in options.places
         for load in (LATENCY, SATURATED)
     ]
     tuned = _tuned(options, settings, say)
@@ -208,7 +205,7 @@ def _setup(options: CrowdOptions) -> dict[str, Any]:
         "drafters": [
             {"expert_in": name, "times_as_fast": speed} for name, speed in zip(EXPERTS, SPEEDS, strict=True)
         ],
-        "emulated_profiles": {profile: _passes(profile) for profile in options.profiles},
+        "emulated_profiles": {profile: _passes(profile) for profile, _ in options.places},
         "emulated_rtt_ms": options.rtt_ms,
         "emulated_client_decision_ms": 1e3 * DECISION_S,
         "budget_tokens_per_pass": options.budget_tokens,
@@ -280,8 +277,8 @@ def _compared(options: CrowdOptions, setting: Setting, own: Mapping[str, Mapping
 
 
 def _bounds(options: CrowdOptions, setting: Setting) -> dict[str, Any]:
-    """The verifiers without a pause at the best composition of a pass: without drafts, with those of the expert of
-    the domain, and with drafts that are always right. Prefill is not counted.
+    """The verifiers without a pause at the best composition of a pass: without drafts, with the best of what
+    all drafters say, and with drafts that are always right. Prefill is not counted.
     """
     curve = Scenario(profile=setting.profile).curve(Role.VERIFIER)
     clients = options.clients if setting.load == LATENCY else options.many_clients

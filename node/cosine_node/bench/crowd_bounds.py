@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from cosine_node.bench.cells import TEST
-from cosine_node.bench.cooperation_replay import Drafter, ModelVoice, alone
+from cosine_node.bench.cells import DOMAINS, TEST
+from cosine_node.bench.cooperation_replay import Drafter, LookupVoice, ModelVoice, Voice, together
 from cosine_node.engine.curve import CostCurve
-from cosine_node.simulation.traces import TraceSet
+from cosine_node.simulation.traces import Trace, TraceSet
+from cosine_node.simulation.workload import LOOKUP
 
 NODES: Final = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24)
 SAMPLED_PROMPTS: Final = 20
@@ -59,15 +60,15 @@ def told(nodes: Sequence[int] = NODES) -> dict[int, float]:
 
 @cache
 def measured_gains(temperature: float, *, split: str = TEST, prompts: int = SAMPLED_PROMPTS) -> Mapping[int, float]:
-    """Accepted tokens per pass by nodes of the domain's own expert, the most probable first."""
+    """Accepted tokens per pass by nodes, the most probable first of what a drafter of every kind drafts, fused."""
     traces = TraceSet.load_shipped().select(split=split, temperature=temperature)[:prompts]
     gains = {0: 0.0}
     for nodes in NODES[1:]:
-        experts = {domain: Drafter(ModelVoice(TraceSet(traces), f"draft-{domain}")) for domain in _domains(traces)}
-        tallies = [alone(experts[trace.domain], trace, budget=nodes) for trace in traces]
+        drafters = {author: Drafter(_voice(name, traces)) for author, name in enumerate(sorted(DOMAINS), 1)}
+        tallies = [together(drafters, trace, budget=nodes) for trace in traces]
         gains[nodes] = sum(tally.accepted for tally in tallies) / sum(tally.rounds for tally in tallies)
     return gains
 
 
-def _domains(traces: Sequence[Any]) -> list[str]:
-    return sorted({trace.domain for trace in traces})
+def _voice(name: str, traces: Sequence[Trace]) -> Voice:
+    return LookupVoice() if name == LOOKUP else ModelVoice(TraceSet(traces), f"draft-{name}")

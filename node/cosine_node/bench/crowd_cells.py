@@ -60,13 +60,19 @@ class CrowdCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrowdResult:
-    """What a cell measured, in virtual time; a token's latency is that of its request by the request's tokens."""
+    """What a cell measured, in virtual time; a token's latency is that of its request by the request's tokens.
+
+    `full_s` is how long all clients were asking, before the first had nothing left to ask, and `full_tokens` what
+    was served meanwhile, a request's tokens spread evenly over its time.
+    """
 
     request_s: tuple[float, ...]
     token_s: tuple[float, ...]
     tokens: int
-    seconds: float
     busy_s: float
+    seconds: float
+    full_s: float
+    full_tokens: float
     verifiers: tuple[NodeUse, ...]
     rounds: int
     accepted: int
@@ -76,7 +82,7 @@ class CrowdResult:
 
     @property
     def tokens_per_s(self) -> float:
-        return self.tokens / self.seconds
+        return self.full_tokens / self.full_s
 
     @property
     def rows_per_pass(self) -> float:
@@ -226,12 +232,22 @@ def _authors(domain: str, temperature: float) -> tuple[int, ...]:
 
 
 def _measured(report: SimulationReport) -> CrowdResult:
+    began_s = min(result.began_s for result in report.results)
+    last_s: dict[int, float] = {}
+    for result in report.results:
+        last_s[result.client] = max(last_s.get(result.client, 0.0), result.began_s + result.seconds)
+    until_s = min(last_s.values())
     return CrowdResult(
         request_s=tuple(result.seconds for result in report.results),
         token_s=tuple(result.seconds / result.tokens for result in report.results),
         tokens=report.tokens,
-        seconds=report.virtual_seconds - min(result.began_s for result in report.results),
         busy_s=sum(node.busy_s for node in report.nodes),
+        seconds=report.virtual_seconds - began_s,
+        full_s=until_s - began_s,
+        full_tokens=sum(
+            result.tokens * min(1.0, max(0.0, until_s - result.began_s) / result.seconds)
+            for result in report.results
+        ),
         verifiers=tuple(node for node in report.nodes if node.role is Role.VERIFIER),
         rounds=sum(result.rounds for result in report.results),
         accepted=sum(result.accepted for result in report.results),
@@ -244,6 +260,7 @@ def _measured(report: SimulationReport) -> CrowdResult:
 def as_figures(result: CrowdResult) -> dict[str, Any]:
     """The figures of a row."""
     return {
+        "request_ms": [round(1e3 * seconds) for seconds in sorted(result.request_s)],
         "request_p50_ms": 1e3 * share_of(result.request_s, 0.5),
         "request_p95_ms": 1e3 * share_of(result.request_s, 0.95),
         "token_p50_ms": 1e3 * share_of(result.token_s, 0.5),

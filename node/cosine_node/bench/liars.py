@@ -44,7 +44,7 @@ class LiarsOptions:
     split: str = TEST
     temperatures: tuple[float, ...] = (0.0, 0.8)
     lengths_tokens: tuple[int, ...] = (EARLY_TOKENS, 2 * EARLY_TOKENS)
-    prompts: int = 40
+    prompts: int = 60
     profile: str = "60/6"
     rtt_ms: float = 20.0
 

@@ -32,6 +32,8 @@ VERIFY_CURVE: Final = CostCurve(((1, 0.060), (4, 0.060), (8, 0.066), (16, 0.082)
 DRAFT_CURVE: Final = CostCurve(((1, 0.006), (8, 0.00625), (16, 0.0075), (32, 0.0099)))
 FIRST_LETTER: Final = 48
 LIFETIME_S: Final = 600.0
+ANNOUNCE_S: Final = 5.0
+"""How often a node looks whether its load has changed, as `cosine_node.announcing` does."""
 
 
 class LetterCodec(TextCodec):
@@ -207,11 +209,18 @@ class SimulatedSwarm:
         return self.network.join(identity.peer_id)
 
     async def keep_announced(self) -> None:
-        """Announce living members again and again, long before their records lapse."""
-        while True:
-            await asyncio.sleep(LIFETIME_S / 2)
+        """Announce living members again and again: soon after their load changes, and long before they lapse."""
+        announced = {id(member): 0 for member in self.members}
+        for turn in count(1):
+            await asyncio.sleep(ANNOUNCE_S)
+            is_due = turn % int(LIFETIME_S / 2 / ANNOUNCE_S) == 0
             for member in [member for member in self.members if not member.is_killed]:
-                await self._announce(member.identity, member.role, member.domain, member.curve, member.engine)
+                load = member.service.requests
+                if is_due or announced.get(id(member)) != load:
+                    announced[id(member)] = load
+                    await self._announce(
+                        member.identity, member.role, member.domain, member.curve, member.engine, load_requests=load
+                    )
 
     async def leave_clients(self) -> None:
         """Close every client."""
@@ -250,7 +259,14 @@ class SimulatedSwarm:
         return member
 
     async def _announce(
-        self, identity: Identity, role: Role, domain: str, curve: CostCurve, engine: Engine
+        self,
+        identity: Identity,
+        role: Role,
+        domain: str,
+        curve: CostCurve,
+        engine: Engine,
+        *,
+        load_requests: int = 0,
     ) -> None:
         record = replace(
             _RECORD,
@@ -258,6 +274,7 @@ class SimulatedSwarm:
             role=role,
             numerics=engine.numerics,
             expertise=(domain,),
+            load_requests=load_requests,
             pass_us=round(1e6 * curve.seconds(1)),
             context_tokens=engine.context_tokens,
             eos=self.eos,
