@@ -32,7 +32,7 @@ from cosine_p2p.upstream import Upstream, Watch, end_of
 from cosine_protocol import messages as m
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import GenerationFailed, PeerError, PeerLost, RemoteProtocolError
-from cosine_protocol.messages import FinishReason, Pacing, RequestBody
+from cosine_protocol.messages import FinishReason, RequestBody
 from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.protocols import DRAFT, VERIFY
 from cosine_protocol.records import NodeRecord
@@ -163,9 +163,8 @@ class Session:
         )
         self._upstreams[upstream.peer_id] = upstream
         link.subscribe(self.job.number, self._events.put_nowait)
-        pacing = Pacing.STEPPED if self.job.strategy.is_stepped else Pacing.FREE
         body = RequestBody.of(self.job.request)
-        link.post(m.Open(self.job.number, body, tuple(self.output), pacing, self.ledger.peer_ids))
+        link.post(m.Open(self.job.number, body, tuple(self.output), self.job.strategy.pacing, self.ledger.peer_ids))
 
     async def _step(self) -> Tokens | None:
         """Wait for one event and act on it; a verifier that fails is noted and let go."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from cosine_protocol.messages import Draft, PassStats
+from cosine_protocol.messages import Draft, Pacing, PassStats
 from cosine_protocol.nodes import Node
 
 
@@ -161,3 +161,10 @@ class StrategyKind:
     is_stepped: bool = False
     wants_drafters: bool = True
     verifiers: int = 1
+
+    @property
+    def pacing(self) -> Pacing:
+        """How its verifiers go on. Who wants no drafters gets plain decoding, without the verifier's own drafts."""
+        if self.is_stepped:
+            return Pacing.STEPPED
+        return Pacing.FREE if self.wants_drafters else Pacing.PLAIN

@@ -13,7 +13,8 @@ from cosine_protocol.errors import UsageError
 class Observed(Protocol):
     """What is read of a service."""
 
-    progress: Progress
+    @property
+    def progress(self) -> Progress: ...
 
     @property
     def requests(self) -> int: ...

@@ -1,6 +1,7 @@
 """From what a volunteer names to something a node can serve: the engine, its curve, and who it is by content."""
 
 import json
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,11 +13,14 @@ from tokenizers import Tokenizer
 from cosine_node import zoo
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve, measure_curve
+from cosine_node.engine.retokenized import RetokenizedEngine
+from cosine_node.engine.text_alignment import PlainTokens, typical_own_per_target
 from cosine_p2p.target import identify_target
 from cosine_p2p.tokenizer_files import NAMES, TokenizerFiles
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 
+LOG = logging.getLogger(__name__)
 NGRAM: Final = "ngram"
 POOL_TOKENS: Final = 32_768
 
@@ -25,7 +29,7 @@ Emit = Callable[[str, dict[str, object]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
-    """What to load and how. `target` is whose tokenizer a drafter must share, or a verifier's public name."""
+    """What to load and how. `target` is whom a drafter drafts for, in its tokens, or a verifier's public name."""
 
     model: str
     target: str
@@ -61,7 +65,12 @@ def load_served(source: ModelSource, role: Role, emit: Emit) -> Served:
     if files is None:
         raise UsageError(f"The target {source.target!r} has no tokenizer files; serve a model that has them.")
     if role is Role.DRAFTER and source.model != NGRAM:
-        _check_same_tokenizer(fetch_folder(source.model), files, source)
+        own = _other_tokenizer(fetch_folder(source.model), files)
+        if own is not None:
+            LOG.warning(
+                "%s has another tokenizer than %s: its drafts are matched as text", source.model, source.target
+            )
+            engine, curve = _retokenized(engine, curve, own, files, target_folder)
     identity = identify_target(target_folder, name=source.target)
     digest = identity.target_digest
     name = digest.hex() if Path(source.target).expanduser().is_dir() else source.target
@@ -113,34 +122,58 @@ def _load_engine(source: ModelSource, target_folder: Path) -> Engine:
 def _ngram_engine(target_folder: Path) -> Engine:
     from cosine_node.engine.ngram import NgramEngine
 
+    vocab_tokens, context_tokens = _target_sizes(target_folder)
+    return NgramEngine(vocab_tokens=vocab_tokens, context_tokens=context_tokens)
+
+
+def _target_sizes(target_folder: Path) -> tuple[int, int]:
+    """Tokens of a target's vocabulary and context."""
     try:
         config = json.loads((target_folder / "config.json").read_text("utf-8"))
-        vocab_tokens, context_tokens = config["vocab_size"], config.get("max_position_embeddings", 4096)
+        return config["vocab_size"], config.get("max_position_embeddings", 4096)
     except (OSError, ValueError, KeyError, TypeError):
         raise UsageError(
             f"{target_folder} is no target to draft for: no config.json names its vocabulary."
         ) from None
-    return NgramEngine(vocab_tokens=vocab_tokens, context_tokens=context_tokens)
 
 
-def _check_same_tokenizer(folder: Path, target: TokenizerFiles, source: ModelSource) -> None:
-    """A drafter's token ids must mean what the target's mean. A folder without a tokenizer uses the target's."""
+def _other_tokenizer(folder: Path, target: TokenizerFiles) -> TokenizerFiles | None:
+    """A drafter's tokenizer, if its token ids do not mean what the target's mean.
+
+    A folder without a tokenizer uses the target's.
+    """
     own = TokenizerFiles.read(folder)
     if own is None or own.digest == target.digest:
-        return
-    if _vocabulary(own) != _vocabulary(target):
-        raise UsageError(
-            f"{source.model!r} has another tokenizer than the target {source.target!r}, so its drafts would mean "
-            "other text; use a drafter of the same family."
-        )
+        return None
+    return own if _tokenizer(own).get_vocab() != _tokenizer(target).get_vocab() else None
 
 
-def _vocabulary(files: TokenizerFiles) -> dict[str, int]:
+def _retokenized(
+    engine: Engine, curve: CostCurve, own: TokenizerFiles, target: TokenizerFiles, target_folder: Path
+) -> tuple[Engine, CostCurve]:
+    """A drafter of other tokens, in the target's, and what a pass costs by those."""
+    own_tokens, target_tokens = PlainTokens(_tokenizer(own)), PlainTokens(_tokenizer(target))
+    retokenized = RetokenizedEngine(
+        engine,
+        own=own_tokens,
+        target=target_tokens,
+        vocab_tokens=_target_sizes(target_folder)[0],
+        lead=own_tokens.lead,
+        ends=own_tokens.ends,
+    )
+    passes = typical_own_per_target(own_tokens, target_tokens)
+    points = tuple((tokens, seconds * passes) for tokens, seconds in curve.points)
+    return retokenized, CostCurve(points)
+
+
+def _tokenizer(files: TokenizerFiles) -> Tokenizer:
     data = files.files.get("tokenizer.json")
     if data is None:
         raise UsageError("A drafter and its target need a tokenizer.json to be compared.")
-    vocabulary: dict[str, int] = Tokenizer.from_buffer(data).get_vocab()
-    return vocabulary
+    try:
+        return Tokenizer.from_buffer(data)
+    except ValueError as error:
+        raise UsageError(f"A tokenizer.json cannot be read: {error}.") from None
 
 
 def read_eos(folder: Path) -> tuple[int, ...]:

@@ -69,6 +69,7 @@ class NodeOptions:
     source: ModelSource
     expertise: tuple[str, ...]
     max_requests: int
+    shares_prefixes: bool
     emulation: Emulation | None
     metrics_port: int | None
 
@@ -249,6 +250,7 @@ def _service(served: Served, options: NodeOptions, runner: Runner, curve: CostCu
             target_digest=served.target_digest,
             tokenizer_digest=served.tokenizer_digest,
             max_requests=options.max_requests,
+            shares_prefixes=options.shares_prefixes,
         )
         return VerifierService(engine=served.engine, runner=runner, curve=curve, identity=identity, config=verifier)
     drafter = DrafterConfig(tokenizer_digest=served.tokenizer_digest, max_requests=options.max_requests)

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
-from cosine_node.engine.base import Engine, Row, RowResult
+from cosine_node.engine.base import Engine, PassAbandoned, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 
 
@@ -21,7 +21,13 @@ class Pass:
 class Runner(Protocol):
     """Carries out one pass at a time for one engine."""
 
-    async def forward(self, rows: Sequence[Row]) -> Pass: ...
+    async def forward(self, rows: Sequence[Row]) -> Pass:
+        """Raises what the engine raises."""
+        ...
+
+    def abandon(self) -> None:
+        """Nobody wants the pass under way any more: it may end early, with `PassAbandoned`."""
+        ...
 
     def close(self) -> None: ...
 
@@ -39,6 +45,9 @@ class ThreadRunner:
         results = await loop.run_in_executor(self._executor, self._engine.forward, rows)
         return Pass(results, loop.time() - began_s)
 
+    def abandon(self) -> None:
+        self._engine.abandon()
+
     def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
@@ -49,12 +58,30 @@ class InlineRunner:
     def __init__(self, engine: Engine, curve: CostCurve) -> None:
         self._engine = engine
         self._curve = curve
+        self._ending: asyncio.Future[bool] | None = None
 
     async def forward(self, rows: Sequence[Row]) -> Pass:
         results = self._engine.forward(rows)
         elapsed_s = self._curve.seconds(count_tokens(rows))
-        await asyncio.sleep(elapsed_s)
+        if await self._is_abandoned_within(elapsed_s):
+            for row in rows:
+                self._engine.prune(row.sequence, row.nodes)
+            raise PassAbandoned("The pass was abandoned.")
         return Pass(results, elapsed_s)
+
+    async def _is_abandoned_within(self, seconds: float) -> bool:
+        loop = asyncio.get_running_loop()
+        ending: asyncio.Future[bool] = loop.create_future()
+        self._ending = ending
+        timer = loop.call_later(seconds, _end, ending)
+        try:
+            return await ending
+        finally:
+            timer.cancel()
+
+    def abandon(self) -> None:
+        if self._ending is not None and not self._ending.done():
+            self._ending.set_result(True)
 
     def close(self) -> None:
         return
@@ -83,8 +110,16 @@ class PacedRunner:
         await asyncio.sleep(max(0.0, left_s))
         return Pass(done.results, done.elapsed_s + max(0.0, loop.time() - due_s + left_s))
 
+    def abandon(self) -> None:
+        self._runner.abandon()
+
     def close(self) -> None:
         self._runner.close()
+
+
+def _end(ending: "asyncio.Future[bool]") -> None:
+    if not ending.done():
+        ending.set_result(False)
 
 
 def count_tokens(rows: Sequence[Row]) -> int:

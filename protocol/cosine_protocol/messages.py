@@ -26,10 +26,14 @@ MAX_RETRY_AFTER_S = 3600.0
 
 
 class Pacing(IntEnum):
-    """`FREE`: the verifier never waits (DESIGN idea II). `STEPPED`: one pass per `Verify`."""
+    """`FREE`: the verifier never waits, and may add drafts of its own. `STEPPED`: one pass per `Verify`.
+
+    `PLAIN`: as `FREE`, with no drafts but those it is sent.
+    """
 
     FREE = 0
     STEPPED = 1
+    PLAIN = 2
 
 
 class FinishReason(IntEnum):
@@ -146,7 +150,7 @@ class Open:
     number: Number
     request: RequestField
     committed: CommittedTokens
-    pacing: Annotated[int, Whole(1)]
+    pacing: Annotated[int, Whole(2)]
     authors: Annotated[tuple[str, ...], Items(Text(limits.MAX_PEER_ID_BYTES), limits.MAX_AUTHORS)]
 
 

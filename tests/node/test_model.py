@@ -2,15 +2,17 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 from cosine_node import zoo
-from cosine_node.engine.base import PREFIX, Row
+from cosine_node.engine.base import PREFIX, Engine, Row
 from cosine_node.model import NGRAM, ModelSource, Served, load_served, read_eos
 from cosine_p2p.target import identify_target
 from cosine_p2p.tokenizer_files import TokenizerFiles
@@ -29,7 +31,9 @@ def _own_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def save_tokenizer(folder: Path, words: dict[str, int]) -> None:
-    Tokenizer(WordLevel(words, unk_token="w0")).save(str(folder / "tokenizer.json"))
+    tokenizer = Tokenizer(WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
 
 
 @pytest.fixture(scope="module")
@@ -106,9 +110,33 @@ def test_a_drafter_with_the_same_vocabulary_is_taken(drafter: Path, target: Path
     assert served(Role.DRAFTER, drafter, target).model_name == "tiny-drafter"
 
 
-def test_a_drafter_with_another_tokenizer_is_refused(drafter: Path, target: Path) -> None:
+def test_a_drafter_with_another_tokenizer_drafts_text(
+    drafter: Path, target: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its vocabulary is the target's backwards: what it says is the same word under the other number."""
     save_tokenizer(drafter, {word: VOCAB - 1 - index for word, index in WORDS.items()})
-    assert "another tokenizer" in refused(Role.DRAFTER, drafter, target)
+    made = served(Role.DRAFTER, drafter, target)
+    assert "its drafts are matched as text" in caplog.text
+    assert (made.engine.numerics, made.engine.vocab_tokens) == ("float32 retokenized", VOCAB)
+    assert made.engine.context_tokens < 256
+    files = TokenizerFiles.read(target)
+    assert files is not None and made.tokenizer_digest == files.digest
+    prompt = (3, 70, 140, 9)
+    greedy = _greedy_token(served(Role.DRAFTER, drafter, drafter).engine, [VOCAB - 1 - token for token in prompt])
+    assert _greedy_token(made.engine, prompt) == VOCAB - 1 - greedy
+
+
+def _greedy_token(engine: Engine, prompt: Sequence[int]) -> int:
+    sequence = engine.open(sampling=Sampling(), prompt_tokens=len(prompt))
+    nodes = tuple(range(len(prompt)))
+    row = Row(sequence, tuple(prompt), nodes, (PREFIX, *nodes[:-1]), scored_from=len(prompt) - 1, candidates=1)
+    ((token, _),) = engine.forward([row])[0].choices[0].candidates
+    return token
+
+
+def test_a_drafter_whose_tokenizer_cannot_be_read_is_refused(drafter: Path, target: Path) -> None:
+    (drafter / "tokenizer.json").write_text("{")
+    assert "cannot be read" in refused(Role.DRAFTER, drafter, target)
 
 
 def test_a_target_without_a_tokenizer_is_refused(drafter: Path) -> None:

@@ -39,6 +39,9 @@ class SlowRunner:
         await asyncio.sleep(elapsed_s)
         return Pass([], elapsed_s)
 
+    def abandon(self) -> None:
+        return
+
     def close(self) -> None:
         self.is_closed = True
 

@@ -37,6 +37,9 @@ class StallingRunner:
             await asyncio.Event().wait()
         return await self._runner.forward(rows)
 
+    def abandon(self) -> None:
+        return
+
     def close(self) -> None:
         self._runner.close()
 

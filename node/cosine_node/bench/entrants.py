@@ -5,7 +5,8 @@ A choice of options names, beside the fields of a strategy's own options:
 - `drafter`: `by-label` gives a strategy of one drafter the best one for each prompt's domain, found on the split
   "tune". Nobody could know it for an unlabelled prompt; rivals are allowed it. `own` leaves it to the strategy.
 - `law`: how a drafter's first choice comes to be the target's token (`cosine_node.simulation.trace_engine.Law`).
-- `policy`: what the verifier does of its own accord under free pacing, a name in `POLICIES`.
+- `policy`: what the verifier does of its own accord under free pacing, a name in `POLICIES`. All but `looks-up`
+  leave copying from the text to the drafter that every strategy has for it, so that all have the same source.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,14 +34,16 @@ BY_LABEL: Final = "by-label"
 OWN: Final = "own"
 COUPLED: Final = "coupled"
 PUBLISHED: Final = "published"
+LOOKS_UP: Final = "looks-up"
 NOT_OF_STRATEGIES: Final = frozenset({"drafter", "law", "policy"})
 POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
     {
-        "ours": Policy(),
-        "published": Policy(waits_for_drafts=False, keeps_account=False, drops_costly_nodes=False),
-        "no-waiting": Policy(waits_for_drafts=False),
-        "no-account": Policy(keeps_account=False),
-        "no-dropping": Policy(drops_costly_nodes=False),
+        "ours": Policy(looks_up=False),
+        "published": Policy(looks_up=False, waits_for_drafts=False, keeps_account=False, drops_costly_nodes=False),
+        "no-waiting": Policy(looks_up=False, waits_for_drafts=False),
+        "no-account": Policy(looks_up=False, keeps_account=False),
+        "no-dropping": Policy(looks_up=False, drops_costly_nodes=False),
+        LOOKS_UP: Policy(),
     }
 )
 

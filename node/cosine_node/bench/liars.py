@@ -7,6 +7,7 @@ from typing import Any, Final
 from cosine_node.bench.cells import DOMAINS, TEST, Say, all_processors, in_processes
 from cosine_node.bench.cooperation_cells import GivenWorkload
 from cosine_node.bench.cooperation_replay import FIRST_SPLICED
+from cosine_node.bench.entrants import POLICIES
 from cosine_node.engine.base import Engine
 from cosine_node.simulation.cast import LATE_S
 from cosine_node.simulation.liars import LATE
@@ -145,7 +146,8 @@ def run_liar_cell(cell: LiarCell) -> LiarResult:
         faults=LIES[cell.added],
     )
     workload = LiarWorkload(scenario, traces)
-    report = run_scenario(scenario, strategies=STRATEGIES, workload=workload)
+    options = {"policy": POLICIES["ours"]}
+    report = run_scenario(scenario, strategies=STRATEGIES, workload=workload, verifier_options=options)
     if len(report.finished) < len(traces):
         raise UsageError(f"{cell}: {len(traces) - len(report.finished)} requests did not finish.")
     return LiarResult(

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from cosine_node.bench.ablation import Variant, variants
 from cosine_node.bench.cells import RECORDED_TOKENS, Cell, CellResult, Say, all_processors, in_processes, run_cells
-from cosine_node.bench.entrants import COUPLED, RIVALS, WITH_MORE, Choice, entrant
+from cosine_node.bench.entrants import COUPLED, LOOKS_UP, RIVALS, WITH_MORE, Choice, entrant
 from cosine_node.bench.rtt_findings import findings_of
 from cosine_node.bench.tuning import Point, Search, tune
 from cosine_node.simulation.devices import deploy
@@ -93,7 +93,7 @@ def run(options: RttOptions, *, say: Say) -> dict[str, object]:
     """Tune every rival for each point, then measure everybody; one JSON object (docs/benchmarks.md)."""
     tuned = _tuned(options, say)
     skipped = [variant for variant in variants() if variant.skipped] if options.has_ablation else []
-    planned = [*_sweep(options, tuned), *_sides(options, tuned)]
+    planned = [*_sweep(options, tuned), *_sides(options, tuned), *_looking_up(options, tuned)]
     if options.has_ablation:
         planned += _parts_of_ours(options)
     say(f"{len(planned)} cells to measure")
@@ -189,6 +189,17 @@ def _sides(options: RttOptions, tuned: Mapping[tuple[str, Place], Choice]) -> li
     planned: list[Planned] = []
     for place in _at(options, [(profile, options.main_rtt_ms) for profile in options.side_profiles]):
         planned += _everybody("profile", place, options.rivals, tuned, min(options.side_prompts, options.prompts))
+    return planned
+
+
+def _looking_up(options: RttOptions, tuned: Mapping[tuple[str, Place], Choice]) -> list[Planned]:
+    """Those that run on free pacing where the verifier copies from the text itself, as it is shipped to do."""
+    names = [name for name in options.rivals if not entrant(name).is_stepped]
+    planned: list[Planned] = []
+    for place in _at(options, [(options.profile, rtt_ms) for rtt_ms in options.rtts_ms]):
+        for name, choice in [("cosine", {}), *((name, tuned[name, place]) for name in names)]:
+            cell = _cell(name, {**choice, "policy": LOOKS_UP}, place, options.prompts)
+            planned.append(Planned(part="own lookup", place=place, cell=cell))
     return planned
 
 

@@ -43,6 +43,14 @@ def join(
     device: Annotated[str, typer.Option(envvar="COSINE_DEVICE", help="auto, cpu, cuda, cuda:0, mps")] = "auto",
     dtype: Annotated[str, typer.Option(envvar="COSINE_DTYPE", help="auto, float32, bfloat16, float16")] = "auto",
     max_requests: Annotated[int, typer.Option(envvar="COSINE_MAX_REQUESTS", help="Served at once.")] = 16,
+    share_prefixes: Annotated[
+        bool,
+        typer.Option(
+            "--share-prefixes",
+            envvar="COSINE_SHARE_PREFIXES",
+            help="Compute prompts that begin alike once for all clients, who can then tell by the time it takes.",
+        ),
+    ] = False,
     threads: Annotated[int | None, typer.Option(envvar="COSINE_THREADS", help="CPU threads a pass.")] = None,
     emulate: Annotated[
         str | None,
@@ -69,6 +77,7 @@ def join(
         source=ModelSource(model=source[0], target=source[1], device=device, dtype=dtype, threads=threads),
         expertise=_expertise(expertise, source[0]),
         max_requests=max_requests,
+        shares_prefixes=share_prefixes,
         emulation=Emulation.parse(emulate) if emulate else None,
         metrics_port=metrics_port,
     )

@@ -46,6 +46,7 @@ def packed_attention(
             str(getattr(getattr(module, "config", None), "model_type", type(module).__name__)),
             "it gives its attention a mask or a bias of its own, or does not pass arguments on to it",
         )
+    plan.check()
     window = _window(module, extra)
     pages = _write(plan, cast(int, module.layer_idx), key, value)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling

@@ -15,6 +15,14 @@ class OutOfPages(CosineError):
     """The pool has no page left for a sequence; nothing was changed."""
 
 
+class OutOfMemory(CosineError):
+    """The device had no memory left for a pass; nothing was fed."""
+
+
+class PassAbandoned(CosineError):
+    """A pass was stopped between two layers because nobody wants its result any more; nothing was fed."""
+
+
 class BadLogits(CosineError):
     """A pass gave NaN or infinite logits for a sequence: damaged weights or an overflow."""
 
@@ -84,11 +92,25 @@ class Engine(Protocol):
 
     @property
     def free_tokens(self) -> int:
-        """Tokens the pool can still take."""
+        """Tokens the pool can still take, those included that retained prefixes would make room for."""
         ...
 
-    def open(self, *, sampling: Sampling, prompt_tokens: int) -> int:
-        """A new empty sequence; its number. Takes no page yet."""
+    def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
+        """A new empty sequence; its number. Takes no page yet.
+
+        Sequences of one scope share prefixes (`adopt`), and theirs are retained after `release` as long as nobody
+        needs the room. Without a scope nothing is shared or retained.
+        """
+        ...
+
+    def adopt(self, sequence: int, tokens: Sequence[int]) -> int:
+        """Begin an empty sequence with what is known of `tokens`; how many of them are its prefix now.
+
+        A multiple of the page size, and less than `tokens`, so that there is one to feed; 0 where no sequence of
+        the scope has begun alike. The sequence is as if it had been fed them and had kept them. Takes nothing
+        but what was retained, which `free_tokens` then counts no more. Raises `LocalProtocolError` if the
+        sequence is not empty.
+        """
         ...
 
     def reserve(self, sequence: int, tokens: int) -> None:
@@ -111,6 +133,10 @@ class Engine(Protocol):
         """Drop these nodes and all that descend from them. Unknown names are ignored."""
         ...
 
+    def abandon(self) -> None:
+        """Let the pass under way in another thread, if any, end soon with `PassAbandoned`. May come too late."""
+        ...
+
     def release(self, sequence: int) -> None:
-        """Forget a sequence and give its pages back."""
+        """Forget a sequence and give its pages back. With a scope its prefix stays known while there is room."""
         ...

@@ -1,22 +1,29 @@
-"""Who owns which token slot of the KV pool: pure accounting, no tensors."""
+"""Who holds which pages and token slots of the KV pool: pure accounting, no tensors."""
 
 import heapq
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 from cosine_node.engine.base import OutOfPages
+from cosine_protocol.errors import LocalProtocolError
 
 PAGE_TOKENS: Final = 16
 
 
 class _Holding:
-    """Pages of one owner, how many slots of each are in use, and the free slots, lowest last."""
+    """What one owner holds: pages lent to it with the bits of their used slots, the free slots of these pages,
+    lowest last, and pages of others it shares."""
 
-    __slots__ = ("free", "used_per_page")
+    __slots__ = ("free", "lent", "shared")
 
     def __init__(self) -> None:
         self.free: list[int] = []
-        self.used_per_page: dict[int, int] = {}
+        self.lent: dict[int, int] = {}
+        self.shared: set[int] = set()
+
+    @property
+    def last_page(self) -> int:
+        return max(self.lent, default=max(self.shared, default=-2))
 
 
 class PagePool:
@@ -24,6 +31,10 @@ class PagePool:
 
     Slot `s` lies in page `s // PAGE_TOKENS`. The lowest free slots go first and an owner's pages follow each
     other where they can, so that a context is often one run of slots and can be read without a copy.
+
+    A page is held by the owner it was lent to, by owners that share it, and by retentions, which outlive owners.
+    It is free again when nobody holds it; until then its free slots go to the owner it was lent to only. Which
+    slots of a page others read is theirs to know: its owner must not give those back before its release.
     """
 
     def __init__(self, *, tokens: int) -> None:
@@ -33,36 +44,58 @@ class PagePool:
         self._lowest = list(range(self.pages))
         self._queued = set(self._lowest)
         self._holdings: dict[int, _Holding] = {}
+        self._owners = [0] * self.pages
+        self._retentions = [0] * self.pages
+        self._only_retained = 0
 
     @property
     def capacity_tokens(self) -> int:
         return self.pages * PAGE_TOKENS
 
     @property
+    def free_pages(self) -> int:
+        """Pages that nobody holds."""
+        return len(self._free)
+
+    @property
+    def obtainable_pages(self) -> int:
+        """Pages that no owner holds: the free ones, and those that would be if nothing were retained."""
+        return len(self._free) + self._only_retained
+
+    @property
     def free_tokens(self) -> int:
-        """Slots in pages that nobody owns."""
-        return len(self._free) * PAGE_TOKENS
+        """Slots in obtainable pages. With the used, slack and orphaned slots they are the capacity."""
+        return self.obtainable_pages * PAGE_TOKENS
 
     @property
     def used_tokens(self) -> int:
-        """Slots handed out."""
-        return sum(sum(holding.used_per_page.values()) for holding in self._holdings.values())
+        """Slots handed out to present owners. One that others share counts once."""
+        return sum(mask.bit_count() for holding in self._holdings.values() for mask in holding.lent.values())
 
     @property
     def slack_tokens(self) -> int:
-        """Slots in owned pages that are not handed out."""
+        """Slots in lent pages that are not handed out."""
         return sum(len(holding.free) for holding in self._holdings.values())
+
+    @property
+    def orphaned_tokens(self) -> int:
+        """Slots in pages that owners share and whose own owner is gone; nobody is given one anew."""
+        lent = sum(len(holding.lent) for holding in self._holdings.values())
+        return (self.pages - self.obtainable_pages - lent) * PAGE_TOKENS
+
+    def missing_pages(self, demands: Mapping[int, int]) -> int:
+        """How many pages `reserve` would add."""
+        return sum(self._missing(owner, tokens) for owner, tokens in demands.items())
 
     def reserve(self, demands: Mapping[int, int]) -> None:
         """Give each owner pages until it has that many free slots. All or nothing: raises `OutOfPages`."""
         missing = {owner: pages for owner, tokens in demands.items() if (pages := self._missing(owner, tokens))}
         needed = sum(missing.values())
         if needed > len(self._free):
-            raise OutOfPages(f"{needed} pages are needed and {len(self._free)} of {self.pages} are free.")
+            raise OutOfPages(f"{needed} pages are needed and {self.obtainable_pages} of {self.pages} are free.")
         for owner, pages in missing.items():
             holding = self._holdings.setdefault(owner, _Holding())
-            for _ in range(pages):
-                self._lend(holding)
+            self._lend(holding, pages)
 
     def take(self, owner: int, tokens: int) -> list[int]:
         """Hand out `tokens` slots of an owner's pages, lowest first, adding pages. Raises `OutOfPages`."""
@@ -73,41 +106,78 @@ class PagePool:
         taken = holding.free[: -tokens - 1 : -1]
         del holding.free[-tokens:]
         for slot in taken:
-            holding.used_per_page[slot // PAGE_TOKENS] += 1
+            holding.lent[slot // PAGE_TOKENS] |= _bit(slot)
         return taken
 
     def give_back(self, owner: int, slots: Iterable[int]) -> None:
-        """Take slots back from an owner; a page that this empties returns to the pool."""
-        holding = self._holdings.get(owner)
+        """Take slots back from an owner, who lets go of a page that this empties.
+
+        Raises `LocalProtocolError`, and changes nothing, if one is not handed out to this owner.
+        """
         returned = list(slots)
-        if holding is None or not returned:
-            return
-        emptied = set()
+        holding = self._holdings.get(owner, _Holding())
+        left: dict[int, int] = {}
         for slot in returned:
             page = slot // PAGE_TOKENS
-            holding.used_per_page[page] -= 1
-            if not holding.used_per_page[page]:
-                emptied.add(page)
+            mask = left.get(page, holding.lent.get(page, 0))
+            if not mask & _bit(slot):
+                raise LocalProtocolError(f"Slot {slot} is not handed out to owner {owner}.")
+            left[page] = mask ^ _bit(slot)
+        holding.lent.update(left)
         holding.free.extend(returned)
-        self._return_pages(holding, emptied)
+        self._return_pages(holding, {page for page, mask in left.items() if not mask})
+
+    def share(self, owner: int, pages: Iterable[int]) -> None:
+        """Let an owner hold pages lent to others until its release. Raises `LocalProtocolError` for a free page."""
+        shared = set(pages)
+        self._check_held(shared)
+        holding = self._holdings.setdefault(owner, _Holding())
+        for page in shared - holding.shared:
+            self._only_retained -= not self._owners[page]
+            self._owners[page] += 1
+        holding.shared |= shared
 
     def release(self, owner: int) -> None:
         """Take back everything an owner has; an unknown owner has nothing."""
-        holding = self._holdings.pop(owner, None)
-        if holding is not None:
-            self._return_pages(holding, set(holding.used_per_page))
+        holding = self._holdings.pop(owner, _Holding())
+        for page in (*holding.lent, *holding.shared):
+            self._leave(page)
+
+    def retain(self, pages: Iterable[int]) -> None:
+        """Hold pages once more, for nobody in particular. Raises `LocalProtocolError` for a free page."""
+        retained = set(pages)
+        self._check_held(retained)
+        for page in retained:
+            self._retentions[page] += 1
+
+    def forget(self, pages: Iterable[int]) -> None:
+        """Undo one `retain` of these pages. Raises `LocalProtocolError` for a page that is not retained."""
+        forgotten = set(pages)
+        if not all(self._retentions[page] for page in forgotten):
+            raise LocalProtocolError(f"Not all pages of {sorted(forgotten)} are retained.")
+        for page in forgotten:
+            self._retentions[page] -= 1
+            if not self._owners[page] and not self._retentions[page]:
+                self._only_retained -= 1
+                self._set_free(page)
 
     def _missing(self, owner: int, tokens: int) -> int:
         holding = self._holdings.get(owner)
         lacking = tokens - (len(holding.free) if holding else 0)
         return max(0, -(-lacking // PAGE_TOKENS))
 
-    def _lend(self, holding: _Holding) -> None:
-        page = self._pick(max(holding.used_per_page, default=-2) + 1)
-        self._free.remove(page)
-        holding.used_per_page[page] = 0
-        first = page * PAGE_TOKENS
-        holding.free.extend(range(first, first + PAGE_TOKENS))
+    def _check_held(self, pages: set[int]) -> None:
+        if pages & self._free:
+            raise LocalProtocolError(f"Nobody holds the pages {sorted(pages & self._free)}.")
+
+    def _lend(self, holding: _Holding, pages: int) -> None:
+        page = holding.last_page
+        for _ in range(pages):
+            page = self._pick(page + 1)
+            self._free.remove(page)
+            self._owners[page] = 1
+            holding.lent[page] = 0
+            holding.free.extend(range(page * PAGE_TOKENS, (page + 1) * PAGE_TOKENS))
         holding.free.sort(reverse=True)
 
     def _pick(self, following: int) -> int:
@@ -124,9 +194,26 @@ class PagePool:
         if pages:
             holding.free = [slot for slot in holding.free if slot // PAGE_TOKENS not in pages]
         for page in pages:
-            del holding.used_per_page[page]
-            self._free.add(page)
-            if page not in self._queued:
-                self._queued.add(page)
-                heapq.heappush(self._lowest, page)
+            del holding.lent[page]
+            self._leave(page)
         holding.free.sort(reverse=True)
+
+    def _leave(self, page: int) -> None:
+        """One owner less holds a page."""
+        self._owners[page] -= 1
+        if self._owners[page]:
+            return
+        if self._retentions[page]:
+            self._only_retained += 1
+        else:
+            self._set_free(page)
+
+    def _set_free(self, page: int) -> None:
+        self._free.add(page)
+        if page not in self._queued:
+            self._queued.add(page)
+            heapq.heappush(self._lowest, page)
+
+
+def _bit(slot: int) -> int:
+    return 1 << slot % PAGE_TOKENS

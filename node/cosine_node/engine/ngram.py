@@ -148,10 +148,15 @@ class NgramEngine(PagedEngine):
         """Different n-grams of all kept prefixes; 0 once everything is released."""
         return sum(len(index) for index in self._indices.values())
 
-    def open(self, *, sampling: Sampling, prompt_tokens: int) -> int:
-        number = super().open(sampling=sampling, prompt_tokens=prompt_tokens)
+    def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
+        number = super().open(sampling=sampling, prompt_tokens=prompt_tokens, scope=scope)
         self._indices[number] = FollowerIndex()
         return number
+
+    def adopt(self, sequence: int, tokens: Sequence[int]) -> int:
+        adopted = super().adopt(sequence, tokens)
+        self._indices[sequence].extend(tokens[:adopted])
+        return adopted
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
         """One pass. Raises `LocalProtocolError` or `OutOfPages`; nothing is fed then."""

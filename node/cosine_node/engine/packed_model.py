@@ -1,13 +1,14 @@
 """A transformers model that runs packed passes: plan in, logits out."""
 
 import inspect
+import threading
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from cosine_node.engine.attention import ATTENTION_NAME, register_packed_attention
-from cosine_node.engine.base import PREFIX, Row
+from cosine_node.engine.base import PREFIX, OutOfMemory, Row
 from cosine_node.engine.kv_store import KvStore
 from cosine_node.engine.pass_plan import PassPlan
 from cosine_node.engine.support import UnsupportedModel
@@ -32,6 +33,7 @@ class PackedModel:
         self.model = model.eval()
         self.device: torch.device = model.device
         self.store = KvStore(slots=slots)
+        self._abandoned = threading.Event()
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.vocab_tokens = self._warm_up()
 
@@ -41,10 +43,25 @@ class PackedModel:
         tree.add(row, slots=[0], indices=[0])
         return self.logits([(tree, row)], wanted=[0]).shape[1]
 
+    def abandon(self) -> None:
+        """Stop the pass under way between two of its layers; called from another thread."""
+        self._abandoned.set()
+
     def logits(self, feeds: Feeds, *, wanted: list[int]) -> Tensor:
-        """Feed rows already in their trees; logits [wanted, vocab] of these positions of the pass."""
+        """Feed rows already in their trees; logits [wanted, vocab] of these positions of the pass.
+
+        Raises `PassAbandoned` once told to, and `OutOfMemory`.
+        """
+        # An earlier call for a pass that had just ended must not stop this one.
+        self._abandoned.clear()
+        try:
+            return self._logits(feeds, wanted)
+        except torch.OutOfMemoryError as error:
+            raise OutOfMemory("The device has no memory left for a pass.") from error
+
+    def _logits(self, feeds: Feeds, wanted: list[int]) -> Tensor:
         with torch.inference_mode():
-            plan = PassPlan(feeds, store=self.store, device=self.device)
+            plan = PassPlan(feeds, store=self.store, device=self.device, is_abandoned=self._abandoned.is_set)
             keep = None
             if len(wanted) < plan.input_ids.shape[1]:
                 keep = torch.tensor(wanted, dtype=torch.int64, device=self.device)

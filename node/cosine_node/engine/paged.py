@@ -20,15 +20,23 @@ class PagedEngine:
 
     @property
     def live_tokens(self) -> int:
-        """Tokens held by all sequences; 0 once everything is released."""
+        """Tokens held by all open sequences, shared ones by each; 0 once everything is released."""
         return self._sequences.live_tokens
+
+    @property
+    def retained_tokens(self) -> int:
+        """Tokens of released sequences that wait to be adopted; `free_tokens` counts their pages as well."""
+        return self._sequences.retained_tokens
 
     @property
     def open_sequences(self) -> int:
         return len(self._sequences)
 
-    def open(self, *, sampling: Sampling, prompt_tokens: int) -> int:
-        return self._sequences.open(sampling=sampling, prompt_tokens=prompt_tokens)
+    def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
+        return self._sequences.open(sampling=sampling, prompt_tokens=prompt_tokens, scope=scope)
+
+    def adopt(self, sequence: int, tokens: Sequence[int]) -> int:
+        return self._sequences.adopt(sequence, tokens)
 
     def reserve(self, sequence: int, tokens: int) -> None:
         self._sequences.reserve(sequence, tokens)
@@ -38,6 +46,9 @@ class PagedEngine:
 
     def prune(self, sequence: int, nodes: Sequence[int]) -> None:
         self._sequences.prune(sequence, nodes)
+
+    def abandon(self) -> None:
+        """Passes of engines without a model are too short to be abandoned."""
 
     def release(self, sequence: int) -> None:
         self._sequences.release(sequence)

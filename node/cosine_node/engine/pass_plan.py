@@ -4,7 +4,7 @@ Built once a pass and shared by all layers. Without a window every key in a segm
 its queries; with one, keys further back than the window are left out as well.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from cosine_node.engine.base import PREFIX, Row
+from cosine_node.engine.base import PREFIX, PassAbandoned, Row
 from cosine_node.engine.kv_store import KvStore
 from cosine_node.engine.tree import Node, SequenceTree, is_chain
 
@@ -73,8 +73,16 @@ class PassPlan:
     `input_ids` and `position_ids` are [1, tokens]; `written` are the slots of the tokens in their order.
     """
 
-    def __init__(self, feeds: Sequence[tuple[SequenceTree, Row]], *, store: KvStore, device: torch.device) -> None:
+    def __init__(
+        self,
+        feeds: Sequence[tuple[SequenceTree, Row]],
+        *,
+        store: KvStore,
+        device: torch.device,
+        is_abandoned: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.store = store
+        self._is_abandoned = is_abandoned
         self._device = device
         self._sights = [_sight(tree, row) for tree, row in feeds]
         self._segments: dict[int | None, list[Segment]] = {}
@@ -85,6 +93,11 @@ class PassPlan:
         self.position_ids = torch.from_numpy(positions)[None].to(device)
         slots = np.array([tree.nodes[name].slot for tree, row in feeds for name in row.nodes], dtype=np.int64)
         self.written = _in_order(slots, device)
+
+    def check(self) -> None:
+        """Raises `PassAbandoned` where nobody wants the result any more; every layer asks."""
+        if self._is_abandoned():
+            raise PassAbandoned("The pass was abandoned.")
 
     def segments(self, window: int | None) -> list[Segment]:
         """The segments under a sliding window of that many tokens, or under none."""

@@ -68,8 +68,11 @@ class TorchEngine(PagedEngine):
         """Memory of the KV pool."""
         return self._packed.store.bytes
 
+    def abandon(self) -> None:
+        self._packed.abandon()
+
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
-        """One pass. Raises `LocalProtocolError` or `OutOfPages`; nothing is fed then."""
+        """One pass. Raises `LocalProtocolError`, `OutOfPages`, `OutOfMemory` or `PassAbandoned`: nothing is fed."""
         if not rows:
             return []
         trees = self._sequences.feed(rows, vocab_tokens=self.vocab_tokens, context_tokens=self.context_tokens)

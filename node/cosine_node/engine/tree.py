@@ -35,6 +35,11 @@ class SequenceTree:
     def live_tokens(self) -> int:
         return len(self.tokens) + len(self.nodes)
 
+    def adopt(self, tokens: Iterable[int], slots: Iterable[int]) -> None:
+        """Begin the prefix of an empty sequence with tokens that others fed, and their slots."""
+        self.tokens.extend(tokens)
+        self.slots.extend(slots)
+
     def indices(self, row: Row) -> list[int]:
         """The absolute index each token of a row will have. Raises `LocalProtocolError` for a wrong row."""
         if not len(row.tokens) == len(row.nodes) == len(row.parents) > 0:

@@ -50,6 +50,9 @@ class Machine:
         self._count(rows, elapsed_s)
         return Pass(self._results(done), elapsed_s)
 
+    def abandon(self) -> None:
+        self._runner.abandon()
+
     def close(self) -> None:
         self._runner.close()
 

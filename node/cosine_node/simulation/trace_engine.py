@@ -14,6 +14,7 @@ from cosine_node.engine.tree import SequenceTree
 from cosine_node.simulation.traces import CANDIDATES, DIGITS, VOCAB_TOKENS, Trace, TraceSet
 from cosine_protocol.errors import UsageError
 from cosine_protocol.noise import GAMMA, MASK, mix64
+from cosine_protocol.request import Sampling
 
 OFF_STREAM_TOKEN: Final = 0
 """What the target answers where no stream says better."""
@@ -71,6 +72,11 @@ class TraceEngine(PagedEngine, ABC):
     @property
     def numerics(self) -> str:
         return "float32"
+
+    def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
+        # A place counts from the end of the prompt, so that only prompts of one length can share it.
+        scope = None if scope is None else f"{prompt_tokens} {scope}"
+        return super().open(sampling=sampling, prompt_tokens=prompt_tokens, scope=scope)
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
         """One pass. Raises `LocalProtocolError`, `OutOfPages` or `UsageError`; nothing is fed then."""

@@ -7,6 +7,7 @@ from typing import Final
 
 from cosine_node.engine.base import PREFIX, Choice, Row
 from cosine_node.verifier.account import SpeculationAccount
+from cosine_node.verifier.lookup import Lookup
 from cosine_node.verifier.patience import Patience
 from cosine_p2p.tree import LiveTree, TreeNode
 from cosine_protocol.digests import request_digest, roll_digest
@@ -14,6 +15,8 @@ from cosine_protocol.messages import FinishReason, Pacing
 from cosine_protocol.request import Request
 
 NEAR_TIE: Final = 1e-4
+OWN: Final = 0
+"""The author of the target's own tokens, and of what the verifier drafts itself."""
 
 
 class Stage(Enum):
@@ -50,9 +53,24 @@ class VerifierRequest:
     sequence: int
     output: list[int]
     stage: Stage = Stage.PREFILL
+    stage_after: Stage | None = None
+    """Where it goes on once all is fed again that a preemption took; None at its first prefill."""
+    fed_tokens: int = 0
+    """Of prompt and output, in the engine's prefix; counted while they are fed in chunks."""
+    waited_passes: int = 0
+    """Passes in a row in which it had no place."""
+    scope: str | None = None
+    """Who may share the pages of its prefix (`cosine_node.engine.base.Engine.open`)."""
+    has_looked_for_pages: bool = False
+    """Whether the engine was asked for pages that hold the beginning of the prefix already."""
+    admission: int = 0
+    """Its place in the order in which requests came."""
+    has_pages: bool = False
     is_cancelled: bool = False
     nodes: list[TreeNode] = field(default_factory=list)
     """Tree nodes of the pass under way; node i of the row is `nodes[i - 1]`, node 0 the pending token."""
+    lookup: Lookup | None = None
+    """Where the verifier adds drafts of its own."""
     keeps_account: bool = True
     account: SpeculationAccount = field(default_factory=SpeculationAccount)
     patience: Patience = field(default_factory=Patience)
@@ -76,11 +94,60 @@ class VerifierRequest:
         is_free = self.pacing is Pacing.FREE and self.stage is Stage.DECODE
         return is_free and self.authors > 0 and self.account.may_speculate
 
-    def prefill_row(self) -> Row:
-        """The row that feeds the prompt and the tokens it was resumed with."""
-        tokens = (*self.request.prompt, *self.output)
-        count = len(tokens)
-        return Row(self.sequence, tokens, tuple(range(count)), tuple(range(-1, count - 1)), scored_from=count - 1)
+    @property
+    def awaits_verify(self) -> bool:
+        """Whether a stepped client has to ask for the next pass."""
+        return Stage.AWAIT_VERIFY in (self.stage, self.stage_after)
+
+    def ask(self) -> None:
+        """The client of a stepped request asks for a pass."""
+        if self.stage is Stage.PREFILL:
+            self.stage_after = Stage.DECODE
+        else:
+            self.stage = Stage.DECODE
+
+    @property
+    def unfed_tokens(self) -> int:
+        """Certain tokens to be fed in chunks before it decodes; 0 once it does."""
+        return self._certain_tokens() - self.fed_tokens if self.stage is Stage.PREFILL else 0
+
+    def _certain_tokens(self) -> int:
+        """Prompt and output; what is fed again stops before the pending token, which a pass feeds as before."""
+        return len(self.request.prompt) + len(self.output) - (self.stage_after is not None)
+
+    def chunk_row(self, tokens: int) -> Row:
+        """The row that feeds the next `tokens` of the prompt and of what it was resumed with.
+
+        A choice is asked for only after the last of them, and not at all where they were fed before.
+        """
+        certain = self.certain_tokens
+        chunk = certain[self.fed_tokens : self.fed_tokens + tokens]
+        is_last = self.stage_after is None and self.fed_tokens + len(chunk) == len(certain)
+        return Row(
+            self.sequence,
+            chunk,
+            tuple(range(len(chunk))),
+            tuple(range(-1, len(chunk) - 1)),
+            scored_from=len(chunk) - is_last,
+        )
+
+    @property
+    def certain_tokens(self) -> tuple[int, ...]:
+        """All that is to be fed in chunks."""
+        return (*self.request.prompt, *self.output)[: self._certain_tokens()]
+
+    def note_fed(self, tokens: int) -> None:
+        """Tokens are part of the prefix now; what was only fed again decodes once all of it is."""
+        self.fed_tokens += tokens
+        if self.stage_after is not None and not self.unfed_tokens:
+            self.stage, self.stage_after = self.stage_after, None
+
+    def preempt(self, sequence: int) -> None:
+        """Its pages were taken away: everything is fed again, to this new sequence, and then goes on as before."""
+        self.sequence, self.fed_tokens, self.nodes = sequence, 0, []
+        self.has_pages = self.has_looked_for_pages = False
+        if self.stage is not Stage.PREFILL:
+            self.stage_after, self.stage = self.stage, Stage.PREFILL
 
     def decode_row(self, chosen: Sequence[TreeNode]) -> Row:
         """The row that feeds the pending token and chosen nodes of the live tree, parents first."""
@@ -118,6 +185,10 @@ class VerifierRequest:
         """Take a step into the stream and the tree."""
         self.output.extend(step.tokens)
         self.tree.advance(step.tokens)
+        if self.lookup is not None:
+            self.lookup.extend(step.tokens)
+            nodes = self.lookup.draft()
+            self.tree.attach(self.tree.root, self.tree.position, nodes, [OWN] * len(nodes))
         self.nodes = []
         for author in step.authors:
             if author:

@@ -81,7 +81,7 @@ def test_a_target_that_is_missed_is_called_missed(tmp_path: Path) -> None:
     page = page_of(tmp_path / "benchmarks", rtt=sweep(0.9))
     assert "never below 0.90x" in page
     assert "The target, 0.98x everywhere, is not met." in page
-    assert "The target, ahead of all of them up to 200 ms, is not met." in page
+    assert "The target, level with all of them or ahead everywhere, within 1 %, is not met." in page
     assert "0.75x tuned synchronous speculation. The target, 1.5x, is not met." in page
 
 

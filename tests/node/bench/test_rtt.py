@@ -37,7 +37,8 @@ def row(strategy: str, speedup: float, **other: Any) -> dict[str, Any]:
 
 
 def test_everybody_ran_and_nobody_wrote_anything_else_than_the_target(result: dict[str, Any]) -> None:
-    assert [r["strategy"] for r in result["rows"]] == ["plain", "cosine", "speculative"]
+    assert [r["strategy"] for r in result["rows"]] == ["plain", "cosine", "speculative", "cosine"]
+    assert [r["part"] for r in result["rows"]] == ["sweep"] * 3 + ["own lookup"]
     assert all(r["mismatches"] == r["violations"] == 0 for r in result["rows"])
     assert len({r["tokens"] for r in result["rows"]}) == 1
     assert result["rows"][0]["speedup"] == 1.0
@@ -77,6 +78,8 @@ def test_every_temperature_time_and_profile_is_run_with_its_own_tuning() -> None
         for part, profile, rtt in (
             ("sweep", "60/6", 0.0),
             ("sweep", "60/6", 20.0),
+            ("own lookup", "60/6", 0.0),
+            ("own lookup", "60/6", 20.0),
             ("more", "60/6", 20.0),
             ("profile", "25/8", 20.0),
         )

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cosine_node.engine.base import PREFIX, BadLogits, OutOfPages, Row
+from cosine_node.engine.base import PREFIX, BadLogits, OutOfMemory, OutOfPages, PassAbandoned, Row
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.sampling import Query, choose
 from cosine_node.engine.torch_engine import TorchEngine
@@ -273,3 +273,32 @@ def test_sixteen_bit_weights_run() -> None:
     assert engine.numerics == "bfloat16"
     sequence = engine.open(sampling=Sampling(temperature=1.0), prompt_tokens=3)
     assert len(engine.forward([_chain(sequence, [3, 4, 5])])[0].choices) == 3
+
+
+def test_a_pass_can_be_abandoned_between_two_layers_and_leaves_nothing_behind() -> None:
+    engine = TorchEngine(tiny_llama(), pool_tokens=512)
+    sequence = engine.open(sampling=Sampling(), prompt_tokens=4)
+    first_layer = engine._packed.model.model.layers[0]
+    hook = first_layer.register_forward_hook(lambda *_: engine.abandon())
+    with pytest.raises(PassAbandoned):
+        engine.forward([_chain(sequence, [1, 2, 3, 4])])
+    assert engine.live_tokens == 0
+    hook.remove()
+    engine.abandon()
+    [result] = engine.forward([_chain(sequence, [1, 2, 3, 4], scored_from=3)])
+    assert len(result.choices) == 1
+
+
+def test_a_device_out_of_memory_is_told_apart_and_leaves_nothing_behind() -> None:
+    engine = TorchEngine(tiny_llama(), pool_tokens=512)
+    sequence = engine.open(sampling=Sampling(), prompt_tokens=4)
+
+    def fail(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    hook = engine._packed.model.register_forward_pre_hook(fail)
+    with pytest.raises(OutOfMemory):
+        engine.forward([_chain(sequence, [1, 2, 3, 4])])
+    assert engine.live_tokens == 0
+    hook.remove()
+    assert engine.forward([_chain(sequence, [1, 2, 3, 4])])[0].error is None

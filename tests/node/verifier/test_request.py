@@ -35,7 +35,53 @@ CHAIN = [Node(BASE, 10, 0.9), Node(0, 11, 0.9), Node(1, 12, 0.9)]
 
 def test_prefill_feeds_everything_as_a_chain_and_scores_its_end() -> None:
     state = state_of(request_of("c", prompt=(1, 2, 3)), output=(4, 5))
-    assert state.prefill_row() == Row(0, (1, 2, 3, 4, 5), (0, 1, 2, 3, 4), (PREFIX, 0, 1, 2, 3), scored_from=4)
+    assert state.chunk_row(5) == Row(0, (1, 2, 3, 4, 5), (0, 1, 2, 3, 4), (PREFIX, 0, 1, 2, 3), scored_from=4)
+
+
+def unfed(request: Request, *, output: tuple[int, ...] = ()) -> VerifierRequest:
+    return VerifierRequest(1, request, Pacing.FREE, 3, 0, list(output))
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 5, 9])
+def test_chunks_feed_all_of_a_prompt_and_only_the_last_asks_for_a_choice(chunk: int) -> None:
+    state = unfed(request_of("c", prompt=(1, 2, 3)), output=(4, 5))
+    fed: list[int] = []
+    while state.unfed_tokens:
+        row = state.chunk_row(chunk)
+        fed += row.tokens
+        state.note_fed(len(row.tokens))
+        assert len(row.tokens) - row.scored_from == (not state.unfed_tokens)
+        assert row.parents == (PREFIX, *row.nodes[:-1])
+    assert fed == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("stage", [Stage.DECODE, Stage.AWAIT_VERIFY])
+def test_after_a_preemption_all_but_the_pending_token_is_fed_again_and_commits_nothing(stage: Stage) -> None:
+    state = state_of(request_of("c", prompt=(1, 2, 3)), output=(4, 5))
+    state.stage = stage
+    state.preempt(sequence=7)
+    row = state.chunk_row(100)
+    assert (row.sequence, row.tokens, row.scored_from) == (7, (1, 2, 3, 4), 4)
+    state.note_fed(4)
+    assert (state.stage, state.unfed_tokens) == (stage, 0)
+
+
+def test_a_pass_asked_for_while_all_is_fed_again_is_not_lost() -> None:
+    state = state_of(request_of("c", prompt=(1, 2, 3)))
+    state.stage = Stage.AWAIT_VERIFY
+    state.preempt(sequence=7)
+    assert state.awaits_verify
+    state.ask()
+    assert not state.awaits_verify
+    state.note_fed(state.unfed_tokens)
+    assert state.stage is Stage.DECODE
+
+
+def test_a_preemption_while_the_prompt_is_fed_begins_it_anew() -> None:
+    state = unfed(request_of("c", prompt=(1, 2, 3)))
+    state.note_fed(2)
+    state.preempt(sequence=7)
+    assert state.chunk_row(3) == Row(7, (1, 2, 3), (0, 1, 2), (PREFIX, 0, 1), scored_from=2)
 
 
 def test_a_row_names_parents_before_children() -> None:
@@ -154,7 +200,7 @@ def run_through(
     finish = None
     while finish is None:
         if state.stage is Stage.PREFILL:
-            row, state.stage = state.prefill_row(), Stage.DECODE
+            row, state.stage = state.chunk_row(state.unfed_tokens), Stage.DECODE
         else:
             draft = random_draft(rng, stream[len(state.output) :])
             state.tree.attach(state.tree.root, state.tree.position, draft, [rng.randrange(1, 4) for _ in draft])

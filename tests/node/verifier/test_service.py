@@ -1,18 +1,21 @@
 """The verifier on the in-memory network, in virtual time: whom it admits, what it answers, whom a failure hurts."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
+from cosine_node.engine.base import OutOfMemory, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.runner import InlineRunner
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_node.verifier.patience import Patience
 from cosine_node.verifier.policy import Policy
-from cosine_node.verifier.service import RETRY_AFTER_S, VerifierConfig, VerifierService
+from cosine_node.verifier.service import VerifierConfig, VerifierService
+from cosine_node.verifier.step_loop import RETRY_AFTER_S
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
 from cosine_protocol.digests import request_digest, roll_digest
@@ -383,18 +386,177 @@ def test_bad_logits_fail_their_request_alone() -> None:
     play(scene, SickEngine(sick_tokens=frozenset({50}), model_seed=3))
 
 
-def test_memory_that_runs_out_fails_its_request_alone() -> None:
+def test_a_request_that_never_fits_is_refused_at_once_and_others_go_on() -> None:
     async def scene(bench: Bench, caller: Caller) -> None:
         healthy = request_of(caller.peer_id, max_new_tokens=20)
         caller.post(opening(healthy, number=1))
         await caller.until(m.Commit)
         greedy = request_of(caller.peer_id, prompt=(1,) * 60, max_new_tokens=20)
         error = await refusal(caller, opening(greedy, number=2), number=2)
-        assert (error.code, error.retry_after_s) == (ErrorCode.OUT_OF_MEMORY, RETRY_AFTER_S)
+        assert (error.code, error.retry_after_s) == (ErrorCode.OUT_OF_MEMORY, None)
         first = [t for h in caller.heard if isinstance(h, m.Commit) for t in h.tokens]
         assert (*first, *await collected(caller)) == expected_output(healthy, bench.engine)
 
     play(scene, ScriptedEngine(pool_tokens=64))
+
+
+@pytest.mark.parametrize("pacing", list(m.Pacing))
+def test_requests_that_do_not_fit_together_take_their_pages_in_turns(pacing: m.Pacing) -> None:
+    """Three streams of 40 tokens in a pool for 64: the youngest give way, are fed again, and lose nothing."""
+
+    async def scene(bench: Bench, caller: Caller) -> None:
+        callers = [caller, await bench.caller(), await bench.caller()]
+        requests = [request_of(c.peer_id, prompt=(place, 7), max_new_tokens=38) for place, c in enumerate(callers)]
+        for each, request in zip(callers, requests, strict=True):
+            each.post(opening(request, pacing=pacing))
+        streams = await asyncio.gather(*(paced(each, pacing) for each in callers))
+        assert streams == [expected_output(request, bench.engine) for request in requests]
+
+    play(scene, ScriptedEngine(pool_tokens=64))
+
+
+async def paced(caller: Caller, pacing: m.Pacing) -> tuple[int, ...]:
+    """A stream to its end; a stepped one asks for pass after pass, without drafts."""
+    tokens: list[int] = []
+    while True:
+        message = await caller.next()
+        assert not isinstance(message, m.Error), message
+        if isinstance(message, m.Commit | m.Verified):
+            tokens += message.tokens
+            if pacing is m.Pacing.STEPPED:
+                caller.post(m.Verify(1, message.digest, len(tokens), NodeBlock.of([]), b""))
+        elif isinstance(message, m.Final):
+            return tuple(tokens)
+
+
+class CountingEngine(ScriptedEngine):
+    """Counts what is fed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fed_tokens = 0
+
+    def forward(self, rows: Sequence[Row]) -> list[RowResult]:
+        self.fed_tokens += sum(len(row.tokens) for row in rows)
+        return super().forward(rows)
+
+
+@pytest.mark.parametrize(("shares_prefixes", "fed_tokens"), [(False, 101), (True, 5)])
+def test_a_prompt_that_begins_alike_is_not_fed_twice_to_a_client_nor_to_others_if_allowed(
+    shares_prefixes: bool, fed_tokens: int
+) -> None:
+    """A chat's next turn: 101 tokens, of which 96 fill whole pages."""
+    engine = CountingEngine()
+    prompt = tuple(range(50)) * 2
+
+    async def fed_for(caller: Caller, turn: int) -> int:
+        before = engine.fed_tokens
+        request = request_of(caller.peer_id, prompt=(*prompt, turn), max_new_tokens=1)
+        assert await finished(caller, request, number=turn) == expected_output(request, engine)
+        return engine.fed_tokens - before
+
+    async def scene(bench: Bench, caller: Caller) -> None:
+        assert await fed_for(caller, 1) == 101
+        assert await fed_for(caller, 2) == 5
+        assert await fed_for(await bench.caller(), 3) == fed_tokens
+
+    play(scene, engine, shares_prefixes=shares_prefixes)
+
+
+@pytest.mark.parametrize(("pacing", "most"), [(m.Pacing.FREE, 30), (m.Pacing.PLAIN, 60)])
+def test_what_the_text_repeats_the_verifier_drafts_itself_unless_plain_decoding_is_asked_for(
+    pacing: m.Pacing, most: int
+) -> None:
+    """A target of four tokens soon goes round in circles."""
+
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = request_of(caller.peer_id, prompt=(1, 0), max_new_tokens=60)
+        caller.post(opening(request, pacing=pacing))
+        assert await collected(caller) == expected_output(request, bench.engine)
+        commits = [message for message in caller.heard if isinstance(message, m.Commit)]
+        assert len(commits) <= most
+        assert pacing is m.Pacing.FREE or len(commits) == most
+        assert not any(author for commit in commits for author in commit.authors)
+
+    play(scene, ScriptedEngine(vocab_tokens=4))
+
+
+def test_while_requests_wait_for_memory_newcomers_are_sent_away_for_a_while() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        for number in (1, 2):
+            caller.post(opening(request_of(caller.peer_id, prompt=(1,) * 40, max_new_tokens=20), number=number))
+        await caller.until(m.Commit, number=1)
+        late = request_of(caller.peer_id, prompt=(1,) * 40, max_new_tokens=20)
+        error = await refusal(caller, opening(late, number=3), number=3)
+        assert (error.code, error.retry_after_s) == (ErrorCode.OVERLOADED, RETRY_AFTER_S)
+
+    play(scene, ScriptedEngine(pool_tokens=64))
+
+
+def test_a_long_prompt_does_not_stall_the_others() -> None:
+    """Its chunks fit beside them: no pass lasts longer than twice what theirs would."""
+    curve = CostCurve(((1, 0.01), (64, 0.64)))
+
+    async def scene(bench: Bench, caller: Caller) -> None:
+        quick = request_of(caller.peer_id, max_new_tokens=40)
+        caller.post(opening(quick, number=1))
+        await caller.until(m.Commit, number=1)
+        long = request_of(caller.peer_id, prompt=tuple(range(40)) * 8, max_new_tokens=4)
+        caller.post(opening(long, number=2))
+        assert await collected(caller, number=2) == expected_output(long, bench.engine)
+        passes = [h.stats.pass_us for h in caller.heard if isinstance(h, m.Commit) and h.number == 1]
+        assert len(passes) >= 15
+        assert max(passes) <= 170_000
+
+    play(scene, curve=curve)
+
+
+class FragileEngine(ScriptedEngine):
+    """Passes that feed a certain token fail as a whole."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(model_seed=3)
+        self._error = error
+
+    def forward(self, rows: Sequence[Row]) -> list[RowResult]:
+        if any(50 in row.tokens for row in rows):
+            raise self._error
+        return super().forward(rows)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (RuntimeError("kernel"), ErrorCode.INTERNAL),
+        (OutOfMemory("The device has no memory left for a pass."), ErrorCode.OUT_OF_MEMORY),
+    ],
+    ids=["broken", "out of memory"],
+)
+def test_a_pass_that_fails_as_a_whole_costs_only_who_makes_it_fail(error: Exception, code: ErrorCode) -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        healthy = request_of(caller.peer_id, prompt=(4,), max_new_tokens=20)
+        bad = request_of(caller.peer_id, prompt=(50,), max_new_tokens=20)
+        caller.post(opening(healthy, number=1), opening(bad, number=2))
+        assert (await caller.until(m.Error, number=2)).code == code
+        first = [t for h in caller.heard if isinstance(h, m.Commit) for t in h.tokens]
+        assert (*first, *await collected(caller)) == expected_output(healthy, bench.engine)
+
+    play(scene, FragileEngine(error))
+
+
+def test_a_pass_that_only_serves_who_has_left_is_abandoned() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        leaving = await bench.caller()
+        leaving.post(opening(request_of(leaving.peer_id, prompt=(1, 2) * 100, max_new_tokens=LONG)))
+        await leaving.until(m.Opened)
+        await bench.hang_up(leaving)
+        request = request_of(caller.peer_id, max_new_tokens=1)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        assert await finished(caller, request) == expected_output(request, bench.engine)
+        assert loop.time() - began_s < 1.0
+
+    play(scene, curve=CostCurve(((1, 0.01), (100, 0.01), (200, 60.0))))
 
 
 def test_many_clients_share_passes_and_each_has_its_own_stream() -> None:
@@ -444,7 +606,7 @@ def test_without_the_policy_to_drop_costly_nodes_a_pass_takes_all_there_are(
     async def scene(bench: Bench, caller: Caller) -> None:
         assert await widest_pass(bench, caller, guesses=20) == nodes
 
-    play(scene, policy=Policy(drops_costly_nodes=drops_costly_nodes))
+    play(scene, policy=Policy(looks_up=False, drops_costly_nodes=drops_costly_nodes))
 
 
 def test_all_there_are_still_fit_in_the_budget() -> None:

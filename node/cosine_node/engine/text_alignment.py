@@ -1,0 +1,202 @@
+"""Text between two tokenizers: which tokens of a target stand for what another model says. Pure."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final, Protocol
+
+from tokenizers import Tokenizer
+
+from cosine_p2p.text import REPLACEMENT
+
+CONTEXT_TOKENS: Final = 16
+"""How many tokens before a boundary are looked at to see how text after it is tokenised."""
+
+SAMPLED_TOKENS: Final = 1024
+"""How much of the target's vocabulary is written in own tokens to see how many of them it takes."""
+
+TYPICAL_TEXT: Final = """\
+It was late when she came home, and nobody had left a light on in the kitchen. "You could have called," he said.
+The committee meets again on 14 March 2026; until then the proposal stays open for comments from all members.
+
+def read_lines(path: str, *, limit: int = 100) -> list[str]:
+    with open(path, encoding="utf-8") as file:
+        return [line.rstrip() for line in file][:limit]
+"""
+
+Plan = tuple[tuple[int, float], ...]
+"""Target tokens that follow one another, each with the probability that it follows the one before."""
+
+
+class TextTokens(Protocol):
+    """Text to token ids and back, without special tokens. Half a character decodes to U+FFFD."""
+
+    def encode(self, text: str) -> Sequence[int]: ...
+
+    def decode(self, tokens: Sequence[int]) -> str: ...
+
+
+class PlainTokens:
+    """Implements `TextTokens` with a fast tokenizer, whose truncation and padding it switches off."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._tokenizer = tokenizer
+
+    def encode(self, text: str) -> Sequence[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+        return text
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        """The special tokens every text begins with."""
+        plain = list(self.encode("a"))
+        full = self._tokenizer.encode("a").ids
+        starts = (start for start in range(len(full)) if full[start : start + len(plain)] == plain)
+        return tuple(full[: next(starts, 0)])
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """Special tokens: no text follows them."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return frozenset(token for token, what in added.items() if what.special)
+
+
+class After(Enum):
+    """What follows a text that a model said."""
+
+    MORE = auto()
+    """Text that will be known: only tokens that it cannot change count."""
+    UNKNOWN = auto()
+    """Text that will not be known: the usual guess must do, that it changes the last token at most."""
+    NOTHING = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A token a model says next, and with what probability."""
+
+    token: int
+    probability: float
+
+
+def own_per_target(own: TextTokens, target: TextTokens, *, vocab_tokens: int) -> float:
+    """How many own tokens the text of a target token takes, at least 1: a bound for all but odd texts.
+
+    The mean over the vocabulary, in which long words are as frequent as short ones: texts take about half of it.
+    """
+    step = max(1, vocab_tokens // SAMPLED_TOKENS)
+    texts = [target.decode((token,)) for token in range(0, vocab_tokens, step)]
+    counts = [len(own.encode(text)) for text in texts if text and text == whole_text(text)]
+    return max(1.0, math.fsum(counts) / len(counts)) if counts else 1.0
+
+
+def typical_own_per_target(own: TextTokens, target: TextTokens) -> float:
+    """How many own tokens are said for one of the target's, by a few lines of prose and code."""
+    return len(own.encode(TYPICAL_TEXT)) / max(1, len(target.encode(TYPICAL_TEXT)))
+
+
+def whole_text(text: str) -> str:
+    """The text without the half of a character at its end."""
+    return text.rstrip(REPLACEMENT)
+
+
+def is_last(own: TextTokens, *, own_before: Sequence[int], said: Sequence[Said], ends: frozenset[int]) -> bool:
+    """Whether nothing that can be written follows: the model ended the text, or what it says is no character."""
+    if said and said[-1].token in ends:
+        return True
+    context = own_before[-CONTEXT_TOKENS:]
+    text = own.decode([*context, *(one.token for one in said)])
+    return REPLACEMENT in whole_text(text[len(own.decode(context)) :])
+
+
+def planned(
+    target: TextTokens,
+    own: TextTokens,
+    *,
+    before: Sequence[int],
+    own_before: Sequence[int],
+    said: Sequence[Said],
+    after: After,
+) -> Plan:
+    """The target tokens of what a model said after `own_before`, a text that the target writes as `before`.
+
+    A token's probability is the product of those of the model's tokens that begin in its text.
+    """
+    own_context = own_before[-CONTEXT_TOKENS:]
+    texts = _growing_text(own, own_context, [one.token for one in said])
+    context, tokens = _tokens_after(target, before, texts[-1], after)
+    ends = [len(text) for text in _growing_text(target, context, tokens)[1:]]
+    probabilities = [1.0] * len(tokens)
+    for one, text in zip(said, texts, strict=False):
+        index = next((index for index, end in enumerate(ends) if end > len(text)), None)
+        if index is not None:
+            probabilities[index] *= one.probability
+    return tuple(zip(tokens, probabilities, strict=True))
+
+
+def _growing_text(tokenizer: TextTokens, context: Sequence[int], tokens: Sequence[int]) -> list[str]:
+    """What the first 0, 1, 2, ... of the tokens add to the text of the context, up to what is no character."""
+    base = tokenizer.decode(context)
+    texts = [tokenizer.decode([*context, *tokens[:count]]) for count in range(len(tokens) + 1)]
+    return [text[len(base) :].partition(REPLACEMENT)[0] if text.startswith(base) else "" for text in texts]
+
+
+def _tokens_after(
+    target: TextTokens, before: Sequence[int], text: str, after: After
+) -> tuple[Sequence[int], Sequence[int]]:
+    """The context that was looked at, a suffix of `before`, and the tokens of the text after it."""
+    if not text:
+        return (), ()
+    context, tokens = _in_context(target, before, text)
+    if after is not After.NOTHING:
+        full = target.decode(context) + text
+        settled = _settled(target, full, [*context, *tokens])[len(context) :]
+        tokens = settled if settled or after is After.MORE else tokens[:-1] or tokens
+    while tokens and target.decode([*context, *tokens]).endswith(REPLACEMENT):
+        tokens = tokens[:-1]
+    return context, tokens
+
+
+def _in_context(target: TextTokens, before: Sequence[int], text: str) -> tuple[Sequence[int], Sequence[int]]:
+    """The longest context whose tokens stay what they are when the text is tokenised with it."""
+    for length in range(min(CONTEXT_TOKENS, len(before)), 0, -1):
+        context = list(before[-length:])
+        tokens = list(target.encode(target.decode(context) + text))
+        if tokens[:length] == context:
+            return context, tokens[length:]
+    return (), target.encode(text)
+
+
+def _settled(target: TextTokens, text: str, tokens: Sequence[int]) -> Sequence[int]:
+    """Those of a text's tokens that stay the same whatever follows the text.
+
+    Tokenizers split text into words first, so that tokens before the last place where any of them splits are
+    taken to be settled. None is where the text has no such place.
+    """
+    return _shared(tokens, target.encode(text[: _last_split(text)]))
+
+
+def _last_split(text: str) -> int:
+    places = range(len(text) - 1, 0, -1)
+    return next((place for place in places if _splits(text[place - 1], text[place])), 0)
+
+
+def _splits(left: str, right: str) -> bool:
+    # Punctuation may take a letter or a newline after it into its token, a word takes neither after it.
+    return (left.isalnum() and not right.isalnum()) or (right == " " and not left.isspace())
+
+
+def _shared(first: Iterable[int], second: Iterable[int]) -> list[int]:
+    shared = []
+    for one, other in zip(first, second, strict=False):
+        if one != other:
+            break
+        shared.append(one)
+    return shared

@@ -1,0 +1,449 @@
+"""A drafter of other tokens: its text arrives in the target's, whatever was said, taken back or kept before."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+import transformers as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cosine_node.engine.base import PREFIX, BadLogits, Choice, OutOfPages, PassAbandoned, Row, RowResult
+from cosine_node.engine.retokenized import SETTLE_TOKENS, RetokenizedEngine
+from cosine_node.engine.scripted import ScriptedEngine
+from cosine_node.engine.text_alignment import PlainTokens, TextTokens
+from cosine_node.engine.text_drafting import MAX_PASSES
+from cosine_node.engine.torch_engine import TorchEngine
+from cosine_node.simulation.swarm import SimulatedSwarm
+from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_p2p.generation import Generation
+from cosine_p2p.tokenizer import TextCodec
+from cosine_protocol.errors import LocalProtocolError
+from cosine_protocol.request import Sampling
+from tests.node.engine.recited import BYTES, CERTAINTY, PAIRS, TEXT, VOCAB_TOKENS, Reciter, byte_level, chain
+from tests.node.engine.tiny_models import COMMON, build
+
+DIRECTIONS = [(PAIRS, BYTES), (BYTES, PAIRS)]
+"""Pairs of (target, own) tokenizers."""
+both_ways = pytest.mark.parametrize(("target", "own"), DIRECTIONS, ids=["bytes-for-pairs", "pairs-for-bytes"])
+
+
+def retokenized(inner: Any, *, target: PlainTokens, own: PlainTokens, **options: Any) -> RetokenizedEngine:
+    return RetokenizedEngine(inner, own=own, target=target, vocab_tokens=VOCAB_TOKENS[target], **options)
+
+
+def reciting(target: PlainTokens, own: PlainTokens, text: str = TEXT) -> tuple[RetokenizedEngine, Reciter]:
+    inner = Reciter(own, text, vocab_tokens=VOCAB_TOKENS[own])
+    return retokenized(inner, target=target, own=own), inner
+
+
+def opened(engine: RetokenizedEngine, prompt_tokens: int = 1) -> int:
+    return engine.open(sampling=Sampling(), prompt_tokens=prompt_tokens)
+
+
+def choice_after(engine: RetokenizedEngine, row: Row) -> Choice:
+    return engine.forward([row])[0].choices[-1]
+
+
+def drafts_along(engine: RetokenizedEngine, ids: Sequence[int], *, prompt_tokens: int) -> list[Choice]:
+    """What the engine says at each place of a text that is committed token by token, and kept as it is."""
+    sequence = opened(engine, prompt_tokens)
+    said = [choice_after(engine, chain(sequence, ids[:prompt_tokens]))]
+    engine.keep(sequence, range(prompt_tokens))
+    for name in range(prompt_tokens, len(ids) - 1):
+        said.append(choice_after(engine, chain(sequence, ids[name : name + 1], first=name)))
+        engine.keep(sequence, [name])
+    engine.release(sequence)
+    return said
+
+
+def prompt_of(target: TextTokens, text: str = "When the ferry") -> Sequence[int]:
+    return target.encode(text)
+
+
+@both_ways
+def test_a_known_text_is_drafted_token_by_token_as_the_target_writes_it(
+    target: PlainTokens, own: PlainTokens
+) -> None:
+    engine, inner = reciting(target, own)
+    ids = target.encode(TEXT)
+    said = drafts_along(engine, ids, prompt_tokens=len(prompt_of(target)))
+    assert [choice.token for choice in said] == list(ids[len(prompt_of(target)) :])
+    assert all(choice.candidates[0][0] == choice.token for choice in said)
+    # The last pass asks for what follows the text, so that up to MAX_PASSES tokens of question marks are said.
+    assert inner.passes <= len(own.encode(TEXT)) + MAX_PASSES
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    words=st.lists(
+        st.sampled_from(["ferry", "the", "gulls", "café", "x", "12", "你好", "naïve", "Ωmega"]), min_size=2
+    ),
+    joint=st.sampled_from([" ", ", ", "\n", ": ", " ("]),
+    direction=st.sampled_from(DIRECTIONS),
+)
+def test_any_words_are_drafted_as_the_target_writes_them(
+    words: list[str], joint: str, direction: tuple[PlainTokens, PlainTokens]
+) -> None:
+    text = joint.join(words) + " ."
+    target, own = direction
+    ids = target.encode(text)
+    engine, _ = reciting(target, own, text)
+    said = drafts_along(engine, ids, prompt_tokens=len(target.encode(words[0])))
+    expected = ids[len(target.encode(words[0])) :]
+    # What follows the last split of the text may be taken together with the question mark after its end.
+    settled = len(expected) - len(target.encode(" ."))
+    assert [choice.token for choice in said[:settled]] == list(expected[:settled])
+
+
+def test_a_draft_is_as_sure_as_all_that_was_said_for_it() -> None:
+    engine, _ = reciting(PAIRS, BYTES)
+    choice = choice_after(engine, chain(opened(engine), prompt_of(PAIRS)))
+    letters = len(PAIRS.decode((choice.token,)))
+    assert letters > 1
+    ((token, confidence),) = choice.candidates
+    assert token == choice.token
+    assert confidence == pytest.approx(CERTAINTY**letters)
+    assert choice.margin == choice.candidates[0][1]
+
+
+def test_what_is_left_of_a_text_needs_no_pass() -> None:
+    engine, inner = reciting(BYTES, PAIRS)
+    sequence = opened(engine)
+    prompt = prompt_of(BYTES)
+    said = choice_after(engine, chain(sequence, prompt))
+    passes = inner.passes
+    name = len(prompt)
+    for letter in BYTES.encode(" finally")[:-1]:
+        assert said.token == letter
+        said = choice_after(engine, chain(sequence, [letter], first=name, parent=name - 1))
+        name += 1
+    assert inner.passes == passes
+
+
+@both_ways
+def test_a_contradicted_draft_leaves_no_trace(target: PlainTokens, own: PlainTokens) -> None:
+    engine, _ = reciting(target, own)
+    sequence = opened(engine)
+    prompt = prompt_of(target)
+    drafted = choice_after(engine, chain(sequence, prompt)).token
+    last = len(prompt) - 1
+    choice_after(engine, chain(sequence, [drafted], first=100, parent=last))
+    other = target.encode(" sank")
+    said = choice_after(engine, chain(sequence, other, first=200, parent=last))
+    engine.prune(sequence, [100])
+    assert said == choice_after(engine, chain(opened(engine), [*prompt, *other]))
+    assert choice_after(engine, chain(sequence, [drafted], first=300, parent=last)).candidates
+
+
+def test_branches_of_one_sequence_are_asked_in_one_pass() -> None:
+    engine, inner = reciting(PAIRS, BYTES)
+    sequence = opened(engine)
+    prompt = PAIRS.encode("When the")
+    engine.forward([chain(sequence, prompt)])
+    branches = [PAIRS.encode(" ferry")[0], PAIRS.encode(" gulls")[0]]
+    row = Row(sequence, tuple(branches), (50, 51), (len(prompt) - 1,) * 2, candidates=1)
+    passes = inner.passes
+    said = engine.forward([row])[0].choices
+    assert inner.passes - passes <= MAX_PASSES
+    alone = [choice_after(engine, chain(opened(engine), [*prompt, branch])) for branch in branches]
+    assert list(said) == alone
+
+
+def test_rows_of_several_sequences_share_inner_passes() -> None:
+    texts = ["When the ferry", "When the ferry finally left", "When"]
+    engine, inner = reciting(PAIRS, BYTES)
+    rows = [chain(opened(engine), PAIRS.encode(text)) for text in texts]
+    together = [result.choices for result in engine.forward(rows)]
+    shared = inner.passes
+    apart = [engine.forward([chain(opened(engine), PAIRS.encode(text))])[0].choices for text in texts]
+    assert together == apart
+    assert shared < inner.passes - shared
+
+
+def test_an_unscored_place_that_is_asked_about_later_is_fed_anew() -> None:
+    inner = ScriptedEngine(vocab_tokens=256)
+    engine = retokenized(inner, target=PAIRS, own=BYTES)
+    sequence = opened(engine)
+    engine.forward([chain(sequence, PAIRS.encode("When the ferry finally"))])
+    shorter = PAIRS.encode("When the")
+    said = choice_after(engine, chain(sequence, shorter, first=60))
+    assert engine.live_tokens == inner.live_tokens
+    assert said == choice_after(engine, chain(opened(engine), shorter))
+
+
+@both_ways
+def test_characters_of_many_bytes_are_never_cut_by_the_drafter(target: PlainTokens, own: PlainTokens) -> None:
+    engine, _ = reciting(target, own, "Fish: 🐟🐟, 你好 and 🐟 . . ")
+    wanted = "Fish: 🐟🐟, 你好 and 🐟"
+    sequence = opened(engine)
+    drafted = list(target.encode("Fish"))
+    said = choice_after(engine, chain(sequence, drafted))
+    while said.candidates and len(drafted) < len(target.encode(wanted)):
+        drafted.append(said.token)
+        name = len(drafted) - 1
+        said = choice_after(engine, chain(sequence, [said.token], first=name, parent=name - 1))
+    assert target.decode(drafted) == wanted
+
+
+def test_after_half_a_character_that_nobody_drafted_nothing_is_said() -> None:
+    engine, inner = reciting(BYTES, PAIRS)
+    half = BYTES.encode("When 🐟")[:-2]
+    assert choice_after(engine, chain(opened(engine), half)) == Choice(0, 0.0)
+    assert inner.passes == 0
+
+
+@both_ways
+@pytest.mark.parametrize("seed", range(4))
+def test_tokens_never_leak(target: PlainTokens, own: PlainTokens, seed: int) -> None:
+    """A random inner model, of which most is no text, and sequences that grow, branch, lose branches and end."""
+    rng = Random(seed)
+    inner = ScriptedEngine(vocab_tokens=VOCAB_TOKENS[own], model_seed=seed)
+    whole = inner.free_tokens
+    engine = retokenized(inner, target=target, own=own)
+    ids = target.encode(TEXT)
+    for _ in range(2):
+        sequences = [opened(engine) for _ in range(2)]
+        for sequence in sequences:
+            engine.forward([chain(sequence, ids[:30])])
+        tip = 29
+        for turn in range(20):
+            names = [1000 + 10 * turn + branch for branch in range(3)]
+            tokens = [ids[30 + turn], rng.randrange(VOCAB_TOKENS[target]), rng.randrange(VOCAB_TOKENS[target])]
+            rows = [Row(s, tuple(tokens), tuple(names), (tip,) * 3, candidates=1) for s in sequences]
+            engine.forward(rows)
+            for sequence in sequences:
+                engine.prune(sequence, names[1:])
+                engine.keep(sequence, range(30) if turn == 0 else [tip])
+            tip = names[0]
+            assert engine.live_tokens == inner.live_tokens > 0
+        for sequence in sequences:
+            engine.release(sequence)
+        assert (engine.live_tokens, engine.open_sequences) == (0, 0)
+        assert (inner.live_tokens, inner.open_sequences, inner.free_tokens) == (0, 0, whole)
+
+
+def test_certain_text_is_kept_and_the_rest_dropped() -> None:
+    """A model that is nearly always wrong: what it said in vain does not pile up."""
+    inner = ScriptedEngine(vocab_tokens=256)
+    engine = retokenized(inner, target=PAIRS, own=BYTES)
+    sequence = opened(engine)
+    for name, token in enumerate(PAIRS.encode(TEXT)):
+        engine.forward([chain(sequence, [token], first=name)])
+        engine.keep(sequence, [name])
+    assert inner.live_tokens <= len(BYTES.encode(TEXT)) + SETTLE_TOKENS + MAX_PASSES
+
+
+def test_text_whose_kept_tokens_turn_out_otherwise_is_begun_anew() -> None:
+    class Fickle:
+        """One token a letter; but a text that ends in a full stop is written in other tokens from its start on."""
+
+        def encode(self, text: str) -> Sequence[int]:
+            return [ord(letter) + (128 if text.endswith(".") else 0) for letter in text]
+
+        def decode(self, tokens: Sequence[int]) -> str:
+            return "".join(chr(token % 128) for token in tokens)
+
+    inner = ScriptedEngine(vocab_tokens=256)
+    engine = RetokenizedEngine(inner, own=Fickle(), target=BYTES, vocab_tokens=256)
+    sequence = opened(engine)
+    ids = BYTES.encode("a" * SETTLE_TOKENS + "bc.d")
+    engine.forward([chain(sequence, ids[:-3])])
+    engine.keep(sequence, range(len(ids) - 3))
+    engine.forward([chain(sequence, ids[-3:-2], first=200)])
+    engine.keep(sequence, [200])
+    assert choice_after(engine, chain(sequence, ids[-2:-1], first=300)) == Choice(0, 0.0)
+    engine.keep(sequence, [300])
+    assert choice_after(engine, chain(sequence, ids[-1:], first=400)).candidates
+    assert engine.live_tokens == inner.live_tokens
+    engine.release(sequence)
+    assert (inner.live_tokens, inner.open_sequences) == (0, 0)
+
+
+def test_the_likelihood_of_a_prompt_is_told_by_target_token() -> None:
+    """The same nats, spread over the target's tokens: drafters of any tokenizer can be compared."""
+    inner = ScriptedEngine(vocab_tokens=256)
+    alone = ScriptedEngine(vocab_tokens=256)
+    text = "Nobody counted the apricots"
+    own_ids, ids = BYTES.encode(text), PAIRS.encode(text)
+    sequence = alone.open(sampling=Sampling(), prompt_tokens=0)
+    own_nll = alone.forward([replace(chain(sequence, own_ids), wants_nll=True)])[0].nll
+    assert own_nll is not None
+    engine = retokenized(inner, target=PAIRS, own=BYTES)
+    nll = engine.forward([replace(chain(opened(engine), ids), wants_nll=True)])[0].nll
+    assert nll == pytest.approx(own_nll * (len(own_ids) - 1) / (len(ids) - 1))
+
+
+def test_every_own_text_begins_with_the_lead_and_none_goes_on_after_an_end() -> None:
+    heard: list[tuple[int, ...]] = []
+
+    class Listener(Reciter):
+        def forward(self, rows: Sequence[Row]) -> list[RowResult]:
+            heard.extend(row.tokens for row in rows)
+            ended = [RowResult((Choice(399, 1.0, ((399, 0.5),)),)) for _ in rows]
+            return super().forward(rows) if len(heard) == 1 else ended
+
+    inner = Listener(PAIRS, "When the ferry left", vocab_tokens=400)
+    engine = retokenized(inner, target=BYTES, own=PAIRS, lead=(7,), ends=frozenset({399}))
+    choice = choice_after(engine, chain(opened(engine), BYTES.encode("When the ferr")))
+    assert heard[0] == (7, *PAIRS.encode("When the ferr"))
+    assert len(heard) <= 3
+    assert choice.candidates
+
+
+def test_pool_and_context_are_counted_in_target_tokens() -> None:
+    inner = ScriptedEngine(vocab_tokens=256, context_tokens=200, pool_tokens=64)
+    engine = retokenized(inner, target=PAIRS, own=BYTES)
+    assert engine.vocab_tokens == 400
+    assert engine.own_per_target > 1
+    assert engine.context_tokens == int((200 - MAX_PASSES) / engine.own_per_target)
+    assert engine.free_tokens == int(inner.free_tokens / engine.own_per_target)
+    assert engine.numerics == "scripted retokenized"
+    sequence = opened(engine)
+    with pytest.raises(OutOfPages):
+        engine.reserve(sequence, 64)
+    engine.reserve(sequence, 2)
+    engine.release(sequence)
+    assert inner.open_sequences == 0
+
+
+@pytest.mark.parametrize("limits", [{"pool_tokens": 16}, {"context_tokens": 40}], ids=["pool", "context"])
+def test_where_the_text_has_no_room_nothing_is_said(limits: dict[str, int]) -> None:
+    inner = ScriptedEngine(vocab_tokens=256, **limits)
+    engine = retokenized(inner, target=PAIRS, own=BYTES)
+    longest = max(range(VOCAB_TOKENS[PAIRS]), key=lambda token: len(PAIRS.decode((token,))))
+    sequence = opened(engine)
+    row = chain(sequence, [longest] * min(6, engine.context_tokens))
+    assert len(BYTES.encode(PAIRS.decode(row.tokens))) > min(limits.values())
+    assert engine.forward([row]) == [RowResult((Choice(0, 0.0),))]
+    assert engine.live_tokens == inner.live_tokens == 0
+
+
+def test_a_sick_pass_is_the_fault_of_its_row_alone() -> None:
+    class Sick(Reciter):
+        def forward(self, rows: Sequence[Row]) -> list[RowResult]:
+            spoilt = RowResult((), error=BadLogits("NaN"))
+            results = super().forward(rows)
+            return [spoilt if row.sequence == 1 else well for row, well in zip(rows, results, strict=True)]
+
+    inner = Sick(BYTES, TEXT, vocab_tokens=256)
+    engine = retokenized(inner, target=PAIRS, own=BYTES)
+    rows = [chain(opened(engine), prompt_of(PAIRS)) for _ in range(2)]
+    sick, well = engine.forward(rows)
+    assert isinstance(sick.error, BadLogits)
+    assert (sick.choices, well.error) == ((), None)
+    assert well.choices[0].candidates
+    with pytest.raises(LocalProtocolError):
+        engine.keep(rows[0].sequence, [0])
+
+
+def test_an_abandoned_pass_leaves_the_sequences_as_they_were() -> None:
+    class Abandoned(Reciter):
+        is_abandoned = True
+
+        def forward(self, rows: Sequence[Row]) -> list[RowResult]:
+            if self.is_abandoned:
+                raise PassAbandoned("Nobody waits.")
+            return super().forward(rows)
+
+    inner = Abandoned(BYTES, TEXT, vocab_tokens=256)
+    engine = retokenized(inner, target=PAIRS, own=BYTES)
+    row = chain(opened(engine), prompt_of(PAIRS))
+    with pytest.raises(PassAbandoned):
+        engine.forward([row])
+    assert engine.live_tokens == 0
+    inner.is_abandoned = False
+    other = PAIRS.encode("The children")
+    assert choice_after(engine, chain(row.sequence, other)).candidates
+    assert inner.fed_tokens <= len(BYTES.encode("The children")) + MAX_PASSES
+
+
+def test_wrong_calls_are_refused_and_change_nothing() -> None:
+    engine, inner = reciting(PAIRS, BYTES)
+    sequence = opened(engine)
+    good = chain(sequence, [3, 4])
+    for wrong in (
+        replace(good, tokens=(3,)),
+        replace(good, tokens=(3, 400)),
+        replace(good, nodes=(0, 0)),
+        replace(good, parents=(PREFIX, 9)),
+        replace(good, scored_from=3),
+        replace(good, parents=(PREFIX, PREFIX), wants_nll=True),
+        replace(good, sequence=99),
+    ):
+        with pytest.raises(LocalProtocolError):
+            engine.forward([wrong])
+    with pytest.raises(LocalProtocolError):
+        engine.forward([good, replace(good, nodes=(5, 6))])
+    with pytest.raises(LocalProtocolError):
+        engine.keep(sequence, [0])
+    assert engine.adopt(sequence, [3, 4, 5]) == 0
+    assert (inner.passes, engine.forward([])) == (0, [])
+    assert len(engine.forward([good])[0].choices) == 1
+    with pytest.raises(LocalProtocolError):
+        engine.adopt(sequence, [3, 4, 5])
+
+
+class Letters:
+    """One token for each of 64 characters."""
+
+    def encode(self, text: str) -> Sequence[int]:
+        return [ord(letter) - 32 for letter in text]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return "".join(chr(32 + token) for token in tokens)
+
+
+def _letters_engine() -> TorchEngine:
+    return TorchEngine(build(tf.LlamaConfig(**{**COMMON, "vocab_size": 64})), pool_tokens=512)
+
+
+def test_a_model_with_weights_drafts_its_own_greedy_text() -> None:
+    inner, alone = _letters_engine(), _letters_engine()
+    engine = RetokenizedEngine(inner, own=Letters(), target=BYTES, vocab_tokens=256)
+    drafted, greedy = list(BYTES.encode("THE GULLS")), list(Letters().encode("THE GULLS"))
+    sequence, by_itself = opened(engine), alone.open(sampling=Sampling(), prompt_tokens=len(greedy))
+    rows = [chain(sequence, drafted), chain(by_itself, greedy)]
+    for name in range(len(greedy), len(greedy) + 40):
+        drafted.append(engine.forward(rows[:1])[0].choices[0].candidates[0][0])
+        greedy.append(alone.forward(rows[1:])[0].choices[0].token)
+        rows = [
+            chain(sequence, drafted[-1:], first=name, parent=name - 1),
+            chain(by_itself, greedy[-1:], first=name, parent=name - 1),
+        ]
+    assert BYTES.decode(drafted) == Letters().decode(greedy)
+    assert engine.live_tokens == inner.live_tokens > 0
+    engine.release(sequence)
+    assert (engine.live_tokens, inner.live_tokens) == (0, 0)
+
+
+def _generated(*, with_drafter: bool) -> tuple[Generation, list[int]]:
+    """A generation whose target knows the text in its own tokens, helped by a model that knows it in others."""
+
+    async def run() -> tuple[Generation, list[int]]:
+        codec = TextCodec({"tokenizer.json": byte_level(400).to_str().encode()})
+        async with SimulatedSwarm(codec=codec) as swarm:
+            target = Reciter(PAIRS, TEXT, vocab_tokens=400)
+            await swarm.verifier(target)
+            drafter = Reciter(BYTES, TEXT, vocab_tokens=256)
+            if with_drafter:
+                await swarm.drafter(retokenized(drafter, target=PAIRS, own=BYTES))
+            client = await swarm.client()
+            generation = await client.generate("When the ferry", max_new_tokens=60)
+            await asyncio.sleep(30)
+            return generation, [target.open_sequences, drafter.open_sequences]
+
+    return run_virtual(run())
+
+
+def test_such_a_drafter_speeds_a_target_up_and_changes_nothing() -> None:
+    alone, _ = _generated(with_drafter=False)
+    helped, still_open = _generated(with_drafter=True)
+    assert helped.text == alone.text
+    assert TEXT.startswith("When the ferry" + helped.text)
+    assert helped.accepted > 0
+    assert helped.rounds < alone.rounds
+    assert still_open == [0, 0]

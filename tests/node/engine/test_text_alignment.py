@@ -1,0 +1,184 @@
+"""Text between tokenizers: what is proposed always spells what was said, and only what is settled is proposed."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.processors import TemplateProcessing
+
+from cosine_node.engine.text_alignment import (
+    After,
+    PlainTokens,
+    Said,
+    is_last,
+    own_per_target,
+    planned,
+    typical_own_per_target,
+    whole_text,
+)
+from tests.node.engine.recited import BYTES, PAIRS, TEXT, byte_level
+
+DIRECTIONS = [(PAIRS, BYTES), (BYTES, PAIRS)]
+AFTER = st.sampled_from(After)
+
+
+def said_of(own: PlainTokens, text: str, probability: float = 0.5) -> list[Said]:
+    return [Said(token, probability) for token in own.encode(text)]
+
+
+def tokens_of(target: PlainTokens, own: PlainTokens, before: str, text: str, after: After) -> list[int]:
+    plan = planned(
+        target,
+        own,
+        before=target.encode(before),
+        own_before=own.encode(before),
+        said=said_of(own, text),
+        after=after,
+    )
+    return [token for token, _ in plan]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=20), st.text(max_size=20), AFTER, st.sampled_from(DIRECTIONS))
+def test_what_is_proposed_spells_the_beginning_of_what_was_said(
+    before: str, text: str, after: After, direction: tuple[PlainTokens, PlainTokens]
+) -> None:
+    target, own = direction
+    tokens = tokens_of(target, own, before, text, after)
+    spelt = target.decode([*target.encode(before), *tokens])
+    assert (before + text).startswith(spelt)
+    if after is After.NOTHING and "\ufffd" not in before + text:
+        assert spelt == before + text
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.text(max_size=10),
+    st.lists(st.integers(0, 255), max_size=12),
+    AFTER,
+    st.sampled_from([BYTES, PAIRS]),
+)
+def test_what_is_no_text_is_never_proposed(
+    before: str, noise: list[int], after: After, target: PlainTokens
+) -> None:
+    said = [Said(token, 0.5) for token in noise]
+    before = whole_text(before)
+    plan = planned(
+        target, BYTES, before=target.encode(before), own_before=BYTES.encode(before), said=said, after=after
+    )
+    spelt = target.decode([*target.encode(before), *(token for token, _ in plan)])
+    assert (before + BYTES.decode(noise)).startswith(spelt)
+    assert spelt.count("\ufffd") == before.count("\ufffd")
+
+
+@settings(max_examples=200, deadline=None)
+@given(cut=st.integers(1, len(TEXT) - 1), length=st.integers(0, 40), direction=st.sampled_from(DIRECTIONS))
+def test_what_is_settled_stays_whatever_follows(
+    cut: int, length: int, direction: tuple[PlainTokens, PlainTokens]
+) -> None:
+    target, own = direction
+    before, text = TEXT[:cut], TEXT[cut : cut + length]
+    settled = tokens_of(target, own, before, text, After.MORE)
+    longer = tokens_of(target, own, before, TEXT[cut : cut + length + 40], After.NOTHING)
+    assert longer[: len(settled)] == settled
+
+
+def test_a_word_counts_once_something_else_has_begun() -> None:
+    assert tokens_of(PAIRS, BYTES, "the", " ferry", After.MORE) == []
+    assert tokens_of(PAIRS, BYTES, "the", " ferry l", After.MORE) == list(PAIRS.encode(" ferry"))
+    assert tokens_of(PAIRS, BYTES, "the", " ferry", After.NOTHING) == list(PAIRS.encode(" ferry"))
+
+
+def test_when_no_more_will_be_known_all_tokens_but_the_last_are_guessed() -> None:
+    word = " ferry"
+    assert len(PAIRS.encode(word)) == 1
+    letters = " gxlqv"
+    assert tokens_of(PAIRS, BYTES, "the", letters, After.UNKNOWN) == list(PAIRS.encode(letters))[:-1]
+    assert tokens_of(PAIRS, BYTES, "the", word, After.UNKNOWN) == list(PAIRS.encode(word))
+
+
+def test_a_text_the_target_wrote_in_uncommon_tokens_is_continued() -> None:
+    before = BYTES.encode("the fer")
+    plan = planned(
+        PAIRS,
+        BYTES,
+        before=[*PAIRS.encode("the"), *PAIRS.encode(" f"), *PAIRS.encode("e"), *PAIRS.encode("r")],
+        own_before=before,
+        said=said_of(BYTES, "ry left "),
+        after=After.MORE,
+    )
+    assert PAIRS.decode([token for token, _ in plan]) == "ry left"
+
+
+def test_a_word_is_continued_by_tokens_that_continue_words() -> None:
+    class Marked:
+        """One token a letter, of two kinds: first of a word, for which it takes any text's first, and others."""
+
+        def encode(self, text: str) -> Sequence[int]:
+            starts = (index == 0 or text[index - 1] == " " for index in range(len(text)))
+            return [ord(letter) + 128 * is_first for letter, is_first in zip(text, starts, strict=True)]
+
+        def decode(self, tokens: Sequence[int]) -> str:
+            return "".join(chr(token % 128) for token in tokens)
+
+    marked = Marked()
+    plan = planned(
+        marked,
+        BYTES,
+        before=marked.encode("the fer"),
+        own_before=BYTES.encode("the fer"),
+        said=said_of(BYTES, "ry left"),
+        after=After.NOTHING,
+    )
+    assert [token for token, _ in plan] == marked.encode("the ferry left")[len("the fer") :]
+
+
+def test_a_token_is_as_probable_as_those_that_begin_in_it() -> None:
+    said = [
+        Said(token, 0.5 if letter == "l" else 0.9)
+        for token, letter in zip(BYTES.encode("el x"), "el x", strict=True)
+    ]
+    plan = planned(BYTES, BYTES, before=(), own_before=(), said=said, after=After.NOTHING)
+    assert [probability for _, probability in plan] == [0.9, 0.5, 0.9, 0.9]
+    wide = [Said(token, 0.7) for token in PAIRS.encode(" ferry")]
+    plan = planned(BYTES, PAIRS, before=(), own_before=(), said=wide, after=After.NOTHING)
+    assert [probability for _, probability in plan] == [0.7, *[1.0] * 5]
+
+
+def test_nothing_follows_an_end_or_what_is_no_character() -> None:
+    ends = frozenset({255})
+    assert not is_last(BYTES, own_before=(), said=said_of(BYTES, "a"), ends=ends)
+    assert is_last(BYTES, own_before=(), said=[Said(255, 1.0)], ends=ends)
+    fish = said_of(BYTES, "🐟")
+    assert not is_last(BYTES, own_before=(), said=fish[:2], ends=ends)
+    assert is_last(BYTES, own_before=(), said=[*fish[:2], *said_of(BYTES, "a")], ends=ends)
+
+
+def test_special_tokens_are_the_lead_and_the_ends_and_no_text() -> None:
+    tokenizer = Tokenizer.from_str(byte_level(300).to_str())
+    tokenizer.add_special_tokens([AddedToken("<s>", special=True), AddedToken("</s>", special=True)])
+    begin, end = 300, 301
+    tokenizer.post_processor = TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", begin), ("</s>", end)]
+    )
+    tokenizer.enable_truncation(3)
+    tokenizer.enable_padding(length=8)
+    tokens = PlainTokens(tokenizer)
+    assert (tokens.lead, tokens.ends) == ((begin,), frozenset({begin, end}))
+    assert tokens.decode([begin, *tokens.encode("gulls are birds"), end]) == "gulls are birds"
+    assert (PAIRS.lead, PAIRS.ends) == ((), frozenset())
+
+
+def test_lengths_are_compared_by_vocabulary_and_by_typical_text() -> None:
+    assert own_per_target(BYTES, PAIRS, vocab_tokens=400) > typical_own_per_target(BYTES, PAIRS) > 1
+    assert own_per_target(PAIRS, BYTES, vocab_tokens=256) == 1
+    assert typical_own_per_target(PAIRS, BYTES) < 1
+    assert own_per_target(BYTES, BYTES, vocab_tokens=0) == 1
+
+
+@pytest.mark.parametrize("text", ["", "a", "é", "🐟"])
+def test_whole_characters_are_left_as_they_are(text: str) -> None:
+    assert whole_text(text) == text
+    assert whole_text(BYTES.decode(BYTES.encode(text + "🐟")[:-1])) == text

@@ -1,0 +1,112 @@
+"""Whose turn it is: decoding first, prompts in chunks beside it, nobody forgotten."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_node.engine.curve import CostCurve
+from cosine_node.verifier.turns import (
+    MAX_BUDGET_TOKENS,
+    MAX_CHUNK_TOKENS,
+    MAX_WAIT_PASSES,
+    MIN_BUDGET_TOKENS,
+    MIN_CHUNK_TOKENS,
+    STALL,
+    Waiting,
+    budget_of,
+    most_tokens,
+    take_turns,
+)
+
+FLAT = CostCurve(((1, 0.06), (1024, 0.06)))
+STEEP = CostCurve(((1, 0.01), (64, 0.64)))
+HINGE = CostCurve(((1, 0.1), (32, 0.1), (64, 0.2)))
+
+
+def decoding(waited: int = 0) -> Waiting:
+    return Waiting(unfed_tokens=0, waited_passes=waited)
+
+
+def prompt(tokens: int, waited: int = 0) -> Waiting:
+    return Waiting(unfed_tokens=tokens, waited_passes=waited)
+
+
+waitings = st.lists(
+    st.builds(
+        Waiting, unfed_tokens=st.integers(0, 2000) | st.just(0), waited_passes=st.integers(0, 3 * MAX_WAIT_PASSES)
+    ),
+    max_size=40,
+)
+
+
+@given(waitings, st.sampled_from([FLAT, STEEP, HINGE]), st.integers(1, 64))
+def test_turns_stay_within_the_budget_and_within_what_is_unfed(
+    waiting: list[Waiting], curve: CostCurve, budget_tokens: int
+) -> None:
+    turns = take_turns(waiting, curve=curve, budget_tokens=budget_tokens)
+    assert len(turns.decoding) == min(budget_tokens, sum(not one.unfed_tokens for one in waiting))
+    assert all(not waiting[place].unfed_tokens for place in turns.decoding)
+    assert all(0 < tokens <= waiting[place].unfed_tokens for place, tokens in turns.chunks.items())
+    assert bool(turns.chunks) == any(one.unfed_tokens for one in waiting)
+    if turns.decoding and sum(turns.chunks.values()) > MIN_CHUNK_TOKENS:
+        assert curve.seconds(turns.tokens) <= STALL * curve.seconds(len(turns.decoding)) + 1e-9
+
+
+@given(waitings, st.integers(1, 16))
+def test_nobody_waits_for_longer_than_is_promised(waiting: list[Waiting], budget_tokens: int) -> None:
+    """Prompts without end, and no newcomers: the hardest case for those who came last."""
+    endless = [Waiting(unfed_tokens=10**9 if one.unfed_tokens else 0) for one in waiting]
+    waited, longest = [0] * len(endless), 0
+    promised = MAX_WAIT_PASSES + len(endless) * max(1, MIN_CHUNK_TOKENS // budget_tokens) + len(endless)
+    for _ in range(3 * promised):
+        present = [
+            Waiting(unfed_tokens=one.unfed_tokens, waited_passes=passes)
+            for one, passes in zip(endless, waited, strict=True)
+        ]
+        turns = take_turns(present, curve=STEEP, budget_tokens=budget_tokens)
+        served = {*turns.decoding, *turns.chunks}
+        waited = [0 if place in served else passes + 1 for place, passes in enumerate(waited)]
+        longest = max([longest, *waited])
+    assert longest <= promised
+
+
+def test_without_anybody_decoding_a_prompt_is_fed_in_large_chunks() -> None:
+    assert take_turns([prompt(10_000)], curve=STEEP, budget_tokens=64).chunks == {0: MAX_CHUNK_TOKENS}
+
+
+def test_beside_others_a_chunk_is_as_large_as_the_device_takes_without_stalling_them() -> None:
+    turns = take_turns([prompt(1000), decoding(), decoding()], curve=HINGE, budget_tokens=64)
+    assert turns.decoding == (1, 2)
+    assert turns.chunks == {0: 62}
+
+
+def test_where_every_token_costs_a_chunk_is_still_worth_its_pass() -> None:
+    turns = take_turns([decoding(), prompt(1000)], curve=STEEP, budget_tokens=64)
+    assert turns.chunks == {1: MIN_CHUNK_TOKENS}
+
+
+def test_prompts_are_fed_in_the_order_in_which_they_came() -> None:
+    turns = take_turns([decoding(), prompt(40), prompt(40)], curve=HINGE, budget_tokens=64)
+    assert turns.chunks == {1: 40, 2: 23}
+
+
+def test_who_waited_too_long_gets_a_chunk_before_the_first() -> None:
+    turns = take_turns([decoding(), prompt(900), prompt(900, MAX_WAIT_PASSES)], curve=HINGE, budget_tokens=64)
+    assert turns.chunks == {1: 63 - MIN_CHUNK_TOKENS, 2: MIN_CHUNK_TOKENS}
+
+
+def test_more_that_decode_than_fit_take_turns() -> None:
+    turns = take_turns([decoding(), decoding(1), decoding(2)], curve=FLAT, budget_tokens=2)
+    assert turns.decoding == (1, 2)
+
+
+def test_the_budget_follows_from_the_measured_curve() -> None:
+    assert budget_of(FLAT) == MAX_BUDGET_TOKENS
+    assert budget_of(STEEP) == MIN_BUDGET_TOKENS
+    assert budget_of(HINGE) == 128
+
+
+@given(st.floats(0, 2), st.integers(0, 300))
+def test_most_tokens_is_the_last_count_within_the_time(within_s: float, limit: int) -> None:
+    found = most_tokens(HINGE, within_s=within_s, limit=limit)
+    assert found <= limit and HINGE.seconds(found) <= within_s
+    assert found == limit or HINGE.seconds(found + 1) > within_s
