@@ -22,6 +22,14 @@ from cosine_protocol.records import Role
 
 DEFAULT_TARGET = "zoo:target"
 DEFAULT_DRAFTER = "zoo:draft-general"
+SharePrefixes = Annotated[
+    bool,
+    typer.Option(
+        "--share-prefixes",
+        envvar="COSINE_SHARE_PREFIXES",
+        help="Compute prompts that begin alike once for all clients, who can then tell by the time it takes.",
+    ),
+]
 
 
 def join(
@@ -43,14 +51,7 @@ def join(
     device: Annotated[str, typer.Option(envvar="COSINE_DEVICE", help="auto, cpu, cuda, cuda:0, mps")] = "auto",
     dtype: Annotated[str, typer.Option(envvar="COSINE_DTYPE", help="auto, float32, bfloat16, float16")] = "auto",
     max_requests: Annotated[int, typer.Option(envvar="COSINE_MAX_REQUESTS", help="Served at once.")] = 16,
-    share_prefixes: Annotated[
-        bool,
-        typer.Option(
-            "--share-prefixes",
-            envvar="COSINE_SHARE_PREFIXES",
-            help="Compute prompts that begin alike once for all clients, who can then tell by the time it takes.",
-        ),
-    ] = False,
+    share_prefixes: SharePrefixes = False,
     threads: Annotated[int | None, typer.Option(envvar="COSINE_THREADS", help="CPU threads a pass.")] = None,
     emulate: Annotated[
         str | None,
