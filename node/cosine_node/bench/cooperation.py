@@ -42,7 +42,7 @@ class CooperationOptions:
 
     `budgets` are draft nodes verified in a pass. Requests that change domain do so after `change_at_tokens`, to go
     on for as many. The simulation runs `simulated_prompts` prompts for `simulated_tokens` with `simulated_swarm`,
-    once with at most `simulated_nodes` draft nodes a pass and once with the verifier's own selection, and by
+    with at most each of `simulated_nodes` draft nodes a pass, None for the verifier's own selection, and by each of
     `drafters` as many of them at work at once.
     """
 
@@ -57,8 +57,8 @@ class CooperationOptions:
     change_at_tokens: int = 64
     simulated_prompts: int = 48
     simulated_tokens: int = 128
-    simulated_nodes: int = 8
-    drafters: tuple[int, ...] = (2, 4)
+    simulated_nodes: tuple[int | None, ...] = (8,)
+    drafters: tuple[int, ...] = (3,)
     profile: str = "60/6"
     rtt_ms: float = 20.0
 
@@ -178,7 +178,7 @@ def _matters(options: CooperationOptions) -> Iterator[Matter]:
 def _plans(options: CooperationOptions) -> Iterator[Plan]:
     """The simulated comparisons; a request that changes domain has no expert of its own to miss."""
     for temperature in options.temperatures:
-        for nodes in (options.simulated_nodes, None):
+        for nodes in options.simulated_nodes:
             for case in CASES:
                 base = SwarmCell(
                     drafters=(),
@@ -260,7 +260,7 @@ def _setup(options: CooperationOptions) -> dict[str, Any]:
         "simulation": {
             "swarm": options.simulated_swarm,
             "prompts": options.simulated_prompts,
-            "nodes_per_pass": options.simulated_nodes,
+            "nodes_per_pass": list(options.simulated_nodes),
             "emulated_profile_ms": options.profile,
             "emulated_rtt_ms": options.rtt_ms,
             "emulated_client_decision_ms": 1e3 * DECISION_S,

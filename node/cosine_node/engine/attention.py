@@ -46,16 +46,43 @@ def packed_attention(
             str(getattr(getattr(module, "config", None), "model_type", type(module).__name__)),
             "it gives its attention a mask or a bias of its own, or does not pass arguments on to it",
         )
+    output = attend(
+        plan,
+        cast(int, module.layer_idx),
+        query=query,
+        key=key,
+        value=value,
+        window=_window(module, extra),
+        scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        softcap=softcap,
+        sinks=s_aux,
+    )
+    return output.transpose(1, 2), None
+
+
+def attend(
+    plan: PassPlan,
+    layer: int,
+    *,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    window: int | None,
+    scale: float,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """What one layer's queries see, [1, heads, tokens, value width], after its keys and values are in the pool.
+
+    Raises `PassAbandoned` where nobody wants the pass any more.
+    """
     plan.check()
-    window = _window(module, extra)
-    pages = _write(plan, cast(int, module.layer_idx), key, value)
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if softcap is None and s_aux is None:
+    pages = _write(plan, layer, key, value)
+    if softcap is None and sinks is None:
         outputs = _fused(plan, window, query, pages, scale)
     else:
-        outputs = _explicit(plan, window, query, pages, scale, softcap, s_aux)
-    joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs, 2)
-    return joined.transpose(1, 2), None
+        outputs = _explicit(plan, window, query, pages, scale, softcap, sinks)
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 2)
 
 
 def _window(module: nn.Module, extra: dict[str, object]) -> int | None:

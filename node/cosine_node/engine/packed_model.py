@@ -9,6 +9,7 @@ from torch import Tensor
 
 from cosine_node.engine.attention import ATTENTION_NAME, register_packed_attention
 from cosine_node.engine.base import PREFIX, OutOfMemory, Row
+from cosine_node.engine.flat_decoder import FlatDecoder
 from cosine_node.engine.kv_store import KvStore
 from cosine_node.engine.pass_plan import PassPlan
 from cosine_node.engine.support import UnsupportedModel
@@ -34,6 +35,7 @@ class PackedModel:
         self.device: torch.device = model.device
         self.store = KvStore(slots=slots)
         self._abandoned = threading.Event()
+        self._flat = FlatDecoder.of(self.model)
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.vocab_tokens = self._warm_up()
 
@@ -65,6 +67,10 @@ class PackedModel:
             keep = None
             if len(wanted) < plan.input_ids.shape[1]:
                 keep = torch.tensor(wanted, dtype=torch.int64, device=self.device)
+            if self._flat is not None:
+                hidden = self._flat(plan)
+                scored: Tensor = self.model.lm_head(hidden if keep is None else hidden[keep])
+                return scored
             extra = {"logits_to_keep": keep} if keep is not None and self._keeps_logits else {}
             output: Tensor = self.model(
                 input_ids=plan.input_ids,

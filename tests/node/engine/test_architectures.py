@@ -106,10 +106,10 @@ def test_the_trial_restores_windows() -> None:
 
 def test_the_trial_notices_an_ignored_window(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cosine_node.engine.attention._window", lambda module, extra: None)
-    model = build(WINDOWED["Mistral"]())
+    model = build(WINDOWED["Gemma2"]())
     with short_windows(model), torch.inference_mode():
         assert trial_errors(model).max() > 0.01
-    with pytest.raises(UnsupportedModel, match="mistral"):
+    with pytest.raises(UnsupportedModel, match="gemma2"):
         check_exactness(model)
 
 
@@ -123,6 +123,12 @@ STATEFUL = {
     "falcon_mamba": tf.FalconMambaConfig,
     "qwen3_next": tf.Qwen3NextConfig,
     "lfm2": lambda: tf.Lfm2Config(num_hidden_layers=2, layer_types=["conv", "full_attention"]),
+    "mamba2": tf.Mamba2Config,
+    "zamba2": tf.Zamba2Config,
+    "falcon_h1": tf.FalconH1Config,
+    "granitemoehybrid": tf.GraniteMoeHybridConfig,
+    "minimax": tf.MiniMaxConfig,
+    "xlstm": tf.xLSTMConfig,
     "t5": tf.T5Config,
     "bart": tf.BartConfig,
 }
@@ -137,6 +143,21 @@ def test_models_with_other_state_are_refused_by_name(model_type: str) -> None:
 TRIED_AND_REFUSED = {
     "mamba": lambda: tf.MambaConfig(vocab_size=VOCAB, hidden_size=64, num_hidden_layers=2),
     "lfm2": lambda: tf.Lfm2Config(**COMMON, layer_types=["conv", "full_attention"]),
+    "jamba": lambda: tf.JambaConfig(
+        **COMMON,
+        attn_layer_period=2,
+        attn_layer_offset=1,
+        num_experts=2,
+        mamba_d_state=4,
+        mamba_dt_rank=4,
+        use_mamba_kernels=False,
+    ),
+    "falcon_h1": lambda: tf.FalconH1Config(
+        **COMMON, mamba_d_ssm=64, mamba_n_heads=4, mamba_d_head=16, mamba_d_state=8, mamba_chunk_size=8
+    ),
+    "lfm2_moe": lambda: tf.Lfm2MoeConfig(
+        **COMMON, moe_intermediate_size=64, num_experts=4, layer_types=["conv", "full_attention"]
+    ),
     "stablelm": lambda: tf.StableLmConfig(**COMMON),
     "bloom": lambda: tf.BloomConfig(vocab_size=VOCAB, hidden_size=64, n_layer=2, n_head=4),
     "llama4_text": lambda: tf.Llama4TextConfig(

@@ -278,8 +278,8 @@ def test_sixteen_bit_weights_run() -> None:
 def test_a_pass_can_be_abandoned_between_two_layers_and_leaves_nothing_behind() -> None:
     engine = TorchEngine(tiny_llama(), pool_tokens=512)
     sequence = engine.open(sampling=Sampling(), prompt_tokens=4)
-    first_layer = engine._packed.model.model.layers[0]
-    hook = first_layer.register_forward_hook(lambda *_: engine.abandon())
+    before_the_layers = engine._packed.model.model.rotary_emb
+    hook = before_the_layers.register_forward_hook(lambda *_: engine.abandon())
     with pytest.raises(PassAbandoned):
         engine.forward([_chain(sequence, [1, 2, 3, 4])])
     assert engine.live_tokens == 0
@@ -296,7 +296,7 @@ def test_a_device_out_of_memory_is_told_apart_and_leaves_nothing_behind() -> Non
     def fail(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    hook = engine._packed.model.register_forward_pre_hook(fail)
+    hook = engine._packed.model.model.rotary_emb.register_forward_pre_hook(fail)
     with pytest.raises(OutOfMemory):
         engine.forward([_chain(sequence, [1, 2, 3, 4])])
     assert engine.live_tokens == 0
