@@ -36,6 +36,7 @@ class ModelSource:
     device: str
     dtype: str
     threads: int | None
+    quantize: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,8 @@ class Served:
 
 def load_served(source: ModelSource, role: Role, emit: Emit) -> Served:
     """Fetch, load and measure a model. Blocks; raises `UsageError` with one sentence for the volunteer."""
+    if source.model != NGRAM:
+        _check_options(source)
     target_folder = fetch_folder(source.model if role is Role.VERIFIER else source.target)
     emit("loading", {"model": source.model})
     engine = _load_engine(source, target_folder)
@@ -87,6 +90,12 @@ def load_served(source: ModelSource, role: Role, emit: Emit) -> Served:
     )
 
 
+def _check_options(source: ModelSource) -> None:
+    from cosine_node.engine.loading import check_options
+
+    check_options(dtype=source.dtype, device=source.device, quantize=source.quantize)
+
+
 def fetch_folder(source: str) -> Path:
     """The local folder of `zoo:NAME`, a folder, or a Hugging Face id, which is downloaded if need be."""
     place = zoo.resolve(source)
@@ -116,7 +125,9 @@ def _load_engine(source: ModelSource, target_folder: Path) -> Engine:
 
     folder = fetch_folder(source.model)
     limit_threads(source.threads, folder)
-    return load_engine(str(folder), dtype=source.dtype, device=source.device, pool_tokens=POOL_TOKENS)
+    return load_engine(
+        str(folder), dtype=source.dtype, device=source.device, quantize=source.quantize, pool_tokens=POOL_TOKENS
+    )
 
 
 def _ngram_engine(target_folder: Path) -> Engine:

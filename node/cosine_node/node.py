@@ -1,10 +1,10 @@
-"""One volunteer node from start to end: model, network, service, announcements, an orderly stop."""
+"""Volunteer nodes from start to end: model, network, service, announcements, an orderly stop."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +17,7 @@ from cosine_node.model import ModelSource, Served, load_served
 from cosine_node.runner import PacedRunner, Runner, ThreadRunner
 from cosine_node.status_service import StatusService
 from cosine_node.verifier.service import VerifierConfig, VerifierService
-from cosine_p2p.channel import AGENT
+from cosine_p2p.channel import AGENT, Progress
 from cosine_p2p.dht import DhtDirectory
 from cosine_p2p.keys import claim_identity
 from cosine_p2p.tokenizer_files import TokenizerFiles
@@ -25,6 +25,7 @@ from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS, TransportConfig
 from cosine_p2p.transport.delay import delayed
 from cosine_p2p.transport.hivemind import HivemindTransport
+from cosine_protocol.errors import UsageError
 from cosine_protocol.identity import Identity
 from cosine_protocol.protocols import DISCOVER, DRAFT, STATUS, VERIFY
 from cosine_protocol.records import SCHEMA, NodeRecord, Role
@@ -40,7 +41,7 @@ Emit = Callable[[str, dict[str, object]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkOptions:
-    """How a node meets the network."""
+    """How the nodes of a process meet the network."""
 
     network: str
     identity_file: Path | None
@@ -48,6 +49,7 @@ class NetworkOptions:
     host_maddrs: tuple[str, ...] = DEFAULT_HOST_MADDRS
     announce_maddrs: tuple[str, ...] = ()
     relays: tuple[str, ...] = ()
+    metrics_port: int | None = None
 
     def transport_config(self, identity_file: Path, *, is_relay: bool = False) -> TransportConfig:
         return TransportConfig(
@@ -71,7 +73,6 @@ class NodeOptions:
     max_requests: int
     shares_prefixes: bool
     emulation: Emulation | None
-    metrics_port: int | None
 
 
 Service = VerifierService | DrafterService
@@ -90,23 +91,62 @@ async def run_bootstrap(network: NetworkOptions, emit: Emit, stop: asyncio.Event
         claimed.release()
 
 
-async def run_node(network: NetworkOptions, options: NodeOptions, emit: Emit, stop: asyncio.Event) -> None:
-    """A drafter or verifier, until `stop` is set; then it drains and says goodbye.
+async def run_nodes(
+    network: NetworkOptions, options: Sequence[NodeOptions], emit: Emit, stop: asyncio.Event
+) -> None:
+    """A verifier or some drafters in this process, until `stop` is set; then they drain and say goodbye.
 
-    Raises `UsageError` for a model, identity or address that cannot be used and `PeerLost` for initial peers that
-    do not answer.
+    Each has an identity, a transport, a record and an engine loop of its own. None is announced before all are
+    loaded; an error of one sets `stop`, so that the others drain, and is raised. Raises `UsageError` for a model,
+    identity or address that cannot be used and `PeerLost` for initial peers that do not answer.
     """
-    claimed = claim_identity(network.identity_file)
-    served = await asyncio.to_thread(load_served, options.source, options.role, emit)
     async with AsyncExitStack() as stack:
-        stack.callback(claimed.release)
-        transport = await HivemindTransport.start(network.transport_config(claimed.file))
-        stack.push_async_callback(transport.close)
-        node = _Node(transport, claimed.identity, served, network, options)
-        await node.serve()
-        emit("ready", await _ready_fields(transport, options.role))
-        await node.work(stop)
-        emit("stopped", node.summary())
+        claims = []
+        for file in identity_files(network.identity_file, len(options)):
+            claims.append(claim_identity(file))
+            stack.callback(claims[-1].release)
+        served = [await _load(each, emit, has_others=len(options) > 1) for each in options]
+        nodes = []
+        for claimed, one, each in zip(claims, served, options, strict=True):
+            transport = await HivemindTransport.start(network.transport_config(claimed.file))
+            stack.push_async_callback(transport.close)
+            nodes.append(_Node(transport, claimed.identity, one, network, each))
+            # Nodes that begin a network begin the same one.
+            network = replace(network, initial_peers=network.initial_peers or await transport.visible_maddrs())
+        if network.metrics_port is not None:
+            _serve_metrics(network.metrics_port, nodes)
+        await together([node.live(emit, stop) for node in nodes], stop)
+
+
+def identity_files(first: Path | None, count: int) -> list[Path | None]:
+    """Key files of the nodes of a process: FILE, FILE-2, ..., or any default ones that are free."""
+    if first is None:
+        return [None] * count
+    return [first, *(first.with_name(f"{first.name}-{number}") for number in range(2, count + 1))]
+
+
+async def together(works: Sequence[Awaitable[None]], stop: asyncio.Event) -> None:
+    """Run all until they end; the first to fail sets `stop`, and its error is raised once the others have ended."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        first, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        stop.set()
+        await asyncio.wait(tasks)
+        for task in (*first, *tasks):
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _load(options: NodeOptions, emit: Emit, *, has_others: bool) -> Served:
+    try:
+        return await asyncio.to_thread(load_served, options.source, options.role, emit)
+    except UsageError as error:
+        if not has_others:
+            raise
+        raise UsageError(f"{options.source.model} cannot be served: {error}") from error
 
 
 async def _ready_fields(transport: HivemindTransport, role: str) -> dict[str, object]:
@@ -137,8 +177,9 @@ class _Node:
         self._addresses: tuple[str, ...] = ()
         self._curve = options.emulation.curve(options.role) if options.emulation else served.curve
         self._runner = _runner(served, options, self._curve)
-        self._service = _service(served, options, self._runner, self._curve, identity)
+        self.service = _service(served, options, self._runner, self._curve, identity)
         directory = DhtDirectory(transport, identity, network=network.network, opener=transport.opener)
+        self.role = options.role
         self._announcer = Announcer(directory, identity, self._describe, served.names)
         transport.on_restart(self._announcer.restarted)
 
@@ -146,7 +187,7 @@ class _Node:
         """Answer streams, and be in the directory, before anybody is told that the node is ready."""
         files = TokenizerFiles.read(self._served.tokenizer_folder)
         handlers: dict[str, StreamHandler] = {
-            VERIFY if self._options.role is Role.VERIFIER else DRAFT: self._service.handle,
+            VERIFY if self._options.role is Role.VERIFIER else DRAFT: self.service.handle,
             DISCOVER: DiscoverService(_cell_reader(self._transport), files).handle,
             STATUS: StatusService(self._status).handle,
         }
@@ -154,15 +195,19 @@ class _Node:
         for protocol, handler in handlers.items():
             await self._transport.serve(protocol, delayed(handler, one_way_s=one_way_s))
         self._addresses = await self._transport.visible_maddrs()
-        if self._options.metrics_port is not None:
-            self._serve_metrics(self._options.metrics_port)
         await self._announcer.announce()
+
+    async def live(self, emit: Emit, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set and everything begun is finished."""
+        await self.serve()
+        ready = await _ready_fields(self._transport, self._options.role)
+        emit("ready", ready | {"model": self._served.model_name})
+        await self.work(stop)
+        emit("stopped", self.summary())
 
     async def work(self, stop: asyncio.Event) -> None:
         """Run the service's loop and the announcements until `stop`; an error of the loop ends the node."""
-        loops = [
-            asyncio.ensure_future(work) for work in (self._service.run(), self._announcer.run(), self._watch())
-        ]
+        loops = [asyncio.ensure_future(work) for work in (self.service.run(), self._announcer.run(), self._watch())]
         stopping = asyncio.ensure_future(stop.wait())
         try:
             done, _ = await asyncio.wait([*loops, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -178,7 +223,7 @@ class _Node:
 
     def summary(self) -> dict[str, object]:
         """What the node did, for its last event."""
-        fields: dict[str, object] = {"passes": self._service.progress.steps}
+        fields: dict[str, object] = {"peer_id": self._transport.peer_id, "passes": self.service.progress.steps}
         if isinstance(self._runner, PacedRunner):
             fields |= {"late_passes": self._runner.late_passes, "emulated": self._record_emulation()}
         return fields
@@ -189,7 +234,7 @@ class _Node:
         await self._announcer.stop()
         try:
             async with asyncio.timeout(DRAIN_S):
-                await self._service.drain()
+                await self.service.drain()
             # What was said last still has to leave.
             await asyncio.sleep(FAREWELL_S)
         except TimeoutError:
@@ -215,7 +260,7 @@ class _Node:
             model=served.model_name,
             expertise=self._options.expertise,
             capacity_requests=self._options.max_requests,
-            load_requests=self._service.requests,
+            load_requests=self.service.requests,
             pass_us=round(1e6 * self._curve.seconds(1)),
             context_tokens=served.engine.context_tokens,
             eos=served.eos,
@@ -231,12 +276,32 @@ class _Node:
         return self._options.emulation.name if self._options.emulation else ""
 
     def _status(self) -> tuple[bytes, int, int]:
-        return self._announcer.latest or b"", self._service.requests, self._service.progress.steps
+        return self._announcer.latest or b"", self.service.requests, self.service.progress.steps
 
-    def _serve_metrics(self, port: int) -> None:
-        from cosine_node.metrics import serve_metrics
 
-        serve_metrics(port, role=self._options.role, service=self._service)
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """Services of one process as metrics see them: together."""
+
+    services: Sequence[Service]
+
+    @property
+    def requests(self) -> int:
+        return sum(service.requests for service in self.services)
+
+    @property
+    def progress(self) -> Progress:
+        each = [service.progress for service in self.services]
+        return Progress(
+            steps=sum(progress.steps for progress in each),
+            prefill_tokens=sum(progress.prefill_tokens for progress in each),
+        )
+
+
+def _serve_metrics(port: int, nodes: Sequence[_Node]) -> None:
+    from cosine_node.metrics import serve_metrics
+
+    serve_metrics(port, role=nodes[0].role, service=_Sum([node.service for node in nodes]))
 
 
 def _runner(served: Served, options: NodeOptions, curve: CostCurve) -> Runner:

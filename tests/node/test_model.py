@@ -159,6 +159,44 @@ def test_an_unknown_hub_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     assert "'nobody/nothing'" in refused(Role.VERIFIER, "nobody/nothing")
 
 
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ({"dtype": "int3"}, "'int3' is no supported dtype"),
+        ({"device": "cuda:99"}, "no device 'cuda:99'"),
+        ({"quantize": "int2"}, "'int2' is no supported quantisation"),
+    ],
+)
+def test_options_that_suit_no_model_are_refused_before_one_is_fetched(
+    monkeypatch: pytest.MonkeyPatch, role: Role, option: dict[str, str], sentence: str
+) -> None:
+    monkeypatch.setattr("cosine_node.model.fetch_folder", lambda source: pytest.fail(f"{source} was fetched"))
+    source = ModelSource(
+        **{"model": "some/model", "target": "some/model", "device": "cpu", "dtype": "auto"} | option, threads=1
+    )
+    with pytest.raises(UsageError, match=sentence):
+        load_served(source, role, lambda event, fields: None)
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_drafters_and_verifiers_are_held_in_the_dtype_asked_for(target: Path, role: Role, dtype: str) -> None:
+    source = ModelSource(model=str(target), target=str(target), device="cpu", dtype=dtype, threads=1)
+    assert load_served(source, role, lambda event, fields: None).engine.numerics == dtype
+
+
+@pytest.mark.parametrize("role", Role)
+def test_quantisation_reaches_the_engine(monkeypatch: pytest.MonkeyPatch, target: Path, role: Role) -> None:
+    """Whether a backend is installed or not: what it is asked for is named."""
+    monkeypatch.setattr("cosine_node.engine.loading.is_torchao_available", lambda: False)
+    source = ModelSource(
+        model=str(target), target=str(target), device="cpu", dtype="auto", threads=1, quantize="int8"
+    )
+    with pytest.raises(UsageError, match="--quantize int8 needs the package torchao"):
+        load_served(source, role, lambda event, fields: None)
+
+
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     refused(Role.VERIFIER, tmp_path / "empty")

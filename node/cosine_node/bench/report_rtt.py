@@ -12,6 +12,10 @@ FLOOR: Final = 0.98
 OVER_SPECULATIVE: Final = 1.5
 OVER_BEST_OTHER: Final = 1.25
 LEVEL: Final = 0.99
+LOOKUP: Final = (
+    "Where the verifier copies from the text itself, with no network in between, as it does unless a client wants "
+    "plain decoding or asks for every pass. Elsewhere here it does not, and all strategies have a drafter for it."
+)
 
 
 def rtt_section(result: Result) -> str:
@@ -25,7 +29,8 @@ def rtt_section(result: Result) -> str:
             _tuned_table(rows, findings),
             _more(rows),
             _profiles(rows),
-            *(_lookup_table(rows, temperature) for temperature in _temperatures(rows, "own lookup")),
+            LOOKUP if _temperatures(rows, "own lookup") else "",
+            *(_by_rtt(rows, "own lookup", temperature) for temperature in _temperatures(rows, "own lookup")),
             "### What each part brings",
             _parts(result),
             "### How far it is from what could be known",
@@ -77,14 +82,6 @@ def _where(row: Row) -> tuple[str, str]:
 
 def _temperatures(rows: Sequence[Row], part: str) -> list[float]:
     return sorted({row["temperature"] for row in rows if row["part"] == part})
-
-
-def _lookup_table(rows: Sequence[Row], temperature: float) -> str:
-    return (
-        "Where the verifier copies from the text itself, without a network in between, as it does unless a client "
-        "wants plain decoding or asks for every pass. Elsewhere on this page it does not, and all strategies have "
-        "a drafter that does. " + _by_rtt(rows, "own lookup", temperature)
-    )
 
 
 def _speed_table(rows: Sequence[Row], temperature: float) -> str:

@@ -23,6 +23,8 @@ EXPERIMENTS: Mapping[str, tuple[str, ...]] = {
     "liars": ("liars",),
     "scale": ("scale",),
     "acceptance": ("acceptance",),
+    "engine": ("engine",),
+    "load": ("load",),
 }
 """The modules of `cosine_node.bench` that each name runs; `strategies` is four of the others."""
 REPORT = "report"
@@ -33,7 +35,8 @@ def bench(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", help="rtt, strategies, scale, acceptance, or report; of strategies also one alone."
+            metavar="NAME",
+            help="rtt, strategies, scale, acceptance, load, engine, or report; of strategies also one alone.",
         ),
     ],
     out: Annotated[
@@ -43,20 +46,36 @@ def bench(
     processes: Annotated[int | None, typer.Option(help="Worker processes; by default one a processor.")] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same figures.")] = None,
     prompts: Annotated[int | None, typer.Option(help="Prompts of each cell, where the experiment has any.")] = None,
+    tokens: Annotated[
+        int | None, typer.Option(help="Output tokens of a request, where it has a fixed number.")
+    ] = None,
+    repeats: Annotated[int | None, typer.Option(help="How often real time is taken.")] = None,
+    device: Annotated[str | None, typer.Option(help="Of engine: auto, cpu, cuda, cuda:N or mps.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Of engine: auto, float32, bfloat16 or float16.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Of engine: processor threads.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Of load: virtual seconds.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure strategies side by side in virtual time, or write docs/benchmarks.md from what was measured."""
+    """Measure strategies in virtual time or the engine in real time, or write docs/benchmarks.md from results."""
     if name != REPORT and name not in EXPERIMENTS:
         raise UsageError(f"There is no experiment {name!r}; choose one of {', '.join((*EXPERIMENTS, REPORT))}.")
     if out.exists() and not out.is_dir():
         raise UsageError(f"--out must be a folder, and {out} is a file.")
-    counts = {"processes": processes, "prompts": prompts}
+    counts = {
+        "processes": processes,
+        "prompts": prompts,
+        "tokens": tokens,
+        "repeats": repeats,
+        "threads": threads,
+        "seconds": seconds,
+    }
     if too_few := [key for key, value in counts.items() if value is not None and value < 1]:
         raise UsageError(f"--{too_few[0]} must be 1 or more.")
     if name == REPORT:
         _report(out, as_json=as_json)
         return
-    chosen = {key: value for key, value in {"seed": seed, **counts}.items() if value is not None}
+    others = {"seed": seed, "device": device, "dtype": dtype}
+    chosen = {key: value for key, value in {**others, **counts}.items() if value is not None}
     command = _command(name, quick, chosen)
     results = {module: _run(module, chosen, quick=quick, command=command, out=out) for module in EXPERIMENTS[name]}
     if as_json:

@@ -1,5 +1,6 @@
 """`cosine-node join`: serve as a drafter or verifier."""
 
+from itertools import pairwise
 from typing import Annotated
 
 import typer
@@ -22,6 +23,42 @@ from cosine_protocol.records import Role
 
 DEFAULT_TARGET = "zoo:target"
 DEFAULT_DRAFTER = "zoo:draft-general"
+PORT_PROTOCOLS = frozenset({"tcp", "udp"})
+
+
+def _with_lists(context: typer.Context, role: str) -> str:
+    """Let a configuration file name one value of an option that may be repeated without brackets."""
+    repeatable = {option.name for option in context.command.params if getattr(option, "multiple", False)}
+    given = context.default_map or {}
+    context.default_map = {
+        name: [value] if name in repeatable and isinstance(value, str) else value for name, value in given.items()
+    }
+    return role
+
+
+# Read first: what a configuration file says is looked up when the other options are read.
+RoleName = Annotated[
+    str, typer.Option(envvar="COSINE_ROLE", help="drafter or verifier", is_eager=True, callback=_with_lists)
+]
+Models = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        envvar="COSINE_MODEL",
+        help="zoo:NAME, a folder, a Hugging Face id, or ngram; may be repeated for several drafters.",
+    ),
+]
+TargetName = Annotated[
+    str | None, typer.Option(envvar="COSINE_TARGET", help="Target drafted for; for a verifier its public name.")
+]
+Device = Annotated[str, typer.Option(envvar="COSINE_DEVICE", help="auto, cpu, cuda, cuda:0, mps")]
+Dtype = Annotated[str, typer.Option(envvar="COSINE_DTYPE", help="auto, float32, bfloat16, float16")]
+Quantize = Annotated[
+    str | None,
+    typer.Option(
+        envvar="COSINE_QUANTIZE", help="int8, or int4 on CUDA: hold weights in fewer bits; needs torchao."
+    ),
+]
 SharePrefixes = Annotated[
     bool,
     typer.Option(
@@ -30,17 +67,16 @@ SharePrefixes = Annotated[
         help="Compute prompts that begin alike once for all clients, who can then tell by the time it takes.",
     ),
 ]
+Emulate = Annotated[
+    str | None,
+    typer.Option(envvar="COSINE_EMULATE", help="VERIFIER_MS/DRAFTER_MS@RTT_MS: an emulated device and link."),
+]
 
 
 def join(
-    role: Annotated[str, typer.Option(envvar="COSINE_ROLE", help="drafter or verifier")],
-    model: Annotated[
-        str | None, typer.Option(envvar="COSINE_MODEL", help="zoo:NAME, a folder, a Hugging Face id, or ngram.")
-    ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(envvar="COSINE_TARGET", help="Target drafted for; for a verifier its public name."),
-    ] = None,
+    role: RoleName,
+    model: Models = None,
+    target: TargetName = None,
     expertise: Annotated[str, typer.Option(envvar="COSINE_EXPERTISE", help="Domains, separated by commas.")] = "",
     initial_peers: InitialPeers = None,
     network: Network = DEFAULT_NETWORK,
@@ -48,15 +84,13 @@ def join(
     host_maddr: HostMaddrs = None,
     announce_maddr: AnnounceMaddrs = None,
     relay: Relays = None,
-    device: Annotated[str, typer.Option(envvar="COSINE_DEVICE", help="auto, cpu, cuda, cuda:0, mps")] = "auto",
-    dtype: Annotated[str, typer.Option(envvar="COSINE_DTYPE", help="auto, float32, bfloat16, float16")] = "auto",
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    quantize: Quantize = None,
     max_requests: Annotated[int, typer.Option(envvar="COSINE_MAX_REQUESTS", help="Served at once.")] = 16,
     share_prefixes: SharePrefixes = False,
     threads: Annotated[int | None, typer.Option(envvar="COSINE_THREADS", help="CPU threads a pass.")] = None,
-    emulate: Annotated[
-        str | None,
-        typer.Option(envvar="COSINE_EMULATE", help="VERIFIER_MS/DRAFTER_MS@RTT_MS: an emulated device and link."),
-    ] = None,
+    emulate: Emulate = None,
     metrics_port: Annotated[
         int | None, typer.Option(envvar="COSINE_METRICS_PORT", help="Serve Prometheus metrics there.")
     ] = None,
@@ -66,22 +100,13 @@ def join(
     """Serve as a drafter or verifier until interrupted; SIGTERM drains and exits 0."""
     from cosine_node.emulation import Emulation
     from cosine_node.model import ModelSource
-    from cosine_node.node import NetworkOptions, NodeOptions, run_node
+    from cosine_node.node import NetworkOptions, NodeOptions, run_nodes
 
     emit = emitter(log_format, as_json=as_json)
     chosen = _role(role)
-    source = _source(chosen, model, target)
+    sources = _sources(chosen, several(model), target)
     if max_requests < 1 or (threads is not None and threads < 1):
         raise UsageError("--max-requests and --threads must be 1 or more.")
-    options = NodeOptions(
-        role=chosen,
-        source=ModelSource(model=source[0], target=source[1], device=device, dtype=dtype, threads=threads),
-        expertise=_expertise(expertise, source[0]),
-        max_requests=max_requests,
-        shares_prefixes=share_prefixes,
-        emulation=Emulation.parse(emulate) if emulate else None,
-        metrics_port=metrics_port,
-    )
     place = NetworkOptions(
         network=network,
         identity_file=identity,
@@ -89,8 +114,24 @@ def join(
         host_maddrs=hosts(host_maddr),
         announce_maddrs=several(announce_maddr),
         relays=several(relay),
+        metrics_port=metrics_port,
     )
-    run_until_stopped(lambda stop: run_node(place, options, emit, stop))
+    if len(sources) > 1:
+        _refuse_shared_ports(place.host_maddrs, place.announce_maddrs)
+    options = [
+        NodeOptions(
+            role=chosen,
+            source=ModelSource(
+                model=name, target=its_target, device=device, dtype=dtype, threads=threads, quantize=quantize
+            ),
+            expertise=_expertise(expertise, name),
+            max_requests=max_requests,
+            shares_prefixes=share_prefixes,
+            emulation=Emulation.parse(emulate) if emulate else None,
+        )
+        for name, its_target in sources
+    ]
+    run_until_stopped(lambda stop: run_nodes(place, options, emit, stop))
 
 
 def _role(text: str) -> Role:
@@ -99,14 +140,27 @@ def _role(text: str) -> Role:
     return Role(text)
 
 
-def _source(role: Role, model: str | None, target: str | None) -> tuple[str, str]:
-    """The model to load and the target it is for."""
-    if role is Role.VERIFIER:
-        chosen = model or target or DEFAULT_TARGET
-        if chosen == "ngram":
-            raise UsageError("A verifier holds the target model; ngram can only draft.")
-        return chosen, target or chosen
-    return model or DEFAULT_DRAFTER, target or DEFAULT_TARGET
+def _sources(role: Role, models: tuple[str, ...], target: str | None) -> list[tuple[str, str]]:
+    """The models to load, each with the target it is for."""
+    if role is Role.DRAFTER:
+        return [(model, target or DEFAULT_TARGET) for model in models or (DEFAULT_DRAFTER,)]
+    if len(models) > 1:
+        raise UsageError("A verifier serves one --model; start a node for each target.")
+    chosen = models[0] if models else target or DEFAULT_TARGET
+    if chosen == "ngram":
+        raise UsageError("A verifier holds the target model; ngram can only draft.")
+    return [(chosen, target or chosen)]
+
+
+def _refuse_shared_ports(host_maddrs: tuple[str, ...], announce_maddrs: tuple[str, ...]) -> None:
+    """Several nodes cannot listen on one port, nor be reached at one."""
+    for maddr in host_maddrs:
+        parts = maddr.split("/")
+        ports = [port for protocol, port in pairwise(parts) if protocol in PORT_PROTOCOLS]
+        if any(port != "0" for port in ports):
+            raise UsageError(f"Several drafters cannot all listen on {maddr}; let its port be 0.")
+    if announce_maddrs:
+        raise UsageError("Several drafters cannot share an --announce-maddr; start a process for each.")
 
 
 def _expertise(text: str, model: str) -> tuple[str, ...]:

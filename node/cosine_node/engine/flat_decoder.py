@@ -61,7 +61,7 @@ class _Layer:
     down: _Product
 
     def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, plan: PassPlan) -> Tensor:
-        """From [tokens, hidden] to the same. `cos`, `sin` are [tokens, 1, width], the first half of `sin` negated."""
+        """[tokens, hidden] to the same. `cos` and `sin` are [tokens, 1, width], `sin` negated in its first half."""
         x = x + self.output(self._attended(self.projection(self.before(x)), cos, sin, plan))
         gate, up = self.gate_and_up(self.between(x)).chunk(2, -1)
         return x + self.down(F.silu(gate) * up)
@@ -139,7 +139,8 @@ def _is_known(layer: Any) -> bool:
         *(attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj),
         *(mlp.gate_proj, mlp.up_proj, mlp.down_proj),
     )
-    return all(type(product) is nn.Linear for product in products)
+    # Quantised weights are tensors of a kind of their own, which cannot be joined.
+    return all(type(product) is nn.Linear and type(product.weight) is nn.Parameter for product in products)
 
 
 def _flattened(layer: Any) -> _Layer:

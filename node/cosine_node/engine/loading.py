@@ -2,36 +2,70 @@
 
 import os
 import sys
+from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, TorchAoConfig
+from transformers.utils import is_accelerate_available, is_torchao_available
 from transformers.utils.logging import disable_progress_bar
 
 from cosine_node.engine.probe import check_exactness
-from cosine_node.engine.support import refuse_by_config
+from cosine_node.engine.support import quantisation_of, refuse_by_config
 from cosine_node.engine.torch_engine import TorchEngine
 from cosine_protocol.errors import UsageError
 
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
+INT4_GROUP: Final = 64
+"""Weights of a row that share a scale in int4."""
+
+
+class Quantisation(StrEnum):
+    """How many bits a weight of a linear layer is held in; activations keep their dtype."""
+
+    INT8 = "int8"
+    INT4 = "int4"
+
+
+def check_options(*, dtype: str, device: str, quantize: str | None) -> None:
+    """Raise `UsageError` for options of `load_engine` that suit no model on this machine, before one is fetched."""
+    where = resolve_device(device)
+    if dtype != "auto":
+        _named_dtype(dtype)
+    if quantize is not None:
+        _check_quantisation(resolve_quantisation(quantize), where)
+
+
 def load_engine(
-    source: str, *, dtype: str = "auto", device: str = "auto", pool_tokens: int = 16_384
+    source: str,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    quantize: str | None = None,
+    pool_tokens: int = 16_384,
 ) -> TorchEngine:
     """An engine around the model at `source`, with a KV pool of `pool_tokens` tokens.
 
     `dtype` is auto, float32, bfloat16 or float16; auto means float32 on a CPU and the stored one elsewhere.
-    `device` is auto, cpu, cuda, cuda:N or mps. Raises `UsageError` for an unknown model, dtype or device, and
-    its kind `UnsupportedModel` for a model packed passes are not exact for.
+    `device` is auto, cpu, cuda, cuda:N or mps, `quantize` int8, int4 or None. Raises `UsageError` for an unknown
+    model or option, and its kind `UnsupportedModel` for a model packed passes are not exact for.
     """
+    check_options(dtype=dtype, device=device, quantize=quantize)
     where = resolve_device(device)
     config = _config(source)
     refuse_by_config(config)
-    model = _model(source, dtype=resolve_dtype(dtype, device=where, config=config))
+    kind = resolve_dtype(dtype, device=where, config=config)
     try:
+        if quantize is None:
+            model = _model(source, dtype=kind)
+        else:
+            _refuse_to_quantise(source, config)
+            model = _quantised(source, resolve_quantisation(quantize), dtype=kind, device=where)
         check_exactness(model.to(where))
         return TorchEngine(model, pool_tokens=pool_tokens)
     except torch.OutOfMemoryError as error:
@@ -66,9 +100,29 @@ def resolve_dtype(name: str, *, device: torch.device, config: Any) -> torch.dtyp
     if name == "auto":
         stored = config.get_text_config().dtype
         return torch.float32 if device.type == "cpu" or stored is None else _as_dtype(stored)
+    return _named_dtype(name)
+
+
+def _named_dtype(name: str) -> torch.dtype:
     if name not in DTYPES:
         raise UsageError(f"'{name}' is no supported dtype; use auto, {', '.join(DTYPES)}.")
     return DTYPES[name]
+
+
+def resolve_quantisation(name: str) -> Quantisation:
+    """The quantisation of that name. Raises `UsageError` if unknown."""
+    if name not in set(Quantisation):
+        raise UsageError(f"'{name}' is no supported quantisation; use {' or '.join(Quantisation)}.")
+    return Quantisation(name)
+
+
+def _check_quantisation(kind: Quantisation, device: torch.device) -> None:
+    if kind is Quantisation.INT4 and device.type != "cuda":
+        raise UsageError(f"Weights in int4 need a CUDA device, not '{device.type}'; use --quantize int8.")
+    if not is_torchao_available():
+        raise UsageError(f"--quantize {kind} needs the package torchao 0.15 or newer: pip install torchao.")
+    if kind is Quantisation.INT4 and not is_accelerate_available():
+        raise UsageError("--quantize int4 needs the package accelerate: pip install accelerate.")
 
 
 def _as_dtype(stored: Any) -> torch.dtype:
@@ -84,13 +138,47 @@ def _config(source: str) -> Any:
         raise UsageError(f"No model can be read from '{source}': {_first_line(error)}") from error
 
 
-def _model(source: str, *, dtype: torch.dtype) -> Any:
+def _refuse_to_quantise(source: str, config: Any) -> None:
+    stored = quantisation_of(config)
+    if stored is not None:
+        raise UsageError(f"'{source}' is stored in {stored} and cannot be quantised again; drop --quantize.")
+
+
+def _quantised(source: str, kind: Quantisation, *, dtype: torch.dtype, device: torch.device) -> Any:
+    """A model whose linear layers are quantised one by one as they are read."""
+    # Not an import statement: the package has no types and need not be there.
+    schemes, tensors = import_module("torchao.quantization"), import_module("torchao.utils")
+    # With its inductor settings torchao changes how the whole process multiplies float32, other models included.
+    if kind is Quantisation.INT8:
+        scheme = TorchAoConfig(schemes.Int8WeightOnlyConfig(set_inductor_config=False))
+        model = _model(source, dtype=dtype, quantization_config=scheme)
+    elif dtype is torch.bfloat16:
+        packed = schemes.Int4WeightOnlyConfig(
+            group_size=INT4_GROUP, int4_packing_format="tile_packed_to_4d", set_inductor_config=False
+        )
+        # This format is made on the device it is for.
+        model = _model(source, dtype=dtype, quantization_config=TorchAoConfig(packed), device_map={"": device})
+    else:
+        raise UsageError("Weights in int4 are computed with in bfloat16; add --dtype bfloat16.")
+    if not any(isinstance(weight, tensors.TorchAOBaseTensor) for weight in model.parameters()):
+        raise UsageError(f"'{source}' has no linear layers that could be held in {kind}; drop --quantize.")
+    return model
+
+
+def _model(source: str, *, dtype: torch.dtype, **quantisation: Any) -> Any:
     if not sys.stderr.isatty():
         disable_progress_bar()
     try:
         return AutoModelForCausalLM.from_pretrained(
-            source, dtype=dtype, attn_implementation="eager", trust_remote_code=False, use_safetensors=True
+            source,
+            dtype=dtype,
+            attn_implementation="eager",
+            trust_remote_code=False,
+            use_safetensors=True,
+            **quantisation,
         )
+    except torch.OutOfMemoryError:
+        raise
     except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
         raise UsageError(f"The weights of '{source}' cannot be read: {_first_line(error)}") from error
 

@@ -15,6 +15,10 @@ UNBOUNDED_TOKENS: Final = 1 << 20
 """The context of a model whose configuration names none."""
 
 
+LOADED_SCHEMES: Final = {"Int8WeightOnlyConfig": "int8", "Int4WeightOnlyConfig": "int4"}
+"""What torchao calls the quantisations that `cosine_node.engine.loading` applies."""
+
+
 class UnsupportedModel(UsageError):
     """A model this engine would run wrongly, or cannot run at all."""
 
@@ -64,13 +68,22 @@ def _ropes(text: Any) -> list[dict[str, Any]]:
 
 
 def numerics(model: Any) -> str:
-    """What near-ties depend on: the dtype, and the quantisation if there is one."""
+    """What near-ties depend on: the dtype, and the quantisation if there is one, as in `bfloat16/int8`."""
     name = str(model.dtype).removeprefix("torch.")
-    quantisation = getattr(model.config, "quantization_config", None)
+    quantisation = quantisation_of(model.config)
+    return name if quantisation is None else f"{name}/{quantisation}"
+
+
+def quantisation_of(config: Any) -> str | None:
+    """How a configuration's weights are quantised: int8 or int4 if done at load time, else the stored method."""
+    quantisation = getattr(config, "quantization_config", None)
     if quantisation is None:
-        return name
+        return None
+    scheme = type(getattr(quantisation, "quant_type", None)).__name__
+    if scheme in LOADED_SCHEMES:
+        return LOADED_SCHEMES[scheme]
     method = quantisation.get("quant_method") if isinstance(quantisation, dict) else quantisation.quant_method
-    return f"{name}+{getattr(method, 'value', method)}"
+    return str(getattr(method, "value", method))
 
 
 def is_sixteen_bit(dtype: torch.dtype) -> bool:

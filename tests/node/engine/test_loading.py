@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,11 +8,11 @@ import transformers as tf
 
 from cosine_node.engine import loading
 from cosine_node.engine.base import PREFIX, Row
-from cosine_node.engine.loading import load_engine, resolve_device, resolve_dtype
-from cosine_node.engine.support import UnsupportedModel
+from cosine_node.engine.loading import check_options, load_engine, resolve_device, resolve_dtype
+from cosine_node.engine.support import UnsupportedModel, numerics
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
-from tests.node.engine.tiny_models import VOCAB, tiny_llama
+from tests.node.engine.tiny_models import ARCHITECTURES, VOCAB, build, tiny_llama
 
 
 @pytest.fixture
@@ -47,12 +48,109 @@ def test_auto_dtype_is_the_stored_one_off_the_cpu() -> None:
         ({"device": "abacus"}, "is no device"),
         ({"device": "cuda:99"}, "has no device 'cuda:99'"),
         ({"device": "meta"}, "no supported device"),
+        ({"quantize": "int3"}, "no supported quantisation; use int8 or int4"),
+        ({"quantize": "int4"}, "need a CUDA device, not 'cpu'; use --quantize int8"),
     ],
 )
 def test_bad_options_are_one_sentence(llama_folder: str, options: dict[str, str], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence) as caught:
         load_engine(llama_folder, pool_tokens=32, **{"device": "cpu", **options})
     assert "\n" not in str(caught.value)
+    with pytest.raises(UsageError, match=sentence):
+        check_options(
+            dtype=options.get("dtype", "auto"),
+            device=options.get("device", "cpu"),
+            quantize=options.get("quantize"),
+        )
+
+
+def test_a_gpu_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(UsageError, match="This machine has no device 'cuda'; use --device cpu or auto"):
+        check_options(dtype="auto", device="cuda", quantize=None)
+
+
+@pytest.mark.parametrize(
+    ("is_installed", "device", "quantize", "package"),
+    [
+        ((False, False), "cpu", "int8", "torchao"),
+        ((False, True), "cuda", "int4", "torchao"),
+        ((True, False), "cuda", "int4", "accelerate"),
+    ],
+)
+def test_a_missing_backend_is_named(
+    monkeypatch: pytest.MonkeyPatch, is_installed: tuple[bool, bool], device: str, quantize: str, package: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(loading, "is_torchao_available", lambda: is_installed[0])
+    monkeypatch.setattr(loading, "is_accelerate_available", lambda: is_installed[1])
+    with pytest.raises(
+        UsageError, match=f"--quantize {quantize} needs the package {package}.*pip install {package}"
+    ):
+        check_options(dtype="auto", device=device, quantize=quantize)
+
+
+@pytest.mark.parametrize(
+    ("stored", "name"),
+    [
+        (None, "bfloat16"),
+        ({"quant_method": "gptq"}, "bfloat16/gptq"),
+        (SimpleNamespace(quant_method=SimpleNamespace(value="awq")), "bfloat16/awq"),
+    ],
+)
+def test_numerics_name_the_dtype_and_how_weights_are_held(stored: object, name: str) -> None:
+    config = SimpleNamespace(quantization_config=stored)
+    assert numerics(SimpleNamespace(dtype=torch.bfloat16, config=config)) == name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("architecture", ["Llama", "Qwen3", "Gemma3", "GPTNeoX", "Mixtral"])
+def test_int8_weights_pass_the_trial_and_stand_in_the_numerics(
+    tmp_path: Path, architecture: str, dtype: str
+) -> None:
+    pytest.importorskip("torchao")
+    model = build(ARCHITECTURES[architecture]())
+    model.save_pretrained(tmp_path)
+    whole, held = (
+        load_engine(str(tmp_path), dtype=dtype, device="cpu", quantize=quantize, pool_tokens=32)
+        for quantize in (None, "int8")
+    )
+    assert (whole.numerics, held.numerics) == (dtype, f"{dtype}/int8")
+    rows = [
+        Row(engine.open(sampling=Sampling(), prompt_tokens=1), (3,), (0,), (PREFIX,)) for engine in (whole, held)
+    ]
+    assert whole.forward(rows[:1])[0].choices and held.forward(rows[1:])[0].choices
+
+
+def test_a_model_without_linear_layers_is_not_called_quantised(tmp_path: Path) -> None:
+    pytest.importorskip("torchao")
+    build(ARCHITECTURES["GPT2"]()).save_pretrained(tmp_path)
+    with pytest.raises(UsageError, match="no linear layers that could be held in int8"):
+        load_engine(str(tmp_path), device="cpu", quantize="int8", pool_tokens=32)
+
+
+def test_what_is_stored_quantised_is_not_quantised_again(
+    llama_folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "is_torchao_available", lambda: True)
+    config = Path(llama_folder) / "config.json"
+    config.write_text(
+        json.dumps(json.loads(config.read_text()) | {"quantization_config": {"quant_method": "gptq"}})
+    )
+    with pytest.raises(UsageError, match="stored in gptq and cannot be quantised again"):
+        load_engine(llama_folder, device="cpu", quantize="int8", pool_tokens=32)
+
+
+@pytest.mark.gpu
+def test_int4_weights_pass_the_trial_on_a_gpu(llama_folder: str) -> None:
+    pytest.importorskip("torchao")
+    pytest.importorskip("accelerate")
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    engine = load_engine(llama_folder, device="cuda", quantize="int4", pool_tokens=32)
+    assert engine.numerics == "bfloat16/int4"
+    with pytest.raises(UsageError, match="add --dtype bfloat16"):
+        load_engine(llama_folder, device="cuda", dtype="float32", quantize="int4", pool_tokens=32)
 
 
 def test_missing_folder_and_missing_weights(tmp_path: Path) -> None:

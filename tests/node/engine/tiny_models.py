@@ -40,8 +40,16 @@ ARCHITECTURES: Final[dict[str, Any]] = {
         max_position_embeddings=256,
     ),
     "Phi3": lambda: tf.Phi3Config(**COMMON),
+    "Olmo": lambda: tf.OlmoConfig(**COMMON, clip_qkv=8.0),
     "Olmo2": lambda: tf.Olmo2Config(**COMMON),
     "Mixtral": lambda: tf.MixtralConfig(**COMMON, num_local_experts=4),
+    "Qwen2Moe": lambda: tf.Qwen2MoeConfig(
+        **COMMON,
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=64,
+        shared_expert_intermediate_size=64,
+    ),
     "Qwen3Moe": lambda: tf.Qwen3MoeConfig(
         **COMMON, head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64
     ),
@@ -64,6 +72,8 @@ WINDOWED: Final[dict[str, Any]] = {
     "Gemma2": lambda: tf.Gemma2Config(**COMMON, head_dim=16, sliding_window=6, layer_types=_MIXED_LAYERS),
     "Gemma3": lambda: tf.Gemma3TextConfig(**COMMON, head_dim=16, sliding_window=5, layer_types=_MIXED_LAYERS),
     "Qwen2": lambda: tf.Qwen2Config(**COMMON, use_sliding_window=True, sliding_window=6, layer_types=_MIXED_LAYERS),
+    "Phi3": lambda: tf.Phi3Config(**COMMON, sliding_window=6),
+    "Mixtral": lambda: tf.MixtralConfig(**COMMON, num_local_experts=4, sliding_window=6),
     "GptOss": lambda: tf.GptOssConfig(
         **COMMON,
         head_dim=16,

@@ -1,0 +1,163 @@
+"""Who is timed against whom: this engine decoding as the verifier does, and how rivals take turns."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from statistics import median
+from typing import Final, Generic, TypeVar
+
+from cosine_node.engine.base import PREFIX, Choice, Engine, Row
+from cosine_protocol.errors import CosineError
+from cosine_protocol.request import Sampling
+
+NEAR_TIE: Final = 1e-3
+"""Scores so close that another order of float32 sums may swap them."""
+SIXTEEN_BIT_NEAR_TIE: Final = 0.25
+"""The same in 16 bits: a few roundings of a bfloat16 score between 4 and 16."""
+_Done = TypeVar("_Done")
+
+
+class Agreement(Enum):
+    """How two texts compare; after a near tie decided otherwise the rest says nothing."""
+
+    EQUAL = "equal"
+    NEAR_TIE = "near tie"
+    DIFFERENT = "different"
+
+
+@dataclass(slots=True)
+class Decoded:
+    """Output tokens, and by how much each beat the second best."""
+
+    tokens: list[int] = field(default_factory=list)
+    margins: list[float] = field(default_factory=list)
+
+    def note(self, choices: Sequence[Choice]) -> None:
+        """Add choices in order."""
+        self.tokens += [choice.token for choice in choices]
+        self.margins += [choice.margin for choice in choices]
+
+    def compared(self, others: Sequence[int], *, near_tie: float) -> Agreement:
+        """How the same tokens by somebody else compare."""
+        for own, other, margin in zip(self.tokens, others, self.margins, strict=False):
+            if own != other:
+                return Agreement.NEAR_TIE if margin < near_tie else Agreement.DIFFERENT
+        return Agreement.EQUAL if len(self.tokens) == len(others) else Agreement.DIFFERENT
+
+
+@dataclass(slots=True)
+class _Request:
+    sequence: int
+    unfed: tuple[int, ...]
+    tokens: int
+    decoded: Decoded = field(default_factory=Decoded)
+
+    def row(self) -> Row:
+        return chain_row(self.sequence, self.unfed, scored_from=len(self.unfed) - 1)
+
+    def commit(self, engine: Engine, row: Row, choice: Choice) -> None:
+        engine.keep(self.sequence, row.nodes)
+        engine.prune(self.sequence, row.nodes)
+        self.decoded.note([choice])
+        self.unfed = (choice.token,)
+
+
+def decoded(engine: Engine, prompts: Sequence[Sequence[int]], tokens: Sequence[int]) -> list[Decoded]:
+    """All requests at once, greedy: a pass for everybody who is not done, with keep and prune as a verifier does.
+
+    The first pass takes the prompts. Raises what the engine raises.
+    """
+    requests = [
+        _Request(engine.open(sampling=Sampling(), prompt_tokens=len(prompt)), tuple(prompt), count)
+        for prompt, count in zip(prompts, tokens, strict=True)
+    ]
+    live = list(requests)
+    try:
+        while live:
+            rows = [request.row() for request in live]
+            for request, row, result in zip(live, rows, engine.forward(rows), strict=True):
+                _check(result.error)
+                request.commit(engine, row, result.choices[0])
+            live = _stayed(engine, live)
+    finally:
+        for request in live:
+            engine.release(request.sequence)
+    return [request.decoded for request in requests]
+
+
+def _stayed(engine: Engine, requests: Sequence[_Request]) -> list[_Request]:
+    for request in requests:
+        if len(request.decoded.tokens) == request.tokens:
+            engine.release(request.sequence)
+    return [request for request in requests if len(request.decoded.tokens) < request.tokens]
+
+
+class PackedBatch:
+    """Sequences of unequal length in an engine, fed the same again and again."""
+
+    def __init__(self, engine: Engine, contexts: Sequence[Sequence[int]]) -> None:
+        self._engine = engine
+        self._sequences = [engine.open(sampling=Sampling(), prompt_tokens=len(context)) for context in contexts]
+        rows = [
+            chain_row(number, context, scored_from=len(context))
+            for number, context in zip(self._sequences, contexts, strict=True)
+        ]
+        for row, result in zip(rows, engine.forward(rows), strict=True):
+            _check(result.error)
+            engine.keep(row.sequence, row.nodes)
+
+    def verify(self, fed: Sequence[Sequence[int]]) -> list[Decoded]:
+        """What follows each fed token, one list a sequence; afterwards the engine is as before."""
+        rows = [chain_row(number, tokens) for number, tokens in zip(self._sequences, fed, strict=True)]
+        found = []
+        for row, result in zip(rows, self._engine.forward(rows), strict=True):
+            _check(result.error)
+            self._engine.prune(row.sequence, row.nodes)
+            found.append(Decoded())
+            found[-1].note(result.choices)
+        return found
+
+    def close(self) -> None:
+        """Give the pages back."""
+        for number in self._sequences:
+            self._engine.release(number)
+
+
+def chain_row(sequence: int, tokens: Sequence[int], *, scored_from: int = 0) -> Row:
+    """Tokens one after the other."""
+    nodes = tuple(range(len(tokens)))
+    return Row(sequence, tuple(tokens), nodes, (PREFIX, *nodes[:-1]), scored_from=scored_from)
+
+
+def _check(error: CosineError | None) -> None:
+    if error is not None:
+        raise error
+
+
+@dataclass(frozen=True, slots=True)
+class Timed(Generic[_Done]):
+    """What somebody gave the last time, and the seconds of every time that counts."""
+
+    done: _Done
+    seconds: tuple[float, ...]
+
+    @property
+    def median_s(self) -> float:
+        return median(self.seconds)
+
+
+def alternately(
+    runs: Mapping[str, Callable[[], _Done]], *, repeats: int, clock: Callable[[], float]
+) -> dict[str, Timed[_Done]]:
+    """Time everybody in turn, `repeats` times after one that does not count; every other round runs backwards.
+
+    So what else the machine does, and who comes after whom, falls on all alike. `clock` returns seconds.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    last = {name: run() for name, run in runs.items()}
+    for repeat in range(repeats):
+        for name in list(runs)[:: -1 if repeat % 2 else 1]:
+            began_s = clock()
+            last[name] = runs[name]()
+            seconds[name].append(clock() - began_s)
+    return {name: Timed(last[name], tuple(seconds[name])) for name in runs}

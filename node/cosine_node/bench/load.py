@@ -1,0 +1,244 @@
+"""Many requests for a long time: what clients wait for, whether memory grows, whether every text is right."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cosine_node import zoo
+from cosine_node.bench.cells import Say
+from cosine_node.bench.crowd_cells import share_of
+from cosine_node.bench.load_swarm import LoadedSwarm, Measured, perform
+from cosine_node.bench.texts import Tokens, embedded_prompts, mixed, random_prompts, spread
+from cosine_node.emulation import DEFAULT_PROFILE, Emulation
+from cosine_node.engine.base import Engine
+from cosine_node.engine.scripted import ScriptedEngine
+from cosine_node.simulation.reference import plain_stream
+from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_node.simulation.workload import Task
+from cosine_node.verifier.turns import STALL, budget_of
+from cosine_protocol.errors import UsageError
+from cosine_protocol.records import Role
+from cosine_protocol.request import Sampling
+
+NAME: Final = "load"
+EMBEDDED: Final = "zoo"
+SCRIPTED: Final = "scripted"
+PLAIN: Final = "plain"
+COSINE: Final = "cosine"
+DRAFTERS: Final = ("draft-general", "draft-code")
+SCRIPTED_VOCAB_TOKENS: Final = 64
+WARM_UP_SHARE: Final = 0.2
+LONG_EVERY: Final = 10
+"""One of so many prompts is a long one."""
+LONG: Final = 8
+"""How many times as long as the median those are."""
+LEAST_SHARE: Final = 4
+"""The shortest prompts and outputs have so small a part of the longest's tokens."""
+MEMORY_GROWTH: Final = 0.05
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """Who asks for what, for `seconds` of virtual time, once with each of `strategies`.
+
+    `models` is zoo or scripted. There are `prompts` different prompts; they have up to `prompt_tokens` tokens but
+    for the long ones, their outputs up to `tokens`.
+    """
+
+    seed: int = 0
+    models: str = EMBEDDED
+    strategies: tuple[str, ...] = (PLAIN, COSINE)
+    profile: str = DEFAULT_PROFILE
+    clients: int = 64
+    seconds: float = 600.0
+    prompts: int = 40
+    prompt_tokens: int = 96
+    tokens: int = 96
+    temperature: float = 0.8
+    pool_tokens: int = 32_768
+
+    @classmethod
+    def quick(cls) -> "LoadOptions":
+        """The smallest form, for tests and a look."""
+        return cls(
+            models=SCRIPTED, clients=4, seconds=6.0, prompts=10, prompt_tokens=16, tokens=12, pool_tokens=4096
+        )
+
+
+def run(options: LoadOptions, *, say: Say) -> dict[str, object]:
+    """Load a verifier with every strategy in turn; one JSON object (docs/benchmarks.md).
+
+    Raises `UsageError` for models or a profile that do not exist, and where nothing was there to wait for.
+    """
+    target = _engine(options, "target", ScriptedEngine)
+    tasks = _tasks(options, target)
+    say(f"{len(tasks)} prompts decoded for reference")
+    rows = []
+    for strategy in options.strategies:
+        drafters = _drafters(options) if strategy != PLAIN else []
+        loaded = LoadedSwarm(
+            target=target,
+            drafters=drafters,
+            emulation=Emulation.parse(options.profile),
+            strategy=strategy,
+            clients=options.clients,
+            seconds=options.seconds,
+            warm_up_s=WARM_UP_SHARE * options.seconds,
+            tasks=tasks,
+        )
+        rows.append(_row(strategy, options, run_virtual(perform(loaded))))
+        say(f"{strategy}: {rows[-1]['requests']} requests")
+    return {
+        "name": NAME,
+        "what": "One verifier with real passes and many clients that ask again and again, for a long time that is "
+        "virtual; the device and the links are emulated, memory is the process's own.",
+        "command": f"cosine-node bench {NAME}",
+        "setup": _setup(options, tasks),
+        "rows": rows,
+        "findings": findings_of(rows, bound_ms=bound_ms(options)),
+    }
+
+
+def bound_ms(options: LoadOptions) -> float:
+    """The longest that tokens may be apart: the longest pass a verifier lets happen beside decoding.
+
+    That is one that prompts have made `STALL` times as long, or one that drafts have filled; more clients than a
+    pass has room for take turns.
+    """
+    curve = Emulation.parse(options.profile).curve(Role.VERIFIER)
+    budget_tokens = budget_of(curve)
+    decoding = min(options.clients, budget_tokens)
+    longest_s = max(STALL * curve.seconds(decoding), curve.seconds(budget_tokens))
+    return 1e3 * longest_s * math.ceil(options.clients / budget_tokens)
+
+
+def _engine(options: LoadOptions, name: str, scripted: Any) -> Engine:
+    if options.models == SCRIPTED:
+        made: Engine = scripted(vocab_tokens=SCRIPTED_VOCAB_TOKENS, pool_tokens=options.pool_tokens)
+        return made
+    if options.models != EMBEDDED:
+        raise UsageError(f"The models of a load are {EMBEDDED} or {SCRIPTED}, not {options.models!r}.")
+    from cosine_node.engine.loading import load_engine
+    from cosine_node.engine.threads import limit_threads
+
+    folder = zoo.folder(name)
+    limit_threads(1, folder)
+    return load_engine(str(folder), dtype="float32", device="cpu", pool_tokens=options.pool_tokens)
+
+
+def _drafters(options: LoadOptions) -> list[Engine]:
+    if options.models == SCRIPTED:
+        return [
+            ScriptedEngine(
+                vocab_tokens=SCRIPTED_VOCAB_TOKENS, pool_tokens=options.pool_tokens, fidelity=0.7, drafter_seed=seed
+            )
+            for seed in range(len(DRAFTERS))
+        ]
+    return [_engine(options, name, ScriptedEngine) for name in DRAFTERS]
+
+
+def _tasks(options: LoadOptions, target: Engine) -> list[Task]:
+    """Prompts of unequal length, every other sampled, with the stream that plain decoding gives each."""
+    least = max(1, options.prompt_tokens // LEAST_SHARE)
+    lengths = list(mixed(spread(options.prompts, least=least, most=options.prompt_tokens), seed=options.seed))
+    longest = LONG * sorted(lengths)[len(lengths) // 2]
+    lengths[::LONG_EVERY] = [longest] * len(lengths[::LONG_EVERY])
+    outputs = spread(options.prompts, least=max(1, options.tokens // LEAST_SHARE), most=options.tokens)
+    tokens = mixed(outputs, seed=options.seed + 1)
+    prompts = _prompts(options, lengths)
+    return [_task(options, target, place, prompts[place], tokens[place]) for place in range(options.prompts)]
+
+
+def _prompts(options: LoadOptions, lengths: Sequence[int]) -> list[Tokens]:
+    if options.models == SCRIPTED:
+        return random_prompts(lengths, vocab_tokens=SCRIPTED_VOCAB_TOKENS, seed=options.seed)
+    return embedded_prompts(lengths)
+
+
+def _task(options: LoadOptions, target: Engine, place: int, prompt: Tokens, tokens: int) -> Task:
+    sampling = Sampling(temperature=options.temperature * (place % 2), seed=options.seed + place)
+    stream = plain_stream(target, prompt, sampling, tokens=tokens)
+    return Task(domain="", prompt=prompt, sampling=sampling, max_new_tokens=tokens, stream=stream)
+
+
+def _row(strategy: str, options: LoadOptions, measured: Measured) -> Row:
+    gaps_s, firsts_s = tuple(measured.gaps_s), tuple(measured.firsts_s)
+    warm, end = measured.warm_bytes, measured.end_bytes
+    if not gaps_s:
+        raise UsageError("No request got a second token; load for longer, or ask for more tokens.")
+    return {
+        "strategy": strategy,
+        "clients": options.clients,
+        "requests": measured.requests,
+        "tokens": measured.tokens,
+        "tokens_per_s": measured.tokens / options.seconds,
+        "between_tokens_p50_ms": 1e3 * share_of(gaps_s, 0.5),
+        "between_tokens_p99_ms": 1e3 * share_of(gaps_s, 0.99),
+        "between_tokens_most_ms": 1e3 * max(gaps_s),
+        "first_token_p50_ms": 1e3 * share_of(firsts_s, 0.5),
+        "first_token_most_ms": 1e3 * max(firsts_s),
+        "memory_warm_mb": None if warm is None else warm / 1e6,
+        "memory_end_mb": None if end is None else end / 1e6,
+        "memory_growth": None if warm is None or end is None else end / warm - 1.0,
+        "pool_most_tokens": measured.most_held_tokens,
+        "pool_left_tokens": measured.left_tokens,
+        "mismatches": measured.mismatches,
+        "near_ties": measured.near_ties,
+        "failures": measured.failures,
+    }
+
+
+def _setup(options: LoadOptions, tasks: Sequence[Task]) -> dict[str, Any]:
+    lengths = [len(task.prompt) for task in tasks]
+    return {
+        "models": options.models,
+        "emulated": Emulation.parse(options.profile).describe(),
+        "virtual_seconds": options.seconds,
+        "clients": f"{options.clients}, each asking for one prompt after the other",
+        "prompts": len(tasks),
+        "prompt_tokens": {"fewest": min(lengths), "most": max(lengths)},
+        "output_tokens": {
+            "fewest": min(task.max_new_tokens for task in tasks),
+            "most": max(task.max_new_tokens for task in tasks),
+        },
+        "temperature": f"0 and {options.temperature:g} in turn",
+        "drafters": f"{len(DRAFTERS)} with every strategy but {PLAIN}",
+        "memory": f"of the whole process, after {percent_of(WARM_UP_SHARE)} of the time and at its end",
+    }
+
+
+def percent_of(share: float) -> str:
+    """A share in words."""
+    return f"{100 * share:g} %"
+
+
+def findings_of(rows: Sequence[Row], *, bound_ms: float) -> dict[str, Any]:
+    """What was aimed at against what was measured."""
+    return {
+        "targets": [target for row in rows for target in _targets(row, bound_ms)],
+        "bound_ms": bound_ms,
+        "mismatches": sum(row["mismatches"] for row in rows),
+        "near_ties": sum(row["near_ties"] for row in rows),
+        "failures": sum(row["failures"] for row in rows),
+    }
+
+
+def _targets(row: Row, bound_ms: float) -> Iterator[Row]:
+    most = {
+        "between_tokens_p99_ms": bound_ms,
+        "memory_growth": MEMORY_GROWTH,
+        "pool_left_tokens": 0,
+        "mismatches": 0,
+        "failures": 0,
+    }
+    for what, limit in most.items():
+        if row[what] is not None:
+            yield {
+                "strategy": row["strategy"],
+                "what": what,
+                "measured": row[what],
+                "most": limit,
+                "is_met": row[what] <= limit,
+            }

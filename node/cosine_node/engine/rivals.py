@@ -1,0 +1,271 @@
+"""What transformers itself does with a model, to measure this engine against: greedy, without end tokens.
+
+A rival shares its weights with the engine of its `Pair`, so both read the same memory in the same dtype.
+"""
+
+import copy
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    DynamicCache,
+    GenerationConfig,
+    LlamaConfig,
+    StaticCache,
+)
+from transformers.utils.logging import disable_progress_bar
+
+from cosine_node.engine.loading import resolve_device, resolve_dtype
+from cosine_node.engine.support import is_sixteen_bit
+from cosine_node.engine.torch_engine import TorchEngine
+from cosine_protocol.errors import CosineError, UsageError
+
+ATTENTION: Final = "sdpa"
+PAGE_TOKENS: Final = 256
+POLL_S: Final = 1.0
+STOP_S: Final = 10.0
+COPIED_BYTES: Final = 1 << 30
+BATCHING_LOGGER: Final = "ContinuousBatchingLogger"
+FAILURES: Final = (TypeError, ValueError, AttributeError, LookupError, ImportError, RuntimeError)
+"""What continuous batching raises where it cannot run."""
+
+Texts = list[tuple[int, ...]]
+
+
+class RivalFailed(CosineError):
+    """Transformers could not do it on this device."""
+
+
+class DoesNotFit(UsageError):
+    """A device has no room for a model and what it is to be fed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """One model twice, its weights once: in this engine and as transformers runs it.
+
+    `read_bytes` are the weights that every pass reads: all but an input embedding that is not the output's too.
+    """
+
+    engine: TorchEngine
+    rival: "TransformersModel"
+    parameters: int
+    read_bytes: int
+    dtype: str
+    is_sixteen_bit: bool
+
+    @property
+    def vocab_tokens(self) -> int:
+        return self.engine.vocab_tokens
+
+
+def stored_pair(folder: Path, *, device: str, dtype: str, pool_tokens: int) -> Pair:
+    """The model in a folder. Raises `UsageError` for an unknown device or dtype."""
+    where = resolve_device(device)
+    kind = resolve_dtype(dtype, device=where, config=AutoConfig.from_pretrained(folder))
+    if not sys.stderr.isatty():
+        disable_progress_bar()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=kind, attn_implementation=ATTENTION)
+    return _pair(model.to(where), pool_tokens=pool_tokens)
+
+
+def random_pair(shape: Mapping[str, Any], *, seed: int, device: str, dtype: str, pool_tokens: int) -> Pair:
+    """A Llama of these `LlamaConfig` fields with random weights, the same for the same seed and device.
+
+    Raises `UsageError` for an unknown device or dtype, and its kind `DoesNotFit`.
+    """
+    where = resolve_device(device)
+    stored = torch.float32 if where.type == "cpu" else torch.bfloat16
+    config = LlamaConfig(**shape, dtype=stored, bos_token_id=None, eos_token_id=None)
+    kind = resolve_dtype(dtype, device=where, config=config)
+    try:
+        with torch.random.fork_rng([where] if where.type == "cuda" else []), where:
+            torch.manual_seed(seed)
+            model = AutoModelForCausalLM.from_config(config, dtype=kind, attn_implementation=ATTENTION)
+        return _pair(model, pool_tokens=pool_tokens)
+    except torch.OutOfMemoryError as error:
+        raise DoesNotFit(f"The memory of {where} has no room for it.") from error
+
+
+def _pair(model: Any, *, pool_tokens: int) -> Pair:
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    twin = copy.deepcopy(model, shared)
+    embedding, output = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    read = [parameter for parameter in model.parameters() if parameter is not embedding or embedding is output]
+    return Pair(
+        engine=TorchEngine(twin, pool_tokens=pool_tokens),
+        rival=TransformersModel(model),
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        read_bytes=sum(parameter.nbytes for parameter in read),
+        dtype=str(model.dtype).removeprefix("torch."),
+        is_sixteen_bit=is_sixteen_bit(model.dtype),
+    )
+
+
+class TransformersModel:
+    """A model in transformers' own hands; not thread-safe."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model.eval()
+        self._model.generation_config = GenerationConfig(do_sample=False, pad_token_id=0)
+
+    def generate(self, prompt: Sequence[int], *, tokens: int) -> tuple[int, ...]:
+        """`tokens` greedy tokens by `generate` with its default cache."""
+        ids = self._tensor([prompt])
+        output = self._model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens)
+        return tuple(output[0, len(prompt) :].tolist())
+
+    @contextmanager
+    def continuous_batching(
+        self, *, requests: int, request_tokens: int, batch_tokens: int
+    ) -> Iterator[Callable[[Sequence[Sequence[int]], Sequence[int]], Texts]]:
+        """Serves prompts, each with its own number of tokens; raises `RivalFailed` where that cannot be.
+
+        There is room for `requests` of up to `request_tokens` tokens; a pass takes at most `batch_tokens`.
+        """
+        greedy = GenerationConfig(do_sample=False, pad_token_id=0, eos_token_id=-1, max_new_tokens=request_tokens)
+        with ExitStack() as stack:
+            stack.enter_context(_quiet(BATCHING_LOGGER))
+            try:
+                # Not imported by name: an older transformers has none of that name, or of these fields.
+                config = transformers.ContinuousBatchingConfig(
+                    page_size=PAGE_TOKENS,
+                    # A page beyond what is needed keeps the scheduler from holding requests back.
+                    num_blocks=requests * (request_tokens // PAGE_TOKENS + 2),
+                    max_batch_tokens=batch_tokens,
+                    allow_block_sharing=False,
+                )
+                manager = stack.enter_context(
+                    self._model.continuous_batching_context_manager(
+                        generation_config=greedy, continuous_batching_config=config, timeout=STOP_S
+                    )
+                )
+            except FAILURES as failure:
+                raise RivalFailed(_sentence(failure)) from failure
+            yield lambda prompts, tokens: _served(manager, prompts, tokens)
+
+    def padded(
+        self, contexts: Sequence[Sequence[int]], *, fed_tokens: int, has_static_cache: bool
+    ) -> "PaddedBatch":
+        """Sequences padded to the longest, ready to be fed `fed_tokens` tokens each, again and again."""
+        return PaddedBatch(self._model, contexts, fed_tokens=fed_tokens, has_static_cache=has_static_cache)
+
+    def _tensor(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        return torch.tensor([list(row) for row in rows], dtype=torch.int64, device=self._model.device)
+
+
+class PaddedBatch:
+    """Sequences of unequal length as one rectangle, padded on the left, as `generate` wants a batch."""
+
+    def __init__(
+        self, model: Any, contexts: Sequence[Sequence[int]], *, fed_tokens: int, has_static_cache: bool
+    ) -> None:
+        self._model = model
+        width = max(len(context) for context in contexts)
+        padded = [[0] * (width - len(context)) + list(context) for context in contexts]
+        self._mask = torch.ones(len(contexts), width + fed_tokens, dtype=torch.int64, device=model.device)
+        for mask, context in zip(self._mask, contexts, strict=True):
+            mask[: width - len(context)] = 0
+        places = (self._mask.cumsum(-1) - 1).clamp_min(0)
+        self._places = places[:, width:]
+        self._cache: Any = DynamicCache(config=model.config)
+        if has_static_cache:
+            self._cache = StaticCache(config=model.config, max_cache_len=width + fed_tokens)
+        with torch.inference_mode():
+            self._logits(padded, self._mask[:, :width], places[:, :width], logits_to_keep=1)
+
+    def verify(self, fed: Sequence[Sequence[int]]) -> list[list[int]]:
+        """The greedy token after each fed one; afterwards the batch is as before."""
+        with torch.inference_mode():
+            chosen: list[list[int]] = self._logits(fed, self._mask, self._places).argmax(-1).tolist()
+            self._forget(len(fed[0]))
+        return chosen
+
+    def _logits(self, rows: Sequence[Sequence[int]], mask: Tensor, places: Tensor, **extra: Any) -> Tensor:
+        ids = torch.tensor([list(row) for row in rows], dtype=torch.int64, device=self._model.device)
+        output: Tensor = self._model(
+            input_ids=ids, attention_mask=mask, position_ids=places, past_key_values=self._cache, **extra
+        ).logits
+        return output
+
+    def _forget(self, tokens: int) -> None:
+        if isinstance(self._cache, StaticCache):
+            for layer in self._cache.layers:
+                layer.cumulative_length.sub_(tokens)
+        else:
+            self._cache.crop(-tokens)
+
+
+def _served(manager: Any, prompts: Sequence[Sequence[int]], tokens: Sequence[int]) -> Texts:
+    try:
+        names = [
+            manager.add_request(list(prompt), max_new_tokens=count)
+            for prompt, count in zip(prompts, tokens, strict=True)
+        ]
+    except FAILURES as failure:
+        raise RivalFailed(_sentence(failure)) from failure
+    texts: dict[str, tuple[int, ...]] = {}
+    while len(texts) < len(names):
+        found = manager.get_result(timeout=POLL_S)
+        if found is None and not manager.is_running():
+            raise RivalFailed("Continuous batching stopped before all requests were served.")
+        if found is not None and found.error is not None:
+            raise RivalFailed(_sentence(found.error))
+        if found is not None and found.is_finished():
+            texts[found.request_id] = tuple(found.generated_tokens)
+    return [texts[name] for name in names]
+
+
+def _sentence(failure: object) -> str:
+    return next(iter(str(failure).splitlines()), "") or type(failure).__name__
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Without a logger's lines: what it would say comes back as errors of requests."""
+    logger = logging.getLogger(name)
+    before, logger.level = logger.level, logging.CRITICAL
+    try:
+        yield
+    finally:
+        logger.level = before
+
+
+def copied_bytes_per_s(device: str, *, repeats: int, clock: Callable[[], float]) -> float:
+    """Bytes read and written a second by the best of some copies of 1 GiB on a device."""
+    where = resolve_device(device)
+    source = torch.zeros(COPIED_BYTES, dtype=torch.uint8, device=where)
+    target = torch.empty_like(source)
+    fastest = float("inf")
+    for _ in range(repeats + 1):
+        began_s = clock()
+        target.copy_(source)
+        _wait_for(where)
+        fastest = min(fastest, clock() - began_s)
+    return 2 * COPIED_BYTES / fastest
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def device_name(device: str) -> str:
+    """What a device is called in a report: its kind, and the model of an accelerator."""
+    where = resolve_device(device)
+    return torch.cuda.get_device_name(where) if where.type == "cuda" else where.type
+
+
+def versions() -> dict[str, str]:
+    """The libraries whose speed is measured."""
+    return {"torch": torch.__version__, "transformers": transformers.__version__}

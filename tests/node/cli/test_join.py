@@ -1,0 +1,122 @@
+"""What `join` makes of its options: who is served, in how many nodes, and what is refused before any starts."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cosine_node import node
+from cosine_node.cli import app, main
+from cosine_node.node import NetworkOptions, NodeOptions
+from cosine_protocol.errors import UsageError
+from cosine_protocol.records import Role
+
+PORT = "/ip4/127.0.0.1/tcp/4001"
+
+
+@pytest.fixture(autouse=True)
+def _nobodys_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("COSINE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(app, "default_config_file", lambda: tmp_path / "none.toml")
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[NetworkOptions, Sequence[NodeOptions]]]:
+    """What would be started; nothing is."""
+    seen: list[tuple[NetworkOptions, Sequence[NodeOptions]]] = []
+
+    async def note(network: NetworkOptions, options: Sequence[NodeOptions], *_: Any) -> None:
+        seen.append((network, options))
+        raise UsageError("Nothing starts in this test.")
+
+    monkeypatch.setattr(node, "run_nodes", note)
+    return seen
+
+
+def join(*arguments: str, config: Path | None = None) -> None:
+    before = ("--config", str(config)) if config else ()
+    with pytest.raises(SystemExit):
+        main((*before, "join", *arguments))
+
+
+def models(options: Sequence[NodeOptions]) -> list[str]:
+    return [each.source.model for each in options]
+
+
+def test_without_a_model_there_is_one_drafter(started: list[Any]) -> None:
+    join("--role", "drafter")
+    ((network, (only,)),) = started
+    assert (only.role, only.source.model, only.source.target) == (Role.DRAFTER, "zoo:draft-general", "zoo:target")
+    assert (network.metrics_port, only.source.quantize) == (None, None)
+
+
+def test_a_repeated_model_is_a_drafter_each(started: list[Any]) -> None:
+    join("--role", "drafter", "--model", "zoo:draft-code", "--model", "ngram", "--target", "zoo:target")
+    ((_, options),) = started
+    assert models(options) == ["zoo:draft-code", "ngram"]
+    assert [each.source.target for each in options] == ["zoo:target"] * 2
+    # What an embedded drafter is good at does not rub off on the others.
+    assert [each.expertise for each in options] == [("code",), ()]
+
+
+def test_what_is_given_once_holds_for_every_drafter(started: list[Any]) -> None:
+    shared = ("--expertise", "law, code", "--dtype", "bfloat16", "--device", "cpu", "--quantize", "int8")
+    join("--role", "drafter", "--model", "zoo:draft-code", "--model", "zoo:draft-math", *shared, "--threads", "2")
+    ((_, options),) = started
+    for each in options:
+        source = each.source
+        assert each.expertise == ("law", "code")
+        assert (source.dtype, source.device, source.quantize, source.threads) == ("bfloat16", "cpu", "int8", 2)
+
+
+def test_a_verifier_takes_one_model(started: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    join("--role", "verifier", "--model", "zoo:target", "--model", "zoo:draft-code")
+    assert "A verifier serves one --model" in capsys.readouterr().err
+    join("--role", "verifier", "--model", "zoo:target")
+    ((_, options),) = started
+    assert models(options) == ["zoo:target"]
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_only_several_drafters_need_ports_of_their_own(
+    started: list[Any], capsys: pytest.CaptureFixture[str], several: bool
+) -> None:
+    more = ("--model", "ngram") * several
+    join("--role", "drafter", "--model", "ngram", *more, "--host-maddr", PORT)
+    join("--role", "drafter", "--model", "ngram", *more, "--announce-maddr", PORT)
+    err = capsys.readouterr().err
+    assert (f"cannot all listen on {PORT}" in err, "cannot share an --announce-maddr" in err) == (several, several)
+    assert len(started) == (0 if several else 2)
+    join("--role", "drafter", "--model", "ngram", *more, "--host-maddr", "/ip4/127.0.0.1/tcp/0")
+    assert started
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('model = "zoo:draft-math"', ["zoo:draft-math"]),
+        ('model = ["ngram", "zoo:draft-math"]', ["ngram", "zoo:draft-math"]),
+    ],
+)
+def test_a_configuration_file_names_one_model_or_several(
+    started: list[Any], tmp_path: Path, line: str, expected: list[str]
+) -> None:
+    file = tmp_path / "cosine.toml"
+    file.write_text(f'[join]\nrole = "drafter"\n{line}\nrelay = "{PORT}"\nmetrics_port = 9100\n')
+    join(config=file)
+    join("--model", "zoo:draft-code", config=file)
+    (network, options), (_, overridden) = started
+    assert (models(options), network.relays, network.metrics_port) == (expected, (PORT,), 9100)
+    assert models(overridden) == ["zoo:draft-code"]
+
+
+def test_the_environment_names_models_between_spaces(started: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COSINE_ROLE", "drafter")
+    monkeypatch.setenv("COSINE_MODEL", "zoo:draft-code ngram")
+    monkeypatch.setenv("COSINE_QUANTIZE", "int8")
+    join()
+    ((_, options),) = started
+    assert (models(options), options[0].source.quantize) == (["zoo:draft-code", "ngram"], "int8")
