@@ -85,9 +85,12 @@ class Report:
 
 
 def helpers(generation: Generation) -> str:
-    """Who drafted what: accepted tokens by domain, most first."""
+    """Who drafted what: accepted tokens by domain, most first, and what the verifier copied from the text."""
     ranked = sorted(generation.drafters, key=lambda d: -d.accepted)
-    return ", ".join(f"{d.domain} {d.accepted}" for d in ranked if d.accepted) or "-"
+    named = [f"{d.domain} {d.accepted}" for d in ranked if d.accepted]
+    # Every pass gives one token of the target's own, but for the last one, which may end in a drafted token.
+    copied = len(generation.token_ids) - generation.rounds - sum(d.accepted for d in ranked)
+    return ", ".join([*named, f"copied {copied}"] if copied > 0 else named) or "-"
 
 
 def _curve_text(points: object) -> str:

@@ -89,3 +89,9 @@ def test_a_difference_is_said_aloud() -> None:
 def test_helpers_are_named_by_what_was_accepted_of_them() -> None:
     assert helpers(generation(1.0)) == "code 4, math 1"
     assert helpers(replace(generation(1.0), drafters=())) == "-"
+
+
+def test_what_is_neither_a_pass_nor_a_drafter_was_copied_by_the_verifier() -> None:
+    long = generation(1.0, tokens=tuple(range(20)))
+    assert helpers(long) == "code 4, math 1, copied 12"
+    assert helpers(replace(long, drafters=())) == "copied 17"
