@@ -4,13 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check lint install clean
+# `explore` runs the property tests on examples no run has seen.
+.PHONY: demo test explore check lint install clean
 
 demo: $(STAMP)
 	$(BIN)/cosine-node demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q
+
+explore: $(STAMP)
+	$(BIN)/python -m pytest -q -m hypothesis --hypothesis-profile=explore --timeout=0
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -5,7 +5,6 @@ import math
 from collections.abc import Iterator
 from typing import Any, Final
 
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from cosine_protocol import limits
@@ -17,7 +16,6 @@ from cosine_protocol.records import NodeRecord, SignedRecord
 
 BODIES: Final = (m.Draft, m.Account, NodeRecord, SignedRecord)
 WIRE_CLASSES: Final = (*TAGS.values(), *BODIES)
-REPEATABLE: Final = settings(derandomize=True, database=None, deadline=None)
 _MANY_BYTES: Final = 64
 _MANY_ITEMS: Final = 6
 

@@ -16,7 +16,7 @@ from cosine_protocol.framing import encode_frame
 from cosine_protocol.identity import Identity
 from cosine_protocol.nodes import Node, NodeBlock
 
-from .strategies import BODIES, REPEATABLE, WIRE_CLASSES, allowed, least_of, of_class, raw, refused
+from .strategies import BODIES, WIRE_CLASSES, allowed, least_of, of_class, raw, refused
 
 TAG_OF = {cls: tag for tag, cls in TAGS.items()}
 FIELDS = [(cls, name, kind) for cls in WIRE_CLASSES for name, kind in fields_of(cls)]
@@ -50,7 +50,7 @@ def _of_field(cls: type, name: str, value: Any) -> Any:
 
 
 @pytest.mark.parametrize("cls", WIRE_CLASSES, ids=_name)
-@settings(REPEATABLE, max_examples=25)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_a_message_survives_the_wire(cls: type, data: st.DataObject) -> None:
     value = data.draw(of_class(cls))
@@ -58,7 +58,7 @@ def test_a_message_survives_the_wire(cls: type, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("cls", WIRE_CLASSES, ids=_name)
-@settings(REPEATABLE, max_examples=5)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_unknown_trailing_fields_are_ignored_and_missing_ones_are_not(cls: type, data: st.DataObject) -> None:
     value = data.draw(of_class(cls))

@@ -12,7 +12,6 @@ from cosine_protocol.limits import DIGEST_BYTES, MAX_TOKEN_ID
 from cosine_protocol.request import Request, Sampling
 
 from .samples import OWNER, request_of
-from .strategies import REPEATABLE
 
 TOKENS = st.lists(st.integers(0, MAX_TOKEN_ID))
 CHANGES: dict[str, Any] = {
@@ -34,7 +33,6 @@ SAMPLING_CHANGES: dict[str, Any] = {
 }
 
 
-@REPEATABLE
 @given(digest=st.binary(min_size=DIGEST_BYTES, max_size=DIGEST_BYTES), first=TOKENS, second=TOKENS)
 def test_attachment_law(digest: bytes, first: list[int], second: list[int]) -> None:
     assert roll_digest(roll_digest(digest, first), second) == roll_digest(digest, first + second)

@@ -14,11 +14,11 @@ from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.fields import Bytes, Items, Kind, Maybe, Real, Text, Whole, exactly, pack_fields, unpack_fields
 from cosine_protocol.records import Role
 
-from .strategies import BODIES, REPEATABLE, WIRE_CLASSES, of_class
+from .strategies import BODIES, WIRE_CLASSES, of_class
 
 
 @pytest.mark.parametrize("cls", WIRE_CLASSES, ids=lambda cls: cls.__name__)
-@settings(REPEATABLE, max_examples=10)
+@settings(max_examples=10)
 @given(data=st.data())
 def test_every_wire_class_has_a_strategy_and_survives_packing(cls: type, data: st.DataObject) -> None:
     value = data.draw(of_class(cls))

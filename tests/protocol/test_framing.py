@@ -10,8 +10,6 @@ from cosine_protocol.errors import FrameTooLarge, LocalProtocolError
 from cosine_protocol.framing import FrameDecoder, encode_frame
 from cosine_protocol.limits import MAX_FRAME_BYTES
 
-from .strategies import REPEATABLE
-
 HEADER_BYTES = 4
 
 
@@ -20,7 +18,6 @@ def _fed(decoder: FrameDecoder, stream: bytes, cuts: list[int]) -> list[bytes]:
     return [frame for begin, end in pairwise(edges) for frame in decoder.feed(stream[begin:end])]
 
 
-@REPEATABLE
 @given(bodies=st.lists(st.binary(max_size=40)), cuts=st.lists(st.integers(0, 1000)))
 def test_any_split_of_a_stream_yields_the_same_frames(bodies: list[bytes], cuts: list[int]) -> None:
     decoder = FrameDecoder()

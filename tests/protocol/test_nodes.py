@@ -6,17 +6,15 @@ from hypothesis import given
 from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, Node, NodeBlock
 
-from .strategies import REPEATABLE, blocks
+from .strategies import blocks
 
 
-@REPEATABLE
 @given(block=blocks())
 def test_a_block_equals_the_block_of_its_nodes(block: NodeBlock) -> None:
     assert NodeBlock.of(list(block)) == block
     assert len(block) == len(list(block))
 
 
-@REPEATABLE
 @given(block=blocks())
 def test_parents_come_first(block: NodeBlock) -> None:
     assert all(BASE <= node.parent < index for index, node in enumerate(block))

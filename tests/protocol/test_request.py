@@ -14,7 +14,7 @@ from cosine_protocol.messages import RequestBody
 from cosine_protocol.request import MAX_SEED, Sampling
 
 from .samples import request_of
-from .strategies import REPEATABLE, of_class
+from .strategies import of_class
 
 HUGE = 10**400
 
@@ -62,7 +62,6 @@ def test_what_sampling_accepts_fits_the_wire_and_the_digest(name: str, values: t
         assert len(request_digest(request)) == limits.DIGEST_BYTES
 
 
-@REPEATABLE
 @given(body=of_class(RequestBody))
 def test_what_the_wire_accepts_is_a_request(body: RequestBody) -> None:
     assert RequestBody.of(body.request()) == body

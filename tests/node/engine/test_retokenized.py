@@ -77,7 +77,7 @@ def test_a_known_text_is_drafted_token_by_token_as_the_target_writes_it(
     assert inner.passes <= len(own.encode(TEXT)) + MAX_PASSES
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     words=st.lists(
         st.sampled_from(["ferry", "the", "gulls", "café", "x", "12", "你好", "naïve", "Ωmega"]), min_size=2

@@ -40,7 +40,7 @@ def tokens_of(target: PlainTokens, own: PlainTokens, before: str, text: str, aft
     return [token for token, _ in plan]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text(max_size=20), st.text(max_size=20), AFTER, st.sampled_from(DIRECTIONS))
 def test_what_is_proposed_spells_the_beginning_of_what_was_said(
     before: str, text: str, after: After, direction: tuple[PlainTokens, PlainTokens]
@@ -53,7 +53,7 @@ def test_what_is_proposed_spells_the_beginning_of_what_was_said(
         assert spelt == before + text
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.text(max_size=10),
     st.lists(st.integers(0, 255), max_size=12),
@@ -73,7 +73,7 @@ def test_what_is_no_text_is_never_proposed(
     assert spelt.count("\ufffd") == before.count("\ufffd")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(cut=st.integers(1, len(TEXT) - 1), length=st.integers(0, 40), direction=st.sampled_from(DIRECTIONS))
 def test_what_is_settled_stays_whatever_follows(
     cut: int, length: int, direction: tuple[PlainTokens, PlainTokens]

@@ -4,6 +4,7 @@ import asyncio
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
@@ -36,14 +37,12 @@ models = st.builds(
     send_cost_s=st.floats(0, 0.01),
 )
 writes = st.lists(st.tuples(st.floats(0, 5), st.integers(0, 10_000)), min_size=1, max_size=20).map(sorted)
-partitions = st.lists(
-    st.builds(
-        lambda start_s, length_s: Partition(start_s=start_s, end_s=start_s + length_s, group=frozenset("a")),
-        st.floats(0, 5),
-        st.floats(0.01, 5),
-    ),
-    max_size=3,
-).map(tuple)
+lone_partitions = st.builds(
+    lambda start_s, length_s: Partition(start_s=start_s, end_s=start_s + length_s, group=frozenset("a")),
+    st.floats(0, 5),
+    st.floats(0.01, 5),
+)
+partitions = st.lists(lone_partitions, max_size=3).map(tuple)
 WAN = LinkModel(one_way_s=0.02, jitter_s=0.003, loss=0.02, rate_bytes_per_s=1e6)
 
 
@@ -71,15 +70,25 @@ def test_a_seed_is_a_run(
 
 
 @given(models, writes, partitions, st.integers())
-def test_what_is_written_behind_a_partition_comes_after_it_and_a_timeout_after_a_single_one(
+def test_what_is_written_behind_a_partition_comes_after_it(
     model: LinkModel, written: list[tuple[float, int]], between: tuple[Partition, ...], seed: int
 ) -> None:
     arrived = arrivals(SeededRoute(model, Random(seed), between), written)
-    after_s = model.one_way_s + (model.timeout_s if len(between) == 1 else 0.0)
     for (at_s, _), arrival_s in zip(written, arrived, strict=True):
         for partition in between:
             if partition.start_s <= at_s < partition.end_s:
-                assert arrival_s >= partition.end_s + after_s - 1e-9
+                assert arrival_s >= partition.end_s + model.one_way_s - 1e-9
+
+
+@given(models, writes, lone_partitions, st.integers())
+def test_what_leaves_at_once_behind_a_partition_comes_a_timeout_after_it(
+    model: LinkModel, written: list[tuple[float, int]], partition: Partition, seed: int
+) -> None:
+    instant = replace(model, send_cost_s=0.0, rate_bytes_per_s=math.inf)
+    arrived = arrivals(SeededRoute(instant, Random(seed), (partition,)), written)
+    for (at_s, _), arrival_s in zip(written, arrived, strict=True):
+        if partition.start_s <= at_s < partition.end_s:
+            assert arrival_s >= partition.end_s + instant.timeout_s + instant.one_way_s - 1e-9
 
 
 def test_a_quiet_link_takes_exactly_its_time() -> None:
