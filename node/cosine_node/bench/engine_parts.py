@@ -19,6 +19,8 @@ ALONE: Final = "ours, one by one"
 GENERATE: Final = "generate"
 ALONE_REQUESTS: Final = 3
 """How many of the requests are also decoded one by one; all would take as long as everything else."""
+ROUNDS: Final = 2
+"""How many requests are served for each place: with one, most of the time is spent on the last few."""
 LONGEST_TO_SHORTEST: Final = 8
 BATCH_TOKENS: Final = (128, 1024)
 """The tokens of a pass that continuous batching is tried with; the best counts."""
@@ -63,14 +65,15 @@ def plain(subject: Subject, load: Load, *, clock: Clock) -> Row:
 
 
 def concurrent(subject: Subject, load: Load, *, clock: Clock) -> Row:
-    """Requests of unequal length at once: this engine, some of them one by one, and continuous batching."""
-    tokens = mixed(spread(load.requests, least=max(1, load.tokens // 4), most=load.tokens), seed=subject.seed)
-    lengths = spread(load.requests, least=max(1, load.prompt_tokens // 2), most=2 * load.prompt_tokens)
+    """Requests of unequal length, a number at once: this engine and continuous batching; and a few one by one."""
+    served = ROUNDS * load.requests
+    tokens = mixed(spread(served, least=max(1, load.tokens // 4), most=load.tokens), seed=subject.seed)
+    lengths = spread(served, least=max(1, load.prompt_tokens // 2), most=2 * load.prompt_tokens)
     prompts = subject.prompts(mixed(lengths, seed=subject.seed + 1))
     engine = subject.pair.engine
     some = slice(0, ALONE_REQUESTS)
     runs: dict[str, Run] = {
-        OURS: lambda: decoded(engine, prompts, tokens),
+        OURS: lambda: decoded(engine, prompts, tokens, at_once=load.requests),
         ALONE: lambda: [_alone(engine, *one) for one in zip(prompts[some], tokens[some], strict=True)],
     }
     with ExitStack() as stack:
@@ -81,6 +84,7 @@ def concurrent(subject: Subject, load: Load, *, clock: Clock) -> Row:
     return {
         **_head(Part.CONCURRENT, subject),
         "requests": load.requests,
+        "served": served,
         "prompt_tokens": [min(lengths), max(lengths)],
         "tokens": [min(tokens), max(tokens)],
         "tokens_per_s": tokens_per_s,

@@ -1,5 +1,6 @@
 """Who is timed against whom: this engine decoding as the verifier does, and how rivals take turns."""
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -49,8 +50,7 @@ class Decoded:
 class _Request:
     sequence: int
     unfed: tuple[int, ...]
-    tokens: int
-    decoded: Decoded = field(default_factory=Decoded)
+    decoded: Decoded
 
     def row(self) -> Row:
         return chain_row(self.sequence, self.unfed, scored_from=len(self.unfed) - 1)
@@ -62,34 +62,41 @@ class _Request:
         self.unfed = (choice.token,)
 
 
-def decoded(engine: Engine, prompts: Sequence[Sequence[int]], tokens: Sequence[int]) -> list[Decoded]:
-    """All requests at once, greedy: a pass for everybody who is not done, with keep and prune as a verifier does.
+def decoded(
+    engine: Engine, prompts: Sequence[Sequence[int]], tokens: Sequence[int], *, at_once: int | None = None
+) -> list[Decoded]:
+    """All requests, greedy, `at_once` of them together: whoever is done is followed by the next in the same pass.
 
-    The first pass takes the prompts. Raises what the engine raises.
+    A newcomer's prompt is fed whole; keep and prune are called as a verifier does. Raises what the engine raises.
     """
-    requests = [
-        _Request(engine.open(sampling=Sampling(), prompt_tokens=len(prompt)), tuple(prompt), count)
-        for prompt, count in zip(prompts, tokens, strict=True)
-    ]
-    live = list(requests)
+    done = [Decoded() for _ in prompts]
+    waiting = deque(zip(prompts, tokens, done, strict=True))
+    live: list[tuple[_Request, int]] = []
     try:
-        while live:
-            rows = [request.row() for request in live]
-            for request, row, result in zip(live, rows, engine.forward(rows), strict=True):
+        while waiting or live:
+            while waiting and len(live) < (at_once or len(prompts)):
+                prompt, count, text = waiting.popleft()
+                sequence = engine.open(sampling=Sampling(), prompt_tokens=len(prompt))
+                live.append((_Request(sequence, tuple(prompt), text), count))
+            rows = [request.row() for request, _ in live]
+            for (request, _), row, result in zip(live, rows, engine.forward(rows), strict=True):
                 _check(result.error)
                 request.commit(engine, row, result.choices[0])
             live = _stayed(engine, live)
     finally:
-        for request in live:
+        for request, _ in live:
             engine.release(request.sequence)
-    return [request.decoded for request in requests]
+    return done
 
 
-def _stayed(engine: Engine, requests: Sequence[_Request]) -> list[_Request]:
-    for request in requests:
-        if len(request.decoded.tokens) == request.tokens:
+def _stayed(engine: Engine, requests: Sequence[tuple[_Request, int]]) -> list[tuple[_Request, int]]:
+    stayed = []
+    for request, tokens in requests:
+        if len(request.decoded.tokens) < tokens:
+            stayed.append((request, tokens))
+        else:
             engine.release(request.sequence)
-    return [request for request in requests if len(request.decoded.tokens) < request.tokens]
+    return stayed
 
 
 class PackedBatch:

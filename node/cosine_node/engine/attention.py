@@ -4,6 +4,7 @@ Each call writes the pass's keys and values into the pool, then lets every seque
 its own ancestors. Models reach it unchanged; the plan travels as a forward keyword argument.
 """
 
+from collections.abc import Sequence
 from typing import Final, cast
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from cosine_node.engine.kv_store import LayerPages
-from cosine_node.engine.pass_plan import PassPlan, Segment, SlotSet
+from cosine_node.engine.pass_plan import AttentionPlan, Part
 from cosine_node.engine.support import UnsupportedModel
 
 ATTENTION_NAME: Final = "cosine_packed"
@@ -30,7 +31,7 @@ def packed_attention(
     value: Tensor,
     attention_mask: Tensor | None = None,
     *,
-    plan: PassPlan | None = None,
+    plan: AttentionPlan | None = None,
     scaling: float | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
@@ -57,11 +58,11 @@ def packed_attention(
         softcap=softcap,
         sinks=s_aux,
     )
-    return output.transpose(1, 2), None
+    return output.view(1, query.shape[2], query.shape[1], -1), None
 
 
 def attend(
-    plan: PassPlan,
+    plan: AttentionPlan,
     layer: int,
     *,
     query: Tensor,
@@ -72,17 +73,30 @@ def attend(
     softcap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """What one layer's queries see, [1, heads, tokens, value width], after its keys and values are in the pool.
+    """What one layer's queries see, [tokens, heads * value width], after its keys and values are in the pool.
 
-    Raises `PassAbandoned` where nobody wants the pass any more.
+    Query, key and value are [1, heads, tokens, width]. Raises `PassAbandoned` where nobody wants the pass any more.
     """
     plan.check()
     pages = _write(plan, layer, key, value)
-    if softcap is None and sinks is None:
-        outputs = _fused(plan, window, query, pages, scale)
-    else:
-        outputs = _explicit(plan, window, query, pages, scale, softcap, sinks)
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 2)
+    parts = plan.parts(window)
+    if softcap is None and sinks is None and all(part.is_lone_run for part in parts):
+        return _lone(query, pages, parts, scale)
+    by_token = query[0].transpose(0, 1)
+    group = query.shape[1] // pages.keys.shape[1]
+    outputs = []
+    for part in parts:
+        keys, values = _read(pages.keys, part), _read(pages.values, part)
+        bias = part.bias(query.dtype, group)
+        if softcap is None and sinks is None:
+            output = F.scaled_dot_product_attention(
+                _queries(by_token, part, group), keys, values, attn_mask=bias, scale=scale
+            )
+        else:
+            output = _explicit(_queries(by_token, part, group), keys, values, bias, scale, softcap, sinks)
+        outputs.append(_by_token(output, part, group))
+    joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    return joined if plan.order is None else joined[plan.order]
 
 
 def _window(module: nn.Module, extra: dict[str, object]) -> int | None:
@@ -91,81 +105,89 @@ def _window(module: nn.Module, extra: dict[str, object]) -> int | None:
     return found if isinstance(found, int) and found > 0 else None
 
 
-def _write(plan: PassPlan, layer: int, key: Tensor, value: Tensor) -> LayerPages:
+def _write(plan: AttentionPlan, layer: int, key: Tensor, value: Tensor) -> LayerPages:
     pages = plan.store.layer(layer, key, value)
     slots = plan.written
-    if slots.index is None:
-        pages.keys[:, slots.start : slots.stop] = key[0]
-        pages.values[:, slots.start : slots.stop] = value[0]
-    else:
-        pages.keys.index_copy_(1, slots.index, key[0])
-        pages.values.index_copy_(1, slots.index, value[0])
+    for kept, new in zip(pages, (key, value), strict=True):
+        if slots.index is None:
+            kept.narrow(2, slots.start, slots.count).copy_(new)
+        else:
+            kept.index_copy_(2, slots.index, new)
     return pages
 
 
-def _read(pages: Tensor, slots: SlotSet) -> Tensor:
+def _lone(query: Tensor, pages: LayerPages, parts: Sequence[Part], scale: float) -> Tensor:
+    """Attention of a pass that only decodes, without any step it does not need."""
+    _, heads, tokens, width = query.shape
+    key_heads = pages.keys.shape[1]
+    rows = query.transpose(1, 2).view(tokens, 1, key_heads, heads // key_heads, width).unbind()
+    outputs = [
+        F.scaled_dot_product_attention(
+            row,
+            pages.keys.narrow(2, part.slots.start, part.slots.count),
+            pages.values.narrow(2, part.slots.start, part.slots.count),
+            scale=scale,
+        )
+        for row, part in zip(rows, parts, strict=True)
+    ]
+    return torch.cat(outputs).view(tokens, -1) if tokens > 1 else outputs[0].view(1, -1)
+
+
+def _read(pages: Tensor, part: Part) -> Tensor:
+    """The keys or values of a part, [sequences, key heads, slots, width]."""
+    slots = part.slots
     if slots.index is None:
-        return pages[:, slots.start : slots.stop]
-    return pages.index_select(1, slots.index)
+        return pages.narrow(2, slots.start, slots.count)
+    _, heads, _, width = pages.shape
+    rows = pages.transpose(1, 2)[0].index_select(0, slots.index)
+    return rows.view(part.sequences, -1, heads, width).transpose(1, 2)
 
 
-def _shared(query: Tensor, segment: Segment, kv_heads: int) -> Tensor:
-    """A segment's queries by the keys they share: [key heads, group, queries, width]."""
-    part = query[0, :, segment.start : segment.stop]
-    return part.reshape(kv_heads, -1, part.shape[1], part.shape[2])
+def _queries(by_token: Tensor, part: Part, group: int) -> Tensor:
+    """A part's queries by the keys they share, [sequences, key heads, group * queries, width].
+
+    Heads that share keys become rows of one product.
+    """
+    rows = part.rows
+    _, heads, width = by_token.shape
+    if part.is_lone:
+        return by_token.narrow(0, rows.start, 1).view(1, heads // group, group, width)
+    found = by_token.narrow(0, rows.start, rows.count) if rows.index is None else by_token[rows.index]
+    split = found.reshape(part.sequences, -1, heads // group, group, width)
+    return split.permute(0, 2, 3, 1, 4).reshape(part.sequences, heads // group, -1, width)
 
 
-def _fused(plan: PassPlan, window: int | None, query: Tensor, pages: LayerPages, scale: float) -> list[Tensor]:
-    kv_heads, group = pages.keys.shape[0], query.shape[1] // pages.keys.shape[0]
-    outputs = []
-    biases = plan.biases(window, query.dtype)
-    for segment, bias in zip(plan.segments(window), biases, strict=True):
-        shared = _shared(query, segment, kv_heads)
-        keys, values = _read(pages.keys, segment.slots), _read(pages.values, segment.slots)
-        if bias is None:
-            # All queries see the same: those of a group become rows of one product.
-            output = F.scaled_dot_product_attention(
-                shared.flatten(1, 2)[None], keys[None], values[None], scale=scale
-            )
-        else:
-            output = F.scaled_dot_product_attention(
-                shared, _repeated(keys, group), _repeated(values, group), attn_mask=bias, scale=scale
-            )
-        outputs.append(output.reshape(1, query.shape[1], -1, values.shape[2]))
-    return outputs
-
-
-def _repeated(pages: Tensor, group: int) -> Tensor:
-    # A stride of zero: nothing is copied.
-    return pages[:, None].expand(-1, group, -1, -1)
+def _by_token(output: Tensor, part: Part, group: int) -> Tensor:
+    """From [sequences, key heads, group * queries, width] to [sequences * queries, heads * width]."""
+    if part.is_lone:
+        return output.reshape(1, -1)
+    sequences, key_heads, rows, width = output.shape
+    split = output.reshape(sequences, key_heads, group, rows // group, width)
+    return split.permute(0, 3, 1, 2, 4).reshape(sequences * rows // group, -1)
 
 
 def _explicit(
-    plan: PassPlan,
-    window: int | None,
     query: Tensor,
-    pages: LayerPages,
+    keys: Tensor,
+    values: Tensor,
+    bias: Tensor | None,
     scale: float,
     softcap: float | None,
     sinks: Tensor | None,
-) -> list[Tensor]:
-    outputs = []
-    biases = plan.biases(window, torch.float32)
-    for segment, bias in zip(plan.segments(window), biases, strict=True):
-        keys, values = _read(pages.keys, segment.slots), _read(pages.values, segment.slots)
-        scores = _shared(query, segment, len(keys)) @ keys[:, None].transpose(2, 3)
-        scores = scores.float() * scale
-        if softcap is not None:
-            scores = torch.tanh(scores / softcap) * softcap
-        if bias is not None:
-            scores = scores + bias
-        output = _softmax(scores, sinks).to(query.dtype) @ values[:, None]
-        outputs.append(output.flatten(0, 1)[None])
-    return outputs
+) -> Tensor:
+    """Attention step by step, in float32."""
+    scores = (query @ keys.transpose(2, 3)).float() * scale
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    if bias is not None:
+        scores = scores + bias
+    return _softmax(scores, sinks).to(query.dtype) @ values
 
 
 def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
     if sinks is None:
         return scores.softmax(-1)
-    logits = sinks.float().reshape(*scores.shape[:2], 1, 1).expand(-1, -1, scores.shape[2], 1)
-    return torch.cat([scores, logits], -1).softmax(-1)[..., :-1]
+    sequences, key_heads, rows, _ = scores.shape
+    group = len(sinks) // key_heads
+    by_row = sinks.float().view(1, key_heads, group, 1).expand(sequences, -1, -1, rows // group)
+    return torch.cat([scores, by_row.reshape(sequences, key_heads, rows, 1)], -1).softmax(-1)[..., :-1]

@@ -95,6 +95,11 @@ class Engine(Protocol):
         """Tokens the pool can still take, those included that retained prefixes would make room for."""
         ...
 
+    @property
+    def retained_tokens(self) -> int:
+        """Tokens of released sequences whose prefixes stay known; `free_tokens` counts their pages as well."""
+        ...
+
     def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
         """A new empty sequence; its number. Takes no page yet.
 

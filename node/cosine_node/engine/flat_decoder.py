@@ -13,21 +13,31 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cosine_node.engine.attention import attend
-from cosine_node.engine.pass_plan import PassPlan
+from cosine_node.engine.pass_plan import AttentionPlan, DecoderPlan
+from cosine_node.engine.support import STRETCHED_ROPES
 
 KNOWN_LAYERS: Final = frozenset(
     {"LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer"}
 )
 """Layers whose forward was read and is what `_Layer` computes; head norms are Qwen3's."""
 
+FEWEST_TURNED: Final = 3
+MOST_TURNED: Final = 48
+"""So many rows a CPU multiplies faster as columns with a large vocabulary (measured with MKL)."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Norm:
     weight: Tensor
     eps: float
+    eps_row: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
-        return torch.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        if x.is_cuda or x.dtype is not torch.float32:
+            return torch.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        # Where it has no kernel of its own these four steps are faster than the seven it is made of.
+        norm = torch.linalg.vector_norm(x, 2, -1, True)
+        return x * torch.rsqrt(torch.addcmul(self.eps_row, norm, norm, value=1 / x.shape[-1])) * self.weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +49,20 @@ class _Product:
 
     def __call__(self, x: Tensor) -> Tensor:
         return torch.mm(x, self.matrix) if self.bias is None else torch.addmm(self.bias, x, self.matrix)
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The output projection, in its own layout: it is far wider than deep, and often the embedding as well."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.is_cuda or not FEWEST_TURNED <= len(x) <= MOST_TURNED:
+            return F.linear(x, self.weight, self.bias)
+        logits = torch.mm(self.weight, x.t()).t().contiguous()
+        return logits if self.bias is None else logits + self.bias
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +84,13 @@ class _Layer:
     gate_and_up: _Product
     down: _Product
 
-    def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, plan: PassPlan) -> Tensor:
+    def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, plan: AttentionPlan) -> Tensor:
         """[tokens, hidden] to the same. `cos` and `sin` are [tokens, 1, width], `sin` negated in its first half."""
         x = x + self.output(self._attended(self.projection(self.before(x)), cos, sin, plan))
         gate, up = self.gate_and_up(self.between(x)).chunk(2, -1)
         return x + self.down(F.silu(gate) * up)
 
-    def _attended(self, projected: Tensor, cos: Tensor, sin: Tensor, plan: PassPlan) -> Tensor:
+    def _attended(self, projected: Tensor, cos: Tensor, sin: Tensor, plan: AttentionPlan) -> Tensor:
         tokens = projected.shape[0]
         heads = projected.view(tokens, -1, self.width)
         turned, value = torch.split_with_sizes(heads, (self.heads + self.key_heads, self.key_heads), 1)
@@ -75,7 +99,7 @@ class _Layer:
             turned = torch.cat((self.query_norm(query), self.key_norm(key)), 1)
         turned = torch.addcmul(turned * cos, turned.roll(self.width // 2, -1), sin)
         query, key = torch.split_with_sizes(turned.transpose(0, 1)[None], (self.heads, self.key_heads), 1)
-        outputs = attend(
+        return attend(
             plan,
             self.index,
             query=query,
@@ -84,17 +108,25 @@ class _Layer:
             window=self.window,
             scale=self.scale,
         )
-        return outputs[0].transpose(0, 1).reshape(tokens, -1)
 
 
 class FlatDecoder:
-    """From tokens to normalised hidden states; make it with `of`."""
+    """From tokens to logits; make it with `of`."""
 
-    def __init__(self, embedding: Tensor, rotation: nn.Module, layers: tuple[_Layer, ...], norm: _Norm) -> None:
+    def __init__(
+        self, embedding: Tensor, rotation: nn.Module, layers: tuple[_Layer, ...], norm: _Norm, head: _Head
+    ) -> None:
         self._embedding = embedding
         self._rotation = rotation
         self._layers = layers
         self._norm = norm
+        self._head = head
+
+    @property
+    def is_recordable(self) -> bool:
+        """Whether all passes of a shape are the same operations: no window, no rotation that looks at its input."""
+        has_windows = any(layer.window is not None for layer in self._layers)
+        return not has_windows and getattr(self._rotation, "rope_type", "default") not in STRETCHED_ROPES
 
     @classmethod
     def of(cls, model: Any) -> "FlatDecoder | None":
@@ -108,24 +140,27 @@ class FlatDecoder:
             not layers
             or any(not _is_known(layer) for layer in layers)
             or type(body.embed_tokens) is not nn.Embedding
+            or not _is_plain(model.lm_head)
         ):
             return None
+        head = model.lm_head
         return cls(
-            body.embed_tokens.weight,
+            body.embed_tokens.weight.detach(),
             body.rotary_emb,
             tuple(_flattened(layer) for layer in layers),
             _norm(body.norm),
+            _Head(head.weight.detach(), None if head.bias is None else head.bias.detach()),
         )
 
-    def __call__(self, plan: PassPlan) -> Tensor:
-        """Hidden states [tokens, hidden] of a pass."""
+    def __call__(self, plan: DecoderPlan, wanted: Tensor | None) -> Tensor:
+        """Logits [wanted, vocab] of a pass at some of its positions, or at all."""
         x = F.embedding(plan.input_ids[0], self._embedding)
         cos, sin = (part[0, :, None] for part in self._rotation(x, plan.position_ids))
         half = sin.shape[-1] // 2
         sin = torch.cat((-sin[..., :half], sin[..., half:]), -1)
         for layer in self._layers:
             x = layer(x, cos, sin, plan)
-        return self._norm(x)
+        return self._head(self._norm(x if wanted is None else x[wanted]))
 
 
 def _is_known(layer: Any) -> bool:
@@ -139,8 +174,12 @@ def _is_known(layer: Any) -> bool:
         *(attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj),
         *(mlp.gate_proj, mlp.up_proj, mlp.down_proj),
     )
+    return all(_is_plain(product) for product in products)
+
+
+def _is_plain(product: Any) -> bool:
     # Quantised weights are tensors of a kind of their own, which cannot be joined.
-    return all(type(product) is nn.Linear and type(product.weight) is nn.Parameter for product in products)
+    return type(product) is nn.Linear and type(product.weight) is nn.Parameter
 
 
 def _flattened(layer: Any) -> _Layer:
@@ -167,7 +206,8 @@ def _flattened(layer: Any) -> _Layer:
 
 
 def _norm(module: Any) -> _Norm:
-    return _Norm(module.weight.detach(), module.variance_epsilon)
+    weight, eps = module.weight.detach(), module.variance_epsilon
+    return _Norm(weight, eps, weight.new_tensor([eps]))
 
 
 def _joined(*products: nn.Linear) -> _Product:

@@ -29,8 +29,9 @@ class _Holding:
 class PagePool:
     """Pages of 16 token slots, lent to owners; slots inside an owner's pages are handed out one by one.
 
-    Slot `s` lies in page `s // PAGE_TOKENS`. The lowest free slots go first and an owner's pages follow each
-    other where they can, so that a context is often one run of slots and can be read without a copy.
+    Slot `s` lies in page `s // PAGE_TOKENS`. An owner's lowest free slots go first and its pages follow each other
+    where they can; owners begin far apart, so that there is room for that. A context is then mostly one run of
+    slots and can be read without a copy.
 
     A page is held by the owner it was lent to, by owners that share it, and by retentions, which outlive owners.
     It is free again when nobody holds it; until then its free slots go to the owner it was lent to only. Which
@@ -47,6 +48,7 @@ class PagePool:
         self._owners = [0] * self.pages
         self._retentions = [0] * self.pages
         self._only_retained = 0
+        self._beginnings = 0
 
     @property
     def capacity_tokens(self) -> int:
@@ -181,8 +183,13 @@ class PagePool:
         holding.free.sort(reverse=True)
 
     def _pick(self, following: int) -> int:
+        """A free page: the following one, or a place to begin anew, or else the lowest."""
         if following in self._free:
             return following
+        beginning = halving(self._beginnings, self.pages)
+        self._beginnings = (self._beginnings + 1) % self.pages
+        if beginning in self._free:
+            return beginning
         # Pages lent out of turn are still in the heap and are dropped when they come up.
         while True:
             page = heapq.heappop(self._lowest)
@@ -213,6 +220,16 @@ class PagePool:
         if page not in self._queued:
             self._queued.add(page)
             heapq.heappush(self._lowest, page)
+
+
+def halving(number: int, places: int) -> int:
+    """The place of 0 <= number < places in a sequence that always falls into the widest gaps: 0, 1/2, 1/4, 3/4, ...
+
+    Bits in reverse order (van der Corput 1935).
+    """
+    bits = (places - 1).bit_length()
+    reverse = int(f"{number:0{bits}b}"[::-1], 2) if bits else 0
+    return reverse * places >> bits
 
 
 def _bit(slot: int) -> int:

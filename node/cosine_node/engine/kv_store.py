@@ -7,14 +7,17 @@ from torch import Tensor
 
 
 class LayerPages(NamedTuple):
-    """Keys [heads, slots, key width] and values [heads, slots, value width] of one layer."""
+    """Keys [1, heads, slots, key width] and values [1, heads, slots, value width] of one layer.
+
+    In memory all heads of a slot come one after the other: writing and gathering slots copies whole rows.
+    """
 
     keys: Tensor
     values: Tensor
 
 
 class KvStore:
-    """Keys and values of every slot. A layer's shape is known when its attention first runs.
+    """Keys and values of every slot, and a spare one. A layer's shape is known when its attention first runs.
 
     The engine runs one token through the model when it is built, so all memory is taken then and never grows.
     """
@@ -22,6 +25,11 @@ class KvStore:
     def __init__(self, *, slots: int) -> None:
         self.slots = slots
         self._layers: dict[int, LayerPages] = {}
+
+    @property
+    def spare_slot(self) -> int:
+        """Where a pass writes what nobody will read."""
+        return self.slots
 
     @property
     def layers(self) -> int:
@@ -39,4 +47,5 @@ class KvStore:
         return pages
 
     def _zeros(self, like: Tensor) -> Tensor:
-        return torch.zeros((like.shape[1], self.slots, like.shape[3]), dtype=like.dtype, device=like.device)
+        rows = torch.zeros((1, self.slots + 1, like.shape[1], like.shape[3]), dtype=like.dtype, device=like.device)
+        return rows.transpose(1, 2)

@@ -57,7 +57,7 @@ def load_engine(
     """
     check_options(dtype=dtype, device=device, quantize=quantize)
     where = resolve_device(device)
-    config = _config(source)
+    config = read_config(source)
     refuse_by_config(config)
     kind = resolve_dtype(dtype, device=where, config=config)
     try:
@@ -129,7 +129,8 @@ def _as_dtype(stored: Any) -> torch.dtype:
     return stored if isinstance(stored, torch.dtype) else DTYPES.get(str(stored), torch.float32)
 
 
-def _config(source: str) -> Any:
+def read_config(source: str) -> Any:
+    """A model's configuration, without its weights. Raises `UsageError` if there is none of a known kind."""
     if _looks_like_a_path(source) and not Path(source).is_dir():
         raise UsageError(f"There is no folder '{source}' to load a model from.")
     try:

@@ -12,6 +12,7 @@ from cosine_node.engine.base import PREFIX, OutOfMemory, Row
 from cosine_node.engine.flat_decoder import FlatDecoder
 from cosine_node.engine.kv_store import KvStore
 from cosine_node.engine.pass_plan import PassPlan
+from cosine_node.engine.recorded import RecordedPasses
 from cosine_node.engine.support import UnsupportedModel
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
@@ -23,10 +24,11 @@ class PackedModel:
     """Wraps a causal LM for packed passes over a pool of `slots` token slots.
 
     Switches the model to `cosine_packed` attention and eval mode, and runs one token through it, which
-    allocates the pool and shows the width of the vocabulary. Raises `UnsupportedModel`.
+    allocates the pool and shows the width of the vocabulary. `gathers` says whether short rows are computed as one
+    rectangle, and those of known decoders in recorded shapes: by default on CUDA. Raises `UnsupportedModel`.
     """
 
-    def __init__(self, model: Any, *, slots: int) -> None:
+    def __init__(self, model: Any, *, slots: int, gathers: bool | None = None) -> None:
         register_packed_attention()
         model.set_attn_implementation(ATTENTION_NAME)
         if model.config._attn_implementation != ATTENTION_NAME:
@@ -35,9 +37,13 @@ class PackedModel:
         self.device: torch.device = model.device
         self.store = KvStore(slots=slots)
         self._abandoned = threading.Event()
+        self._gathers = self.device.type == "cuda" if gathers is None else gathers
         self._flat = FlatDecoder.of(self.model)
+        self._recorded: RecordedPasses | None = None
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.vocab_tokens = self._warm_up()
+        if self._gathers and self._flat is not None and self._flat.is_recordable:
+            self._recorded = RecordedPasses(self._flat, self.store, self.device)
 
     def _warm_up(self) -> int:
         tree = SequenceTree(sampling=Sampling(), prompt_tokens=0)
@@ -63,14 +69,22 @@ class PackedModel:
 
     def _logits(self, feeds: Feeds, wanted: list[int]) -> Tensor:
         with torch.inference_mode():
-            plan = PassPlan(feeds, store=self.store, device=self.device, is_abandoned=self._abandoned.is_set)
+            plan = PassPlan(
+                feeds,
+                store=self.store,
+                device=self.device,
+                gathers=self._gathers,
+                is_abandoned=self._abandoned.is_set,
+            )
+            if self._recorded is not None:
+                recorded = self._recorded.logits(plan, wanted)
+                if recorded is not None:
+                    return recorded
             keep = None
-            if len(wanted) < plan.input_ids.shape[1]:
+            if len(wanted) < len(plan.tokens):
                 keep = torch.tensor(wanted, dtype=torch.int64, device=self.device)
             if self._flat is not None:
-                hidden = self._flat(plan)
-                scored: Tensor = self.model.lm_head(hidden if keep is None else hidden[keep])
-                return scored
+                return self._flat(plan, keep)
             extra = {"logits_to_keep": keep} if keep is not None and self._keeps_logits else {}
             output: Tensor = self.model(
                 input_ids=plan.input_ids,

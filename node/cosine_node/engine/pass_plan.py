@@ -1,76 +1,111 @@
 """The index tensors of one packed pass: what each sequence's tokens write, see, and are masked from.
 
-Built once a pass and shared by all layers. Without a window every key in a segment is an ancestor of one of
-its queries; with one, keys further back than the window are left out as well.
+Built once a pass and shared by all layers. Without a window every key in a part is an ancestor of one of its
+queries; with one, keys further back than the window are left out as well.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from cosine_node.engine.base import PREFIX, PassAbandoned, Row
+from cosine_node.engine.base import PassAbandoned, Row
+from cosine_node.engine.grid import GridShape, laid_out, places_of
 from cosine_node.engine.kv_store import KvStore
-from cosine_node.engine.tree import Node, SequenceTree, is_chain
+from cosine_node.engine.sight import Integers, Sight, sight_of
+from cosine_node.engine.tree import SequenceTree
 
-Integers = npt.NDArray[np.int64]
-Booleans = npt.NDArray[np.bool_]
+FEW_QUERIES: Final = 16
+"""Rows of up to so many tokens are gathered into one rectangle; longer ones keep a GPU busy alone."""
 
 
 @dataclass(frozen=True, slots=True)
-class SlotSet:
-    """Slots as one run `[start, stop)` where they are one, else as an index tensor."""
+class Places:
+    """Slots, or tokens of a pass, as one run where they are one, else as an index tensor."""
 
     start: int
-    stop: int
-    index: Tensor | None
+    count: int
+    index: Tensor | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """One sequence's share of a pass: query rows `[start, stop)`, the slots of its keys, and its mask.
+class Part:
+    """What attention takes at once: `sequences` of equally many queries and keys.
 
-    `hidden` is True where a query must not see a key, [queries, keys]; None where all see all.
+    `rows` are the tokens of the pass, `slots` the keys', sequence after sequence. `hidden` is True where a query
+    must not see a key, [sequences, queries, keys]; None for a single query that sees all.
     """
 
-    start: int
-    stop: int
-    slots: SlotSet
-    hidden: Tensor | None
+    __slots__ = ("_biases", "_hidden", "is_lone_run", "rows", "sequences", "slots")
+
+    def __init__(self, rows: Places, slots: Places, *, sequences: int, hidden: Tensor | None) -> None:
+        self.rows = rows
+        self.slots = slots
+        self.sequences = sequences
+        self._hidden = hidden
+        self._biases: dict[tuple[torch.dtype, int], Tensor] = {}
+        self.is_lone_run = hidden is None and slots.index is None
+
+    @property
+    def is_lone(self) -> bool:
+        """Whether it is a single query that sees all its keys."""
+        return self._hidden is None
+
+    def bias(self, dtype: torch.dtype, group: int) -> Tensor | None:
+        """The mask as numbers to add to scores, [sequences, 1, group * queries, keys]; None for a lone query."""
+        if self._hidden is None:
+            return None
+        found = self._biases.get((dtype, group))
+        if found is None:
+            bias = torch.zeros(self._hidden.shape, dtype=dtype, device=self._hidden.device)
+            bias.masked_fill_(self._hidden, float("-inf"))
+            found = self._biases[dtype, group] = bias.repeat(1, group, 1)[:, None]
+        return found
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """What one row of a pass sees: slots and absolute indices of its keys, indices of its queries, mask."""
+class AttentionPlan(Protocol):
+    """What attention needs to know of a pass."""
 
-    key_slots: Integers
-    key_indices: Integers
-    query_indices: Integers
-    seen: Booleans | None
+    @property
+    def store(self) -> KvStore: ...
 
-    def within(self, window: int | None) -> "Sight":
-        """The same with keys further back than `window` tokens hidden; keys nobody sees are left out."""
-        if window is None or int(self.query_indices.max()) < window:
-            return self
-        near = self.key_indices[None, :] > self.query_indices[:, None] - window
-        seen = near if self.seen is None else near & self.seen
-        needed = seen.any(0)
-        remaining = seen[:, needed]
-        return Sight(
-            self.key_slots[needed],
-            self.key_indices[needed],
-            self.query_indices,
-            None if remaining.all() else remaining,
-        )
+    @property
+    def written(self) -> Places:
+        """The slots of the pass's tokens in their order."""
+        ...
+
+    @property
+    def order(self) -> Tensor | None:
+        """Where each token is in the rows of all parts together; None where that is the pass's own order."""
+        ...
+
+    def check(self) -> None:
+        """Raises `PassAbandoned` where nobody wants the result any more; every layer asks."""
+        ...
+
+    def parts(self, window: int | None) -> Sequence[Part]:
+        """The parts under a sliding window of that many tokens, or under none."""
+        ...
+
+
+class DecoderPlan(AttentionPlan, Protocol):
+    """What a decoder needs besides: tokens and their positions, both [1, tokens]."""
+
+    @property
+    def input_ids(self) -> Tensor: ...
+
+    @property
+    def position_ids(self) -> Tensor: ...
 
 
 class PassPlan:
-    """Everything the attention function needs in one pass.
+    """Implements `DecoderPlan` for rows that are in their trees already.
 
-    `input_ids` and `position_ids` are [1, tokens]; `written` are the slots of the tokens in their order.
+    With `gathers` short rows become one rectangle, which a GPU takes in one kernel; without, each row reads its
+    keys where they are, which on a CPU is faster.
     """
 
     def __init__(
@@ -79,51 +114,82 @@ class PassPlan:
         *,
         store: KvStore,
         device: torch.device,
+        gathers: bool = False,
         is_abandoned: Callable[[], bool] = lambda: False,
     ) -> None:
         self.store = store
+        self.sights = [sight_of(tree, row) for tree, row in feeds]
+        self.tokens = [token for _, row in feeds for token in row.tokens]
+        self.slots = np.array([tree.nodes[name].slot for tree, row in feeds for name in row.nodes], dtype=np.int64)
+        self.positions: Integers = np.concatenate([sight.query_indices for sight in self.sights])
         self._is_abandoned = is_abandoned
         self._device = device
-        self._sights = [_sight(tree, row) for tree, row in feeds]
-        self._segments: dict[int | None, list[Segment]] = {}
-        self._biases: dict[tuple[int | None, torch.dtype], list[Tensor | None]] = {}
-        tokens = [token for _, row in feeds for token in row.tokens]
-        positions = np.concatenate([sight.query_indices for sight in self._sights])
-        self.input_ids = torch.tensor([tokens], dtype=torch.int64, device=device)
-        self.position_ids = torch.from_numpy(positions)[None].to(device)
-        slots = np.array([tree.nodes[name].slot for tree, row in feeds for name in row.nodes], dtype=np.int64)
-        self.written = _in_order(slots, device)
+        self._parts: dict[int | None, list[Part]] = {}
+        self._starts = np.cumsum([0, *(len(sight.query_indices) for sight in self.sights)])
+        few = [place for place, sight in enumerate(self.sights) if len(sight.query_indices) <= FEW_QUERIES]
+        self._gathered = few if gathers and len(few) > 1 else []
+        self._apart = [place for place in range(len(self.sights)) if place not in self._gathered]
+
+    @cached_property
+    def input_ids(self) -> Tensor:
+        return torch.tensor([self.tokens], dtype=torch.int64, device=self._device)
+
+    @cached_property
+    def position_ids(self) -> Tensor:
+        return torch.from_numpy(self.positions)[None].to(self._device)
+
+    @cached_property
+    def written(self) -> Places:
+        return _places(self.slots, self._device)
+
+    @cached_property
+    def order(self) -> Tensor | None:
+        if not self._gathered:
+            return None
+        gathered = [self.sights[place] for place in self._gathered]
+        shape = GridShape.around(gathered)
+        apart = sum(len(self.sights[place].query_indices) for place in self._apart)
+        rows = np.concatenate([places_of(gathered, shape), shape.tokens + np.arange(apart)])
+        tokens = np.concatenate([self._tokens_of(place) for place in (*self._gathered, *self._apart)])
+        order = np.empty_like(rows)
+        order[tokens] = rows
+        is_own_order = np.array_equal(order, np.arange(shape.tokens + apart))
+        return None if is_own_order else torch.from_numpy(order).to(self._device)
 
     def check(self) -> None:
-        """Raises `PassAbandoned` where nobody wants the result any more; every layer asks."""
         if self._is_abandoned():
             raise PassAbandoned("The pass was abandoned.")
 
-    def segments(self, window: int | None) -> list[Segment]:
-        """The segments under a sliding window of that many tokens, or under none."""
-        found = self._segments.get(window)
+    def parts(self, window: int | None) -> Sequence[Part]:
+        found = self._parts.get(window)
         if found is None:
-            found = self._segments[window] = list(self._build(window))
+            found = self._parts[window] = list(self._build(window))
         return found
 
-    def biases(self, window: int | None, dtype: torch.dtype) -> list[Tensor | None]:
-        """The segments' masks as numbers to add to scores, [queries, keys]."""
-        found = self._biases.get((window, dtype))
-        if found is None:
-            found = [_bias(segment.hidden, dtype) for segment in self.segments(window)]
-            self._biases[window, dtype] = found
-        return found
+    def _build(self, window: int | None) -> Iterator[Part]:
+        if self._gathered:
+            yield self._gathered_part([self.sights[place].within(window) for place in self._gathered])
+        for place in self._apart:
+            sight = self.sights[place].within(window)
+            yield _part(sight, Places(int(self._starts[place]), len(sight.query_indices)), self._device)
 
-    def _build(self, window: int | None) -> list[Segment]:
-        segments, start = [], 0
-        for sight in self._sights:
-            stop = start + len(sight.query_indices)
-            segments.append(_segment(sight.within(window), start, stop, self._device))
-            start = stop
-        return segments
+    def _gathered_part(self, sights: Sequence[Sight]) -> Part:
+        shape = GridShape.around(sights)
+        grid = laid_out(sights, shape)
+        rows = np.zeros(shape.tokens, dtype=np.int64)
+        rows[grid.places] = np.concatenate([self._tokens_of(place) for place in self._gathered])
+        return Part(
+            _places(rows, self._device),
+            Places(0, grid.slots.size, torch.from_numpy(grid.slots).flatten().to(self._device)),
+            sequences=shape.sequences,
+            hidden=torch.from_numpy(grid.hidden).to(self._device),
+        )
+
+    def _tokens_of(self, place: int) -> Integers:
+        return np.arange(self._starts[place], self._starts[place + 1], dtype=np.int64)
 
 
-def _segment(sight: Sight, start: int, stop: int, device: torch.device) -> Segment:
+def _part(sight: Sight, rows: Places, device: torch.device) -> Part:
     slots, seen = sight.key_slots, sight.seen
     lowest, highest = int(slots.min()), int(slots.max())
     index = None
@@ -132,59 +198,11 @@ def _segment(sight: Sight, start: int, stop: int, device: torch.device) -> Segme
     elif seen is not None:
         # The run is read in slot order, which need not be the order of the columns.
         seen = seen[:, np.argsort(slots)]
-    hidden = None if seen is None else torch.from_numpy(~seen).to(device)
-    return Segment(start, stop, SlotSet(lowest, highest + 1, index), hidden)
+    hidden = None if seen is None else torch.from_numpy(~seen)[None].to(device)
+    return Part(rows, Places(lowest, len(slots), index), sequences=1, hidden=hidden)
 
 
-def _in_order(slots: Integers, device: torch.device) -> SlotSet:
-    first = int(slots[0])
-    is_run = np.array_equal(slots, np.arange(first, first + len(slots)))
-    return SlotSet(first, first + len(slots), None if is_run else torch.from_numpy(slots).to(device))
-
-
-def _bias(hidden: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    if hidden is None:
-        return None
-    return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, float("-inf"))
-
-
-def _sight(tree: SequenceTree, row: Row) -> Sight:
-    own = [tree.nodes[name] for name in row.nodes]
-    above, seen = _chain_sight(tree, row) if is_chain(row) else _tree_sight(tree, row)
-    if seen is not None:
-        seen = np.concatenate([np.ones((len(own), len(tree.tokens)), dtype=np.bool_), seen], axis=1)
-    shown = [*above, *own]
-    slots = np.array([node.slot for node in shown], dtype=np.int64)
-    indices = np.array([node.index for node in shown], dtype=np.int64)
-    return Sight(
-        np.concatenate([np.array(tree.slots, dtype=np.int64), slots]),
-        np.concatenate([np.arange(len(tree.tokens), dtype=np.int64), indices]),
-        indices[len(above) :],
-        seen,
-    )
-
-
-def _chain_sight(tree: SequenceTree, row: Row) -> tuple[list[Node], Booleans | None]:
-    above = tree.path(row.parents[0])
-    count = len(row.tokens)
-    return above, None if count == 1 else np.tri(count, len(above) + count, len(above), dtype=np.bool_)
-
-
-def _tree_sight(tree: SequenceTree, row: Row) -> tuple[list[Node], Booleans]:
-    """Ancestors outside the row, and which of them and of the row's own nodes each token sees."""
-    outer: dict[int, list[Node]] = {}
-    own = set(row.nodes)
-    for parent in row.parents:
-        if parent != PREFIX and parent not in own and parent not in outer:
-            outer[parent] = tree.path(parent)
-    above = list({node.slot: node for path in outer.values() for node in path}.values())
-    column = {node.slot: i for i, node in enumerate(above)}
-    rank = {name: i for i, name in enumerate(row.nodes)}
-    seen = np.zeros((len(row.nodes), len(above) + len(row.nodes)), dtype=np.bool_)
-    for i, parent in enumerate(row.parents):
-        if parent in rank:
-            seen[i] = seen[rank[parent]]
-        elif parent != PREFIX:
-            seen[i, [column[node.slot] for node in outer[parent]]] = True
-        seen[i, len(above) + i] = True
-    return above, seen
+def _places(numbers: Integers, device: torch.device) -> Places:
+    first, count = int(numbers[0]), len(numbers)
+    is_run = np.array_equal(numbers, np.arange(first, first + count))
+    return Places(first, count, None if is_run else torch.from_numpy(numbers).to(device))

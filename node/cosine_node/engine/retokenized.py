@@ -82,6 +82,10 @@ class RetokenizedEngine:
         return int(self._inner.free_tokens / self.own_per_target)
 
     @property
+    def retained_tokens(self) -> int:
+        return int(self._inner.retained_tokens / self.own_per_target)
+
+    @property
     def live_tokens(self) -> int:
         """Own tokens that the inner engine holds; 0 once everything is released."""
         owns = [followed.own for followed in self._followed.values() if followed.own is not None]

@@ -6,6 +6,7 @@ A rival shares its weights with the engine of its `Pair`, so both read the same 
 import copy
 import logging
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -72,10 +73,12 @@ class Pair:
 def stored_pair(folder: Path, *, device: str, dtype: str, pool_tokens: int) -> Pair:
     """The model in a folder. Raises `UsageError` for an unknown device or dtype."""
     where = resolve_device(device)
-    kind = resolve_dtype(dtype, device=where, config=AutoConfig.from_pretrained(folder))
+    kind = resolve_dtype(dtype, device=where, config=AutoConfig.from_pretrained(folder, trust_remote_code=False))
     if not sys.stderr.isatty():
         disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=kind, attn_implementation=ATTENTION)
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=kind, attn_implementation=ATTENTION, trust_remote_code=False
+    )
     return _pair(model.to(where), pool_tokens=pool_tokens)
 
 
@@ -91,7 +94,9 @@ def random_pair(shape: Mapping[str, Any], *, seed: int, device: str, dtype: str,
     try:
         with torch.random.fork_rng([where] if where.type == "cuda" else []), where:
             torch.manual_seed(seed)
-            model = AutoModelForCausalLM.from_config(config, dtype=kind, attn_implementation=ATTENTION)
+            model = AutoModelForCausalLM.from_config(
+                config, dtype=kind, attn_implementation=ATTENTION, trust_remote_code=False
+            )
         return _pair(model, pool_tokens=pool_tokens)
     except torch.OutOfMemoryError as error:
         raise DoesNotFit(f"The memory of {where} has no room for it.") from error
@@ -131,7 +136,7 @@ class TransformersModel:
     ) -> Iterator[Callable[[Sequence[Sequence[int]], Sequence[int]], Texts]]:
         """Serves prompts, each with its own number of tokens; raises `RivalFailed` where that cannot be.
 
-        There is room for `requests` of up to `request_tokens` tokens; a pass takes at most `batch_tokens`.
+        `requests` of up to `request_tokens` tokens are served at once; a pass takes at most `batch_tokens`.
         """
         greedy = GenerationConfig(do_sample=False, pad_token_id=0, eos_token_id=-1, max_new_tokens=request_tokens)
         with ExitStack() as stack:
@@ -152,7 +157,7 @@ class TransformersModel:
                 )
             except FAILURES as failure:
                 raise RivalFailed(_sentence(failure)) from failure
-            yield lambda prompts, tokens: _served(manager, prompts, tokens)
+            yield lambda prompts, tokens: _served(manager, prompts, tokens, at_once=requests)
 
     def padded(
         self, contexts: Sequence[Sequence[int]], *, fed_tokens: int, has_static_cache: bool
@@ -206,16 +211,14 @@ class PaddedBatch:
             self._cache.crop(-tokens)
 
 
-def _served(manager: Any, prompts: Sequence[Sequence[int]], tokens: Sequence[int]) -> Texts:
-    try:
-        names = [
-            manager.add_request(list(prompt), max_new_tokens=count)
-            for prompt, count in zip(prompts, tokens, strict=True)
-        ]
-    except FAILURES as failure:
-        raise RivalFailed(_sentence(failure)) from failure
+def _served(manager: Any, prompts: Sequence[Sequence[int]], tokens: Sequence[int], *, at_once: int) -> Texts:
+    waiting = deque(zip(prompts, tokens, strict=True))
+    names: list[str] = []
     texts: dict[str, tuple[int, ...]] = {}
-    while len(texts) < len(names):
+    while len(texts) < len(prompts):
+        while waiting and len(names) - len(texts) < at_once:
+            prompt, count = waiting.popleft()
+            names.append(_added(manager, prompt, count))
         found = manager.get_result(timeout=POLL_S)
         if found is None and not manager.is_running():
             raise RivalFailed("Continuous batching stopped before all requests were served.")
@@ -224,6 +227,14 @@ def _served(manager: Any, prompts: Sequence[Sequence[int]], tokens: Sequence[int
         if found is not None and found.is_finished():
             texts[found.request_id] = tuple(found.generated_tokens)
     return [texts[name] for name in names]
+
+
+def _added(manager: Any, prompt: Sequence[int], tokens: int) -> str:
+    try:
+        name: str = manager.add_request(list(prompt), max_new_tokens=tokens)
+    except FAILURES as failure:
+        raise RivalFailed(_sentence(failure)) from failure
+    return name
 
 
 def _sentence(failure: object) -> str:

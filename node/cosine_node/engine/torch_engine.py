@@ -41,9 +41,10 @@ class TorchEngine(PagedEngine):
     `cosine_node.engine.probe`'s business; `cosine_node.engine.loading.load_engine` asks it.
     """
 
-    def __init__(self, model: Any, *, pool_tokens: int) -> None:
+    def __init__(self, model: Any, *, pool_tokens: int, gathers: bool | None = None) -> None:
+        """`gathers` is `PackedModel`'s."""
         super().__init__(pool_tokens=pool_tokens)
-        self._packed = PackedModel(model, slots=self._pool.capacity_tokens)
+        self._packed = PackedModel(model, slots=self._pool.capacity_tokens, gathers=gathers)
         self._context_tokens = context_tokens(model.config)
         self._numerics = numerics(model)
 

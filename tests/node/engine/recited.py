@@ -47,6 +47,7 @@ class Reciter:
     context_tokens = 4096
     numerics = "recited"
     free_tokens = 4096
+    retained_tokens = 0
 
     def __init__(self, tokens: TextTokens, text: str, *, vocab_tokens: int) -> None:
         self.vocab_tokens = vocab_tokens

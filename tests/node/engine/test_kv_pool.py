@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 
 from cosine_node.engine.base import OutOfPages
-from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
+from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool, halving
 from cosine_protocol.errors import LocalProtocolError
 
 
@@ -13,9 +13,24 @@ def test_slots_come_in_order_and_pages_follow_each_other() -> None:
     pool = PagePool(tokens=100)
     assert pool.capacity_tokens == 112
     assert pool.take(1, 20) == list(range(20))
-    assert pool.take(2, 1) == [32]
+    assert pool.take(2, 1) == [48]
     pool.release(1)
-    assert pool.take(2, 16) == list(range(33, 49))
+    assert pool.take(2, 16) == list(range(49, 65))
+
+
+def test_owners_that_grow_together_keep_their_slots_in_one_run() -> None:
+    pool = PagePool(tokens=16 * 128)
+    slots: dict[int, list[int]] = {owner: [] for owner in range(16)}
+    for _ in range(127):
+        for owner, taken in slots.items():
+            taken += pool.take(owner, 1)
+    assert all(taken == list(range(taken[0], taken[0] + 127)) for taken in slots.values())
+
+
+def test_halving_visits_every_place_once_where_there_are_a_power_of_two() -> None:
+    assert [halving(number, 8) for number in range(8)] == [0, 4, 2, 6, 1, 5, 3, 7]
+    assert halving(0, 1) == 0
+    assert all(0 <= halving(number, 100) < 100 for number in range(100))
 
 
 def test_a_failed_reservation_changes_nothing() -> None:
@@ -80,12 +95,13 @@ def test_what_a_shared_page_has_left_goes_to_its_owner_only() -> None:
 def test_own_pages_follow_the_shared_ones() -> None:
     pool = PagePool(tokens=96)
     pool.take(1, 16)
-    pool.take(2, 40)
-    pool.retain([1])
-    pool.share(3, [1])
+    [first, *_] = pool.take(2, 40)
+    page = first // PAGE_TOKENS
+    pool.retain([page])
+    pool.share(3, [page])
     pool.release(1)
     pool.release(2)
-    assert pool.take(3, 1) == [32]
+    assert pool.take(3, 1) == [first + PAGE_TOKENS]
 
 
 def test_nothing_is_given_back_twice() -> None:

@@ -53,10 +53,10 @@ def test_greedy_decoding_equals_generate(seed: int, engine: TorchEngine) -> None
 class Walk:
     """Random feeding, keeping and pruning of sequences, each choice checked against a fresh forward."""
 
-    def __init__(self, seed: int, make: Callable[[], Any]) -> None:
+    def __init__(self, seed: int, make: Callable[[], Any], device: str = "cpu", *, gathers: bool) -> None:
         self.rng = random.Random(seed)
         self.model = make()
-        self.engine = TorchEngine(make(), pool_tokens=1024)
+        self.engine = TorchEngine(make().to(device), pool_tokens=1024, gathers=gathers)
         self.kept: dict[int, list[int]] = {}
         self.nodes: dict[int, dict[int, tuple[int, int]]] = {}
         self.samplings: dict[int, Sampling] = {}
@@ -144,10 +144,22 @@ def _windowed_gemma() -> Any:
     return build(WINDOWED["Gemma2"]())
 
 
+@pytest.mark.parametrize("gathers", [False, True], ids=["in place", "gathered"])
 @pytest.mark.parametrize("make", [tiny_llama, _windowed_gemma])
 @pytest.mark.parametrize("seed", range(8))
-def test_random_walks_equal_fresh_forwards(seed: int, make: Callable[[], Any]) -> None:
-    walk = Walk(seed, make)
+def test_random_walks_equal_fresh_forwards(seed: int, make: Callable[[], Any], gathers: bool) -> None:
+    check_walk(Walk(seed, make, gathers=gathers), seed)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("make", [tiny_llama, _windowed_gemma])
+@pytest.mark.parametrize("seed", range(8))
+def test_random_walks_on_a_gpu_equal_fresh_forwards_on_the_cpu(seed: int, make: Callable[[], Any]) -> None:
+    check_walk(Walk(seed, make, "cuda", gathers=True), seed)
+
+
+def check_walk(walk: Walk, seed: int) -> None:
     before = walk.engine.free_tokens
     try:
         walk.run(steps=14)
