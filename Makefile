@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # `explore` runs the property tests on examples no run has seen.
-.PHONY: demo test explore check lint install clean
+.PHONY: demo test explore check lint docs install clean
 
 demo: $(STAMP)
 	$(BIN)/cosine-node demo
@@ -23,14 +24,24 @@ lint: $(STAMP)
 
 check: lint test
 
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 install: $(STAMP)
 
-# hivemind asks for plain torch: the constraint keeps the tested version, which has a CPU build.
+# hivemind asks for plain torch: the constraint keeps the tested version, which has a CPU build. py-libp2p needs a package
+# that has no wheel for Linux and is built with the GMP headers; without them everything but the light client is there.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(PIP) --constraint constraints.txt torch
+	@if echo '#include <gmp.h>' | $(CC) -E - >/dev/null 2>&1; then \
+		$(PIP) --constraint constraints.txt --editable '.[dev]'; \
+	else \
+		echo 'No GMP headers (libgmp-dev): installing without the light client.'; \
+		grep -v '^libp2p==\|^fastecdsa==' constraints.txt > $(VENV)/without-gmp.txt; \
+		$(PIP) --no-deps --requirement $(VENV)/without-gmp.txt && $(PIP) --no-deps --editable .; \
+	fi
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache

@@ -2,13 +2,16 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Generator, Sequence
+from concurrent.futures import Future
+from contextlib import aclosing
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.generation import Chunk, Generation
 from cosine_p2p.run import Prompt
+from cosine_protocol.records import NodeRecord
 
 _T = TypeVar("_T")
 
@@ -35,19 +38,28 @@ class Client:
 
     def generate(self, prompt: Prompt, **options: Any) -> Generation:
         """Generate to the end; options as for `AsyncClient.start`."""
-        return self._run(self._client.generate(prompt, **options))
+        return self.submit(prompt, **options).result()
 
-    def stream(self, prompt: Prompt, **options: Any) -> Iterator[Chunk]:
-        """Generate chunk by chunk; options as for `AsyncClient.start`."""
-        chunks: SimpleQueue[Chunk | BaseException | None] = SimpleQueue()
+    def submit(self, prompt: Prompt, **options: Any) -> "Future[Generation]":
+        """Begin to generate; cancel what is returned to end it. Options as for `AsyncClient.start`."""
+        return asyncio.run_coroutine_threadsafe(self._client.generate(prompt, **options), self._loop)
+
+    def stream(self, prompt: Prompt, **options: Any) -> Generator[Chunk, None, Generation]:
+        """Generate chunk by chunk; `yield from` it gives the generation. Options as for `AsyncClient.start`."""
+        chunks: SimpleQueue[Chunk | Generation | BaseException] = SimpleQueue()
         future = asyncio.run_coroutine_threadsafe(self._pump(prompt, options, chunks), self._loop)
         try:
-            while (item := chunks.get()) is not None:
-                if isinstance(item, BaseException):
-                    raise item
+            while isinstance(item := chunks.get(), Chunk):
                 yield item
+            if isinstance(item, BaseException):
+                raise item
+            return item
         finally:
             future.cancel()
+
+    def find_verifiers(self) -> tuple[NodeRecord, ...]:
+        """Those a generation would be asked of now, best first. Raises as `generate`."""
+        return self._run(self._client.find_verifiers())
 
     def close(self) -> None:
         """Leave the network."""
@@ -56,12 +68,14 @@ class Client:
             self._stop()
 
     async def _pump(
-        self, prompt: Prompt, options: dict[str, Any], chunks: "SimpleQueue[Chunk | BaseException | None]"
+        self, prompt: Prompt, options: dict[str, Any], chunks: "SimpleQueue[Chunk | Generation | BaseException]"
     ) -> None:
         try:
-            async for chunk in self._client.stream(prompt, **options):
-                chunks.put(chunk)
-            chunks.put(None)
+            run = await self._client.start(prompt, **options)
+            async with aclosing(run.chunks()) as pieces:
+                async for chunk in pieces:
+                    chunks.put(chunk)
+            chunks.put(run.result())
         except BaseException as error:
             chunks.put(error)
             raise

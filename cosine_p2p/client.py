@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from cosine_p2p.directory import Directory
 from cosine_p2p.fragments import Offload
-from cosine_p2p.generation import Chunk, Generation
+from cosine_p2p.generation import Chunk, Generation, Observer
 from cosine_p2p.link import Links
 from cosine_p2p.network import DEFAULT_NETWORK, joining
 from cosine_p2p.run import Ask, Prompt, Run
@@ -24,8 +24,8 @@ from cosine_p2p.strategies.base import StrategyKind
 from cosine_p2p.target import Target
 from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.transport.base import Transport
-from cosine_protocol.errors import GenerationFailed, UsageError
-from cosine_protocol.limits import NONCE_BYTES
+from cosine_protocol.errors import GenerationFailed, PromptRefused, PromptTooLong, UsageError
+from cosine_protocol.limits import MAX_EOS_TOKENS, MAX_TOKEN_ID, NONCE_BYTES
 from cosine_protocol.protocols import DRAFT, VERIFY
 from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.request import Request, Sampling
@@ -83,10 +83,11 @@ class ClientConfig:
 class AsyncClient:
     """Generates text with a swarm. Use `async with`.
 
-    `initial_peers` are addresses of bootstrap nodes; further options are the fields of `ClientConfig`. `join`
-    replaces the way into the network (`cosine_p2p.network`), `offload` the thread that checks signatures,
-    `strategies` the known ones and `nonces` the source of each request's nonce, for tests, simulations and other
-    transports.
+    `initial_peers` are addresses of bootstrap nodes; further options are the fields of `ClientConfig`. `transport`
+    is "full" (hivemind) or "light" (py-libp2p); without it `COSINE_TRANSPORT` decides, else full where installed.
+    `observer` is told of every generation. `join` replaces the way into the network (`cosine_p2p.network`),
+    `offload` the thread that checks signatures, `strategies` the known ones and `nonces` the source of each
+    request's nonce, for tests, simulations and other transports.
     """
 
     def __init__(
@@ -94,6 +95,8 @@ class AsyncClient:
         initial_peers: Sequence[str] = (),
         *,
         network: str = DEFAULT_NETWORK,
+        transport: str | None = None,
+        observer: Observer | None = None,
         join: Join | None = None,
         offload: Offload | None = None,
         strategies: Mapping[str, StrategyKind] = STRATEGIES,
@@ -101,11 +104,14 @@ class AsyncClient:
         **options: Any,
     ) -> None:
         self._config = ClientConfig(**options)
+        self._observer = observer
         self._strategies = strategies
         self._nonces = nonces
         self._kind(self._config.strategy)
         self._target = Target.parse(self._config.target)
-        self._join = join or joining(initial_peers, network=network, tokenizer_folder=self._target.folder)
+        self._join = join or joining(
+            initial_peers, network=network, tokenizer_folder=self._target.folder, transport=transport
+        )
         self._swarm: Swarm | None = None
         self._links: Links | None = None
         self._numbers = count(1)
@@ -152,12 +158,13 @@ class AsyncClient:
         repetition_penalty: float = 1.0,
         seed: int | None = None,
         stop: str | Sequence[str] = (),
+        eos: Sequence[int] | None = None,
         strategy: str | None = None,
     ) -> Run:
         """Find peers and prepare a generation.
 
-        Without `seed` one is drawn. Raises `UsageError` for what cannot be served and `GenerationFailed` if
-        nobody serves the target.
+        Without `seed` one is drawn; without `eos`, token ids that end the output, those hold that the target
+        announces. Raises `UsageError` for what cannot be served and `GenerationFailed` if nobody serves the target.
         """
         if max_new_tokens < 1:
             raise UsageError("max_new_tokens must be 1 or more.")
@@ -171,9 +178,18 @@ class AsyncClient:
         )
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         ask = Ask(
-            prompt=prompt, max_new_tokens=max_new_tokens, sampling=sampling, stop=tuple(s for s in stops if s)
+            prompt=prompt,
+            max_new_tokens=max_new_tokens,
+            sampling=sampling,
+            stop=tuple(s for s in stops if s),
+            eos=None if eos is None else _checked_eos(eos),
         )
         return await self._prepare(ask, strategy or self._config.strategy)
+
+    async def find_verifiers(self) -> tuple[NodeRecord, ...]:
+        """Those a generation would be asked of now, best first; never empty. Raises as `start`."""
+        swarm, links = self._joined()
+        return await self._find_verifiers(swarm, links, random.Random(0).random)
 
     async def _prepare(self, ask: Ask, strategy: str) -> Run:
         swarm, links = self._joined()
@@ -193,7 +209,7 @@ class AsyncClient:
             verifiers=verifiers,
             drafters=drafters,
         )
-        return Run(ask, Session(job, links, self._offload), codec, links)
+        return Run(ask, Session(job, links, self._offload), codec, links, observer=self._observer)
 
     def _kind(self, strategy: str) -> StrategyKind:
         if strategy not in self._strategies:
@@ -277,7 +293,7 @@ def _known_rtts_s(records: Sequence[NodeRecord], links: Links, protocol: str) ->
 def _request(ask: Ask, prompt: tuple[int, ...], verifier: NodeRecord, *, client: str, nonce: bytes) -> Request:
     room = verifier.context_tokens - len(prompt)
     if room < 1:
-        raise UsageError(
+        raise PromptTooLong(
             f"The prompt has {len(prompt)} tokens, but the target's context holds {verifier.context_tokens}; "
             "shorten it."
         )
@@ -287,7 +303,7 @@ def _request(ask: Ask, prompt: tuple[int, ...], verifier: NodeRecord, *, client:
         numerics=verifier.numerics,
         prompt=prompt,
         sampling=ask.sampling,
-        eos=verifier.eos,
+        eos=verifier.eos if ask.eos is None else ask.eos,
         client=client,
         nonce=nonce,
         max_new_tokens=min(ask.max_new_tokens, room),
@@ -295,7 +311,25 @@ def _request(ask: Ask, prompt: tuple[int, ...], verifier: NodeRecord, *, client:
 
 
 def _encode(codec: TextCodec, prompt: Prompt) -> tuple[int, ...]:
-    tokens = codec.encode(prompt) if isinstance(prompt, str) else codec.encode_chat(prompt)
+    tokens = _tokens_of(codec, prompt)
     if not tokens:
-        raise UsageError("The prompt is empty; give at least one character.")
+        raise PromptRefused("The prompt is empty; give at least one character.")
     return tokens
+
+
+def _tokens_of(codec: TextCodec, prompt: Prompt) -> tuple[int, ...]:
+    if isinstance(prompt, str):
+        return codec.encode(prompt)
+    tokens = tuple(item for item in prompt if isinstance(item, int))
+    messages = [item for item in prompt if not isinstance(item, int)]
+    if not tokens:
+        return codec.encode_chat(messages) if messages else ()
+    if messages or min(tokens) < 0 or max(tokens) >= codec.vocab_tokens:
+        raise PromptRefused(f"Token ids of a prompt must be whole numbers from 0 to {codec.vocab_tokens - 1}.")
+    return tokens
+
+
+def _checked_eos(tokens: Sequence[int]) -> tuple[int, ...]:
+    if len(tokens) > MAX_EOS_TOKENS or not all(0 <= token <= MAX_TOKEN_ID for token in tokens):
+        raise UsageError(f"eos must be at most {MAX_EOS_TOKENS} token ids from 0 to {MAX_TOKEN_ID}.")
+    return tuple(tokens)

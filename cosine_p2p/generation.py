@@ -1,6 +1,7 @@
 """What a generation gives back: the fields of the command line's JSON, as values."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 TARGET_SOURCE = "target"
 """The `source` of tokens nobody drafted."""
@@ -39,6 +40,23 @@ class VerifierReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """A generation under way, as far as it has come.
+
+    `serving` are the verifiers that have the request now, `tried` those that refused it or were lost, with the
+    reason, `why` the latest decisions.
+    """
+
+    tokens: int
+    rounds: int
+    accepted: int
+    serving: tuple[str, ...]
+    tried: tuple[str, ...]
+    drafters: tuple[DrafterReport, ...]
+    why: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
     """A finished generation. `rounds` counts the verifier's passes, `accepted` committed tokens that were drafted.
 
@@ -65,3 +83,13 @@ class Generation:
     why: tuple[str, ...]
     receipts: None = None
     audit: None = None
+
+
+class Observer(Protocol):
+    """Told of every generation once, however it ends."""
+
+    def observe(self, done: Generation) -> None: ...
+
+    def observe_abandoned(self, part: Generation) -> None:
+        """Its user left, or it failed; what it says of its end means nothing."""
+        ...

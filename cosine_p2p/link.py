@@ -122,6 +122,12 @@ class Links:
         link = self._links.get((peer_id, protocol))
         return link if link is not None and link.is_alive else None
 
+    async def drop(self, peer_id: str, protocol: str) -> None:
+        """Close the link to a peer, if there is one."""
+        link = self._links.pop((peer_id, protocol), None)
+        if link is not None:
+            await link.close()
+
     def traffic(self) -> tuple[int, int]:
         """Bytes sent and received over all links so far."""
         channels = [link.channel for link in self._links.values()]

@@ -1,72 +1,60 @@
-"""A client's way into a network: a dial-only hivemind peer with an identity of its own for each run."""
+"""A client's way into a network, under an identity of its own for each run: with a DHT node, or light."""
 
 import asyncio
+import os
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from cosine_p2p.dht import DhtDirectory
 from cosine_p2p.keys import load_identity
+from cosine_p2p.postings import RecordOpener
 from cosine_p2p.target import choose_digest
 from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.tokenizer_files import TokenizerCache, TokenizerFiles, fetch_tokenizer_files
+from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.config import DEFAULT_NETWORK, TransportConfig
 from cosine_protocol.errors import GenerationFailed, PeerError, PeerLost, RemoteProtocolError, UsageError
+from cosine_protocol.identity import Identity
 from cosine_protocol.records import NodeRecord
 
-if TYPE_CHECKING:
-    from cosine_p2p.directory import Directory
-    from cosine_p2p.transport.hivemind import HivemindTransport
-
 DIAL_TIMEOUT_S = 4.0
+TRANSPORT_VARIABLE = "COSINE_TRANSPORT"
 
-__all__ = ["DEFAULT_NETWORK", "NetworkSwarm", "joining"]
+__all__ = ["DEFAULT_NETWORK", "NetworkSwarm", "TransportKind", "joining"]
+
+
+class TransportKind(StrEnum):
+    """How a client reaches the network: `FULL` as a peer of the DHT (hivemind), `LIGHT` by asking (py-libp2p)."""
+
+    FULL = "full"
+    LIGHT = "light"
 
 
 class NetworkSwarm:
     """Implements `cosine_p2p.client.Swarm` on the real network."""
 
     def __init__(
-        self,
-        transport: "HivemindTransport",
-        directory: "Directory",
-        identity_folder: "tempfile.TemporaryDirectory[str]",
-        tokenizer_folder: Path | None,
+        self, transport: Transport, directory: DhtDirectory, leaving: AsyncExitStack, tokenizer_folder: Path | None
     ) -> None:
         self.transport = transport
         self.directory = directory
-        self._identity_folder = identity_folder
+        self._leaving = leaving
         self._tokenizer_folder = tokenizer_folder
         self._codec: TextCodec | None = None
 
     @classmethod
     async def join(
-        cls, initial_peers: Sequence[str], *, network: str, tokenizer_folder: Path | None
+        cls, initial_peers: Sequence[str], *, network: str, kind: TransportKind, tokenizer_folder: Path | None
     ) -> "NetworkSwarm":
         """Connect. Raises `UsageError` for malformed addresses, `PeerLost` if no initial peer answers."""
-        if find_spec("hivemind") is None:
-            raise UsageError("This installation has no network transport; install cosine-p2p[node].")
-        from cosine_p2p.dht import DhtDirectory
-        from cosine_p2p.transport.hivemind import HivemindTransport
-
-        folder = tempfile.TemporaryDirectory(prefix="cosine-client-")
-        identity_file = Path(folder.name) / "identity"
-        identity = load_identity(identity_file)
-        config = TransportConfig(
-            identity_file=identity_file,
-            network=network,
-            initial_peers=tuple(initial_peers),
-            client_mode=True,
-            dial_timeout_s=DIAL_TIMEOUT_S,
-        )
-        try:
-            transport = await HivemindTransport.start(config)
-        except BaseException:
-            folder.cleanup()
-            raise
-        directory = DhtDirectory(transport, identity, network=network, opener=transport.opener)
-        return cls(transport, directory, folder, tokenizer_folder)
+        async with AsyncExitStack() as stack:
+            enter = _enter_full if kind is TransportKind.FULL else _enter_light
+            transport, directory = await enter(tuple(initial_peers), network, stack)
+            return cls(transport, directory, stack.pop_all(), tokenizer_folder)
 
     async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextCodec:
         if self._codec is None:
@@ -79,8 +67,7 @@ class NetworkSwarm:
         return choose_digest(name, offered)
 
     async def close(self) -> None:
-        await self.transport.close()
-        self._identity_folder.cleanup()
+        await self._leaving.aclose()
 
     async def _tokenizer_files(self, verifiers: Sequence[NodeRecord]) -> TokenizerFiles:
         digest = verifiers[0].tokenizer_digest
@@ -95,6 +82,46 @@ class NetworkSwarm:
         raise GenerationFailed(f"No verifier gave the target's tokenizer. Tried: {'; '.join(tried)}.")
 
 
+async def _enter_full(
+    initial_peers: tuple[str, ...], network: str, stack: AsyncExitStack
+) -> tuple[Transport, DhtDirectory]:
+    """A peer that dials only; it reads the DHT itself."""
+    from cosine_p2p.transport.hivemind import HivemindTransport
+
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="cosine-client-"))
+    identity_file = Path(folder) / "identity"
+    identity = load_identity(identity_file)
+    config = TransportConfig(
+        identity_file=identity_file,
+        network=network,
+        initial_peers=initial_peers,
+        client_mode=True,
+        dial_timeout_s=DIAL_TIMEOUT_S,
+    )
+    transport = await HivemindTransport.start(config)
+    stack.push_async_callback(transport.close)
+    return transport, DhtDirectory(transport, identity, network=network, opener=transport.opener)
+
+
+async def _enter_light(
+    initial_peers: tuple[str, ...], network: str, stack: AsyncExitStack
+) -> tuple[Transport, DhtDirectory]:
+    """No part of the DHT: some nodes tell what lies in it."""
+    from cosine_p2p.discover import DiscoverCells
+    from cosine_p2p.transport.light import LightConfig, LightTransport
+
+    identity = Identity.generate()
+    config = LightConfig(identity=identity, initial_peers=initial_peers, dial_timeout_s=DIAL_TIMEOUT_S)
+    transport = await LightTransport.start(config)
+    stack.push_async_callback(transport.close)
+    opener = RecordOpener()
+    cells = DiscoverCells(
+        transport, transport.initial_peers, opener=opener, note_addresses=transport.note_addresses
+    )
+    stack.push_async_callback(cells.close)
+    return transport, DhtDirectory(cells, identity, network=network, opener=opener)
+
+
 def _local_files(folder: Path, digest: bytes) -> TokenizerFiles:
     files = TokenizerFiles.read(folder)
     if files is None:
@@ -107,17 +134,47 @@ def _local_files(folder: Path, digest: bytes) -> TokenizerFiles:
     return files
 
 
+def _has_full() -> bool:
+    return find_spec("hivemind") is not None
+
+
+def _has_light() -> bool:
+    return find_spec("libp2p") is not None
+
+
+def choose_transport(asked: str | None) -> TransportKind:
+    """What was asked for, here or by `COSINE_TRANSPORT`; else full where it is installed. Raises `UsageError`."""
+    name = (
+        asked or os.environ.get(TRANSPORT_VARIABLE) or (TransportKind.FULL if _has_full() else TransportKind.LIGHT)
+    )
+    if name not in set(TransportKind):
+        raise UsageError(f"There is no transport {name!r}; choose full or light.")
+    if name == TransportKind.FULL and not _has_full():
+        raise UsageError("The full transport is not installed; install cosine-p2p[node] or choose light.")
+    if name == TransportKind.LIGHT and not _has_light():
+        raise UsageError(
+            "The light transport is not installed; install libp2p, which on Linux is built with the GMP headers "
+            "(libgmp-dev)."
+        )
+    return TransportKind(name)
+
+
 def joining(
-    initial_peers: Sequence[str], *, network: str, tokenizer_folder: Path | None = None
+    initial_peers: Sequence[str],
+    *,
+    network: str,
+    tokenizer_folder: Path | None = None,
+    transport: str | None = None,
 ) -> Callable[[], Awaitable[NetworkSwarm]]:
-    """What `AsyncClient` calls to join. Raises `UsageError` if there is nobody to ask."""
+    """What `AsyncClient` calls to join. Raises `UsageError` if there is nobody to ask, or no such transport."""
     if not initial_peers:
         raise UsageError(
             "No initial peers: give the address of at least one node of the network with --initial-peers "
             "(nodes print theirs when they are ready)."
         )
+    kind = choose_transport(transport)
 
     async def join() -> NetworkSwarm:
-        return await NetworkSwarm.join(initial_peers, network=network, tokenizer_folder=tokenizer_folder)
+        return await NetworkSwarm.join(initial_peers, network=network, kind=kind, tokenizer_folder=tokenizer_folder)
 
     return join

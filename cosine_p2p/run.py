@@ -1,21 +1,25 @@
 """One generation under way: committed tokens become chunks of text, and in the end a `Generation`."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from cosine_p2p.generation import TARGET_SOURCE, Chunk, Generation, VerifierReport
+from cosine_p2p.generation import TARGET_SOURCE, Chunk, Generation, Observer, Progress, VerifierReport
 from cosine_p2p.link import Links
+from cosine_p2p.request_log import request_log
 from cosine_p2p.session import Session, Tokens
 from cosine_p2p.text import TextAssembler
 from cosine_p2p.tokenizer import TextCodec
 from cosine_protocol.messages import FinishReason
 from cosine_protocol.protocols import VERIFY
-from cosine_protocol.request import Sampling
+from cosine_protocol.request import Request, Sampling
 
-Prompt = str | Sequence[Mapping[str, str]]
-"""Plain text, or a chat as `{"role", "content"}` messages."""
+LOG = logging.getLogger(__name__)
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
+"""Plain text, the target's token ids, or a chat as `{"role", "content"}` messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,13 +30,19 @@ class Ask:
     max_new_tokens: int
     sampling: Sampling
     stop: tuple[str, ...]
+    eos: tuple[int, ...] | None = None
+    """Token ids that end the output; None for those the target announces."""
 
 
 class Run:
     """One generation under way: iterate `chunks`, then read `result`."""
 
-    def __init__(self, ask: Ask, session: Session, codec: TextCodec, links: Links) -> None:
+    def __init__(
+        self, ask: Ask, session: Session, codec: TextCodec, links: Links, *, observer: Observer | None = None
+    ) -> None:
         self._ask = ask
+        self._observer = observer
+        self._log = request_log(LOG, session.d_0)
         self._session = session
         self._links = links
         self._assembler = TextAssembler(codec.decode, session.job.request.prompt, ask.stop)
@@ -44,9 +54,16 @@ class Run:
         self._is_stopped = False
         self._bytes = links.traffic()
 
+    @property
+    def request(self) -> Request:
+        """What the verifier is asked for."""
+        return self._session.job.request
+
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
         """Chunks as tokens are committed; ends at the length, an EOS token or a stop string."""
         stream = self._session.stream()
+        is_whole = False
+        self._log.info("%d prompt tokens", len(self.request.prompt))
         try:
             async for tokens in stream:
                 if self._first_s is None:
@@ -55,13 +72,20 @@ class Run:
                     yield chunk
                 if self._is_stopped:
                     break
+            is_whole = True
         finally:
             await stream.aclose()
             self._ended_s = _now_s()
-        rest = "" if self._is_stopped else self._assembler.finish().text
-        if rest:
+            rest = self._assembler.finish().text if is_whole and not self._is_stopped else ""
             self._text.append(rest)
+            self._report(is_whole=is_whole)
+        if rest:
             yield Chunk(rest, (), TARGET_SOURCE)
+
+    def _report(self, *, is_whole: bool) -> None:
+        self._log.info("%d tokens, %s", len(self._token_ids), self._finish_reason() if is_whole else "given up")
+        if self._observer is not None:
+            (self._observer.observe if is_whole else self._observer.observe_abandoned)(self.result())
 
     def _chunks_of(self, committed: Tokens) -> Iterator[Chunk]:
         """One chunk for every run of tokens from one source."""
@@ -83,6 +107,19 @@ class Run:
 
     def _source(self, author: int) -> str:
         return self._session.ledger.peer_ids[author - 1] if author else TARGET_SOURCE
+
+    def progress(self) -> Progress:
+        """What is known so far, at any time."""
+        session, tally = self._session, self._session.tally
+        return Progress(
+            tokens=len(self._token_ids),
+            rounds=tally.rounds,
+            accepted=tally.accepted,
+            serving=session.serving,
+            tried=tuple(tally.tried),
+            drafters=session.ledger.reports(),
+            why=tuple(tally.latest_why),
+        )
 
     def result(self) -> Generation:
         """The finished generation."""

@@ -29,9 +29,16 @@ from cosine_p2p.strategies.base import (
     WakeAt,
 )
 from cosine_p2p.upstream import Upstream, Watch, end_of
+from cosine_p2p.verifier_queue import VerifierQueue
 from cosine_protocol import messages as m
 from cosine_protocol.digests import request_digest
-from cosine_protocol.errors import GenerationFailed, PeerError, PeerLost, RemoteProtocolError
+from cosine_protocol.errors import (
+    GenerationFailed,
+    GenerationTimedOut,
+    PeerError,
+    PeerLost,
+    RemoteProtocolError,
+)
 from cosine_protocol.messages import FinishReason, RequestBody
 from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.protocols import DRAFT, VERIFY
@@ -40,6 +47,7 @@ from cosine_protocol.request import Request
 
 CHECK_EVERY_S: Final = 0.5
 MAX_WHY: Final = 64
+LATEST_WHY: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +80,7 @@ class Tally:
     tokens_by_verifier: dict[str, int] = field(default_factory=dict)
     tried: list[str] = field(default_factory=list)
     why: list[str] = field(default_factory=list)
+    latest_why: deque[str] = field(default_factory=lambda: deque(maxlen=LATEST_WHY))
 
 
 class Session:
@@ -84,13 +93,13 @@ class Session:
         self.tally = Tally()
         self.ledger = DrafterLedger(job.drafters)
         self._links = links
-        self._d_0 = request_digest(job.request)
-        self._digest = self._d_0
-        self._strategy = job.strategy.make(self._d_0)
+        self.d_0 = request_digest(job.request)
+        self._digest = self.d_0
+        self._strategy = job.strategy.make(self.d_0)
         self._events: asyncio.Queue[Delivery | Drafted] = asyncio.Queue()
-        self._gate = FragmentGate(self._d_0, offload, take=self._take_fragment, refuse=self._refuse_fragment)
+        self._gate = FragmentGate(self.d_0, offload, take=self._take_fragment, refuse=self._refuse_fragment)
         self._wake_at_s: float | None = None
-        self._spare = deque(job.verifiers)
+        self._queue = VerifierQueue(record.peer_id for record in job.verifiers)
         self._upstreams: dict[str, Upstream] = {}
         self._followers = Followers(
             number=job.number,
@@ -101,6 +110,11 @@ class Session:
             hear=self._hear_fragments_apart,
         )
         self._dials: set[asyncio.Task[None]] = set()
+
+    @property
+    def serving(self) -> tuple[str, ...]:
+        """The verifiers that have the request now."""
+        return tuple(self._upstreams)
 
     async def stream(self) -> AsyncGenerator[Tokens, None]:
         """The output as it is committed.
@@ -129,18 +143,29 @@ class Session:
         """
         self._dial_spares()
         while not self._upstreams:
-            if not self._dials:
-                raise GenerationFailed(_nobody_left(self.tally.tried))
             left_s = self._time_left()
-            await asyncio.wait(self._dials, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            if self._dials:
+                await asyncio.wait(self._dials, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            else:
+                await asyncio.sleep(self._rest_s(left_s))
             self._dial_spares()
+
+    def _rest_s(self, left_s: float) -> float:
+        """How long to wait for an overloaded verifier. Raises `GenerationFailed` if there is none in time."""
+        at_s = self._queue.next_at_s
+        if at_s is None or at_s - _now_s() > left_s:
+            raise GenerationFailed(_nobody_left(self.tally.tried))
+        return max(0.0, at_s - _now_s())
 
     def _dial_spares(self) -> None:
         for dial in [dial for dial in self._dials if dial.done()]:
             self._dials.remove(dial)
             dial.result()
-        while self._spare and len(self._upstreams) + len(self._dials) < self.job.strategy.verifiers:
-            self._dials.add(asyncio.ensure_future(self._dial(self._spare.popleft().peer_id)))
+        while len(self._upstreams) + len(self._dials) < self.job.strategy.verifiers:
+            peer_id = self._queue.next(_now_s())
+            if peer_id is None:
+                return
+            self._dials.add(asyncio.ensure_future(self._dial(peer_id)))
 
     async def _dial(self, peer_id: str) -> None:
         try:
@@ -156,7 +181,7 @@ class Session:
             slot=next(slot for slot in range(self.job.strategy.verifiers) if slot not in taken),
             link=link,
             request=self.job.request,
-            d_0=self._d_0,
+            d_0=self.d_0,
             digest=self._digest,
             position=len(self.output),
             watch=Watch(since_s=_now_s()),
@@ -212,10 +237,10 @@ class Session:
             return None
 
     def _time_left(self) -> float:
-        """Seconds to the deadline. Raises `GenerationFailed` once it has passed."""
+        """Seconds to the deadline. Raises `GenerationTimedOut` once it has passed."""
         left_s = self.job.deadline_s - _now_s()
         if left_s <= 0:
-            raise GenerationFailed("The generation took longer than its timeout; raise it or ask for less.")
+            raise GenerationTimedOut("The generation took longer than its timeout; raise it or ask for less.")
         return left_s
 
     def _drop(self, upstream: Upstream, error: PeerError | PeerLost | RemoteProtocolError) -> None:
@@ -231,6 +256,8 @@ class Session:
         match error:
             case PeerError():
                 self.tally.tried.append(f"{peer_id} refused: {error.message}")
+                if error.retry_after_s is not None:
+                    self._queue.rest(peer_id, until_s=_now_s() + error.retry_after_s)
             case PeerLost():
                 self.tally.tried.append(f"{peer_id} was lost: {error.reason}")
             case _:
@@ -341,8 +368,10 @@ class Session:
                 upstream.link.post(m.Verify(number, action.base, action.position, block, authors))
 
     def _note_why(self, author: int, why: str) -> None:
+        line = f"{self.ledger.domain_of(author)}: {why}"
+        self.tally.latest_why.append(line)
         if len(self.tally.why) < MAX_WHY:
-            self.tally.why.append(f"{self.ledger.domain_of(author)}: {why}")
+            self.tally.why.append(line)
 
     def _hang_up(self) -> None:
         for upstream in self._upstreams.values():
@@ -357,4 +386,4 @@ def _now_s() -> float:
 def _nobody_left(tried: list[str]) -> str:
     if not tried:
         return "No verifier was found for the target; check --initial-peers and that a verifier has joined."
-    return f"No verifier could finish the request. Tried: {'; '.join(tried)}."
+    return f"No verifier could finish the request. Tried: {'; '.join(dict.fromkeys(tried))}."

@@ -6,6 +6,9 @@ from typing import Final
 
 REPLACEMENT: Final = "\ufffd"
 MAX_HELD_REPLACEMENTS: Final = 4
+CONTEXT_TOKENS: Final = 16
+"""Tokens decoded again before new ones: what a token's text depends on lies in the few before it."""
+SETTLED_AFTER_TOKENS: Final = 32
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -21,13 +24,16 @@ class Piece:
 class TextAssembler:
     """Text is decode(prompt + output) minus decode(prompt), cut before the first stop string.
 
-    `add` holds back incomplete UTF-8 and whatever could begin a stop string; `finish` gives the rest.
+    `add` holds back incomplete UTF-8 and whatever could begin a stop string; `finish` gives the rest. Only
+    the end is decoded each time: the text up to a token that completes a character is settled.
     """
 
     def __init__(self, decode: Decode, prompt: Sequence[int], stop: Sequence[str] = ()) -> None:
         self._decode = decode
-        self._tokens = list(prompt)
-        self._prefix = len(decode(self._tokens))
+        self._tokens = list(prompt[-CONTEXT_TOKENS:])
+        self._settled = ""
+        self._settled_tokens = len(self._tokens)
+        self._context_characters = len(decode(self._tokens))
         self._stop = tuple(stop)
         self._given = 0
 
@@ -35,6 +41,8 @@ class TextAssembler:
         """One more token; a stopped piece is the last."""
         self._tokens.append(token)
         text = self._text()
+        if len(self._tokens) - self._settled_tokens >= SETTLED_AFTER_TOKENS and not text.endswith(REPLACEMENT):
+            self._settle(text)
         cut = self._stop_at(text)
         if cut is not None:
             return self._give(text[:cut], is_stopped=True)
@@ -45,10 +53,16 @@ class TextAssembler:
         return self._give(self._text())
 
     def _text(self) -> str:
-        return self._decode(self._tokens)[self._prefix :]
+        return self._settled + self._decode(self._tokens)[self._context_characters :]
+
+    def _settle(self, text: str) -> None:
+        self._settled = text
+        del self._tokens[:-CONTEXT_TOKENS]
+        self._settled_tokens = len(self._tokens)
+        self._context_characters = len(self._decode(self._tokens))
 
     def _stop_at(self, text: str) -> int | None:
-        found = [index for stop in self._stop if (index := text.find(stop)) >= 0]
+        found = [index for stop in self._stop if (index := text.find(stop, self._given)) >= 0]
         return min(found, default=None)
 
     def _safe(self, text: str) -> str:

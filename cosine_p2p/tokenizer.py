@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
-from cosine_protocol.errors import UsageError
+from cosine_protocol.errors import PromptRefused, UsageError
 
 
 class TextCodec:
@@ -27,6 +28,11 @@ class TextCodec:
             raise UsageError(f"The target's tokenizer files cannot be read: {error}.") from None
         self._chat_template = template or self._config.get("chat_template")
 
+    @cached_property
+    def vocab_tokens(self) -> int:
+        """One more than the highest token id."""
+        return 1 + max(self._tokenizer.get_vocab().values(), default=-1)
+
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of a plain prompt, with the special tokens the tokenizer adds by default."""
         return tuple(self._tokenizer.encode(text).ids)
@@ -39,14 +45,14 @@ class TextCodec:
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
         """Token ids of a chat rendered by the target's own template, ready for the assistant's turn."""
         if not self._chat_template:
-            raise UsageError("The target has no chat template; send the prompt without --chat.")
+            raise PromptRefused("The target has no chat template; send plain text, without --chat or messages.")
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         try:
             text = environment.from_string(self._chat_template).render(
                 messages=list(messages), add_generation_prompt=True, **self._special_tokens()
             )
         except Exception as error:  # a template is a stranger's program and may raise anything
-            raise UsageError(f"The target's chat template refused the messages: {error}.") from None
+            raise PromptRefused(f"The target's chat template refused the messages: {error}.") from None
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def _special_tokens(self) -> dict[str, str]:

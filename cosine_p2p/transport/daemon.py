@@ -190,7 +190,10 @@ def _start_error(error: Exception, peers: Sequence[str]) -> PeerLost | UsageErro
             ", ".join(peers),
             "no answer from there; check the address and that a node is running at it",
         )
-    return UsageError(f"The network daemon p2pd did not start: {text.removeprefix('Daemon failed to start: ')}")
+    reason = text.removeprefix("Daemon failed to start: ")
+    return UsageError(
+        f"The network daemon p2pd did not start ({reason}); `cosine-node doctor` looks for the reason."
+    )
 
 
 async def _listen(p2p: Any) -> None:

@@ -42,6 +42,7 @@ class HivemindTransport:
         self.config = config
         self.peer_id = ""
         self.restarts = 0
+        self.connected_peers = 0
         self.opener = RecordOpener()
         self._checker = PostingChecker(config.network, self.opener)
         self._store = RecordStore()
@@ -77,6 +78,11 @@ class HivemindTransport:
     def daemon_pid(self) -> int | None:
         """The process id of p2pd, None while it is being started again."""
         return self._daemon.pid if self._daemon else None
+
+    @property
+    def open_streams(self) -> int:
+        """Streams open now, dialled and accepted."""
+        return len(self._streams)
 
     def on_restart(self, callback: Restarted) -> None:
         """Await `callback` each time the daemon is back."""
@@ -218,6 +224,7 @@ class HivemindTransport:
             connected = await self._daemon.connected_maddrs()
         except (OSError, EOFError, TimeoutError):
             return
+        self.connected_peers = len(connected)
         if connected:
             self._remember(connected)
         elif self._known:

@@ -59,7 +59,9 @@ def load_served(source: ModelSource, role: Role, emit: Emit) -> Served:
     """Fetch, load and measure a model. Blocks; raises `UsageError` with one sentence for the volunteer."""
     if source.model != NGRAM:
         _check_options(source)
-    target_folder = fetch_folder(source.model if role is Role.VERIFIER else source.target)
+    target_folder = _fetch(source.model if role is Role.VERIFIER else source.target, emit)
+    if role is Role.DRAFTER and source.model != NGRAM:
+        _fetch(source.model, emit)
     emit("loading", {"model": source.model})
     engine = _load_engine(source, target_folder)
     emit("measuring", {"model": source.model})
@@ -94,6 +96,12 @@ def _check_options(source: ModelSource) -> None:
     from cosine_node.engine.loading import check_options
 
     check_options(dtype=source.dtype, device=source.device, quantize=source.quantize)
+
+
+def _fetch(source: str, emit: Emit) -> Path:
+    if not isinstance(zoo.resolve(source), Path):
+        emit("fetching", {"model": source})
+    return fetch_folder(source)
 
 
 def fetch_folder(source: str) -> Path:
@@ -188,12 +196,18 @@ def _tokenizer(files: TokenizerFiles) -> Tokenizer:
 
 
 def read_eos(folder: Path) -> tuple[int, ...]:
-    """The end-of-sequence ids a model generates by: of its generation config, else of its config."""
+    """The end-of-sequence ids a model generates by: of its generation config, else of its config.
+
+    Raises `UsageError` if one of them cannot be read.
+    """
     for name in ("generation_config.json", "config.json"):
         file = folder / name
-        ids = json.loads(file.read_text("utf-8")).get("eos_token_id") if file.is_file() else None
-        if ids is not None:
-            return tuple(ids) if isinstance(ids, list) else (int(ids),)
+        try:
+            ids = json.loads(file.read_text("utf-8")).get("eos_token_id") if file.is_file() else None
+            if ids is not None:
+                return tuple(ids) if isinstance(ids, list) else (int(ids),)
+        except (OSError, ValueError, AttributeError, TypeError) as error:
+            raise UsageError(f"{file} cannot be read ({error}); fetch the model again.") from None
     return ()
 
 

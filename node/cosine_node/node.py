@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cosine_node.announcing import Announcer
 from cosine_node.discover_service import DiscoverService
@@ -17,7 +17,7 @@ from cosine_node.model import ModelSource, Served, load_served
 from cosine_node.runner import PacedRunner, Runner, ThreadRunner
 from cosine_node.status_service import StatusService
 from cosine_node.verifier.service import VerifierConfig, VerifierService
-from cosine_p2p.channel import AGENT, Progress
+from cosine_p2p.channel import AGENT
 from cosine_p2p.dht import DhtDirectory
 from cosine_p2p.keys import claim_identity
 from cosine_p2p.tokenizer_files import TokenizerFiles
@@ -29,6 +29,9 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.identity import Identity
 from cosine_protocol.protocols import DISCOVER, DRAFT, STATUS, VERIFY
 from cosine_protocol.records import SCHEMA, NodeRecord, Role
+
+if TYPE_CHECKING:
+    from cosine_node.metrics.node import ObservedNode
 
 LOG = logging.getLogger(__name__)
 LOAD_CHECK_S: Final = 5.0
@@ -50,6 +53,7 @@ class NetworkOptions:
     announce_maddrs: tuple[str, ...] = ()
     relays: tuple[str, ...] = ()
     metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
 
     def transport_config(self, identity_file: Path, *, is_relay: bool = False) -> TransportConfig:
         return TransportConfig(
@@ -81,6 +85,7 @@ Service = VerifierService | DrafterService
 async def run_bootstrap(network: NetworkOptions, emit: Emit, stop: asyncio.Event) -> None:
     """A node that only keeps the DHT and relays, until `stop` is set."""
     claimed = claim_identity(network.identity_file)
+    emit("joining", _joining_fields(network))
     transport = await HivemindTransport.start(network.transport_config(claimed.file, is_relay=True))
     try:
         await transport.serve(DISCOVER, DiscoverService(_cell_reader(transport)).handle)
@@ -108,13 +113,14 @@ async def run_nodes(
         served = [await _load(each, emit, has_others=len(options) > 1) for each in options]
         nodes = []
         for claimed, one, each in zip(claims, served, options, strict=True):
+            emit("joining", _joining_fields(network))
             transport = await HivemindTransport.start(network.transport_config(claimed.file))
             stack.push_async_callback(transport.close)
             nodes.append(_Node(transport, claimed.identity, one, network, each))
             # Nodes that begin a network begin the same one.
             network = replace(network, initial_peers=network.initial_peers or await transport.visible_maddrs())
         if network.metrics_port is not None:
-            _serve_metrics(network.metrics_port, nodes)
+            _serve_metrics(stack, network, network.metrics_port, nodes)
         await together([node.live(emit, stop) for node in nodes], stop)
 
 
@@ -147,6 +153,10 @@ async def _load(options: NodeOptions, emit: Emit, *, has_others: bool) -> Served
         if not has_others:
             raise
         raise UsageError(f"{options.source.model} cannot be served: {error}") from error
+
+
+def _joining_fields(network: NetworkOptions) -> dict[str, object]:
+    return {"network": network.network, "initial_peers": list(network.initial_peers)}
 
 
 async def _ready_fields(transport: HivemindTransport, role: str) -> dict[str, object]:
@@ -183,8 +193,11 @@ class _Node:
         self._announcer = Announcer(directory, identity, self._describe, served.names)
         transport.on_restart(self._announcer.restarted)
 
-    async def serve(self) -> None:
-        """Answer streams, and be in the directory, before anybody is told that the node is ready."""
+    async def serve(self) -> bool:
+        """Answer streams, and be in the directory, before anybody is told that the node is ready.
+
+        False if nobody took the record yet; it is offered again later.
+        """
         files = TokenizerFiles.read(self._served.tokenizer_folder)
         handlers: dict[str, StreamHandler] = {
             VERIFY if self._options.role is Role.VERIFIER else DRAFT: self.service.handle,
@@ -195,11 +208,13 @@ class _Node:
         for protocol, handler in handlers.items():
             await self._transport.serve(protocol, delayed(handler, one_way_s=one_way_s))
         self._addresses = await self._transport.visible_maddrs()
-        await self._announcer.announce()
+        return await self._announcer.announce()
 
     async def live(self, emit: Emit, stop: asyncio.Event) -> None:
         """Serve until `stop` is set and everything begun is finished."""
-        await self.serve()
+        emit("announcing", {"target": self._served.target_name})
+        is_stored = await self.serve()
+        emit("announced", {"target": self._served.target_name, "stored": is_stored})
         ready = await _ready_fields(self._transport, self._options.role)
         emit("ready", ready | {"model": self._served.model_name})
         await self.work(stop)
@@ -227,6 +242,24 @@ class _Node:
         if isinstance(self._runner, PacedRunner):
             fields |= {"late_passes": self._runner.late_passes, "emulated": self._record_emulation()}
         return fields
+
+    def observed(self) -> "ObservedNode":
+        """The node as its metrics see it."""
+        from cosine_node.metrics.node import ObservedNode
+
+        served = self._served
+        return ObservedNode(
+            role=self._options.role,
+            model_name=served.model_name,
+            peer_id=self._transport.peer_id,
+            target=served.target_name,
+            numerics=served.engine.numerics,
+            version=AGENT,
+            places=self._options.max_requests,
+            service=self.service,
+            engine=served.engine,
+            network=self._transport,
+        )
 
     async def _say_goodbye(self, announcing: "asyncio.Future[None]") -> None:
         announcing.cancel()
@@ -279,29 +312,12 @@ class _Node:
         return self._announcer.latest or b"", self.service.requests, self.service.progress.steps
 
 
-@dataclass(frozen=True, slots=True)
-class _Sum:
-    """Services of one process as metrics see them: together."""
+def _serve_metrics(stack: AsyncExitStack, network: NetworkOptions, port: int, nodes: Sequence[_Node]) -> None:
+    from cosine_node.metrics.node import node_registry
+    from cosine_node.metrics.server import serving_metrics
 
-    services: Sequence[Service]
-
-    @property
-    def requests(self) -> int:
-        return sum(service.requests for service in self.services)
-
-    @property
-    def progress(self) -> Progress:
-        each = [service.progress for service in self.services]
-        return Progress(
-            steps=sum(progress.steps for progress in each),
-            prefill_tokens=sum(progress.prefill_tokens for progress in each),
-        )
-
-
-def _serve_metrics(port: int, nodes: Sequence[_Node]) -> None:
-    from cosine_node.metrics import serve_metrics
-
-    serve_metrics(port, role=nodes[0].role, service=_Sum([node.service for node in nodes]))
+    registry = node_registry([node.observed() for node in nodes])
+    stack.enter_context(serving_metrics(registry, host=network.metrics_host, port=port))
 
 
 def _runner(served: Served, options: NodeOptions, curve: CostCurve) -> Runner:

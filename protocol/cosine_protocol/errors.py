@@ -9,7 +9,10 @@ CosineError
 ├── PeerError               the peer answered with `Error(code, message, retry_after)`
 ├── PeerLost                the stream ended, was silent too long, or could not be opened
 ├── GenerationFailed        no verifier could go on; says what was tried
+│   └── GenerationTimedOut
 └── UsageError              what the user asked for cannot be; says what to do next
+    └── PromptRefused       the prompt itself is at fault
+        └── PromptTooLong
 """
 
 from enum import IntEnum
@@ -79,5 +82,17 @@ class GenerationFailed(CosineError):
     """Nobody could finish the request. The text is one sentence that names what was tried."""
 
 
+class GenerationTimedOut(GenerationFailed):
+    """A generation took longer than its user allowed."""
+
+
 class UsageError(CosineError):
     """A request that cannot be served as asked. The text is one sentence for the user."""
+
+
+class PromptRefused(UsageError):
+    """A prompt that is empty, or that the target's chat template does not take."""
+
+
+class PromptTooLong(PromptRefused):
+    """A prompt that leaves no room for output in the target's context."""

@@ -4,6 +4,7 @@ import asyncio
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from cosine_node.simulation.swarm import LetterCodec, SimulatedSwarm
 from cosine_p2p.blocking import Client
 from cosine_p2p.client import Swarm
 from cosine_p2p.directory import MemoryDirectory
+from cosine_p2p.generation import Chunk, Generation
 from cosine_p2p.tokenizer import TextCodec
 from cosine_protocol.errors import GenerationFailed, UsageError
+from cosine_protocol.records import Role
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
 
@@ -66,6 +69,29 @@ def test_generate(client: Client) -> None:
 def test_stream(client: Client) -> None:
     chunks = list(client.stream(PROMPT, max_new_tokens=24))
     assert "".join(chunk.text for chunk in chunks) == LetterCodec().decode(EXPECTED)
+
+
+def test_a_stream_ends_with_its_generation(client: Client) -> None:
+    stream = client.stream(PROMPT, max_new_tokens=24)
+    chunks: list[Chunk] = []
+    with pytest.raises(StopIteration) as end:
+        while True:
+            chunks.append(next(stream))
+    assert isinstance(end.value.value, Generation)
+    assert end.value.value.token_ids == tuple(token for chunk in chunks for token in chunk.token_ids) == EXPECTED
+
+
+def test_generations_may_be_begun_side_by_side_and_given_up(client: Client) -> None:
+    futures = [client.submit(PROMPT, max_new_tokens=24) for _ in range(3)]
+    given_up = client.submit(PROMPT, max_new_tokens=1000)
+    given_up.cancel()
+    assert [future.result().token_ids for future in futures] == [EXPECTED] * 3
+    with pytest.raises(CancelledError):
+        given_up.result()
+
+
+def test_who_would_be_asked(client: Client) -> None:
+    assert [record.role for record in client.find_verifiers()] == [Role.VERIFIER]
 
 
 def test_a_stream_may_be_left_early(client: Client) -> None:

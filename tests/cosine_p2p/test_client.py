@@ -1,7 +1,9 @@
 """The client over a whole in-memory swarm: what is asked, what is yielded, what is refused."""
 
+import logging
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.directory import MemoryDirectory
 from cosine_p2p.generation import Chunk, Generation
-from cosine_protocol.errors import GenerationFailed, UsageError
+from cosine_protocol.errors import GenerationFailed, PromptRefused, PromptTooLong, UsageError
 from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
@@ -90,9 +92,9 @@ def test_options_that_mean_nothing(options: dict[str, Any]) -> None:
 
 
 def test_prompts_that_cannot_be() -> None:
-    with pytest.raises(UsageError, match="empty"):
+    with pytest.raises(PromptRefused, match="empty"):
         generated("")
-    with pytest.raises(UsageError, match="context holds 4096"):
+    with pytest.raises(PromptTooLong, match="context holds 4096"):
         generated(PROMPT * 1000)
 
 
@@ -105,6 +107,95 @@ def test_verifiers_that_do_not_fit_are_listed(options: dict[str, Any]) -> None:
 def test_nobody_serves_the_target() -> None:
     with pytest.raises(GenerationFailed, match="No verifier serves"):
         generated(with_options={"verifiers": 0})
+    with pytest.raises(GenerationFailed, match="No verifier serves"):
+        with_client(lambda client: client.find_verifiers(), verifiers=0)
+
+
+def test_who_would_be_asked_can_be_seen_beforehand() -> None:
+    found = with_client(lambda client: client.find_verifiers(), verifiers=2)
+    assert [record.role for record in found] == [Role.VERIFIER] * 2
+    assert len({record.peer_id for record in found}) == 2
+
+
+def test_a_prompt_may_be_the_targets_token_ids() -> None:
+    ids = LetterCodec().encode(PROMPT)
+    assert with_client(lambda client: client.generate(ids, max_new_tokens=TOKENS)).token_ids == EXPECTED
+    assert with_client(lambda client: client.generate(list(ids), max_new_tokens=TOKENS)).prompt_tokens == len(ids)
+
+
+@pytest.mark.parametrize("prompt", [[-1], [1, 1 << 30], [1, {"role": "user", "content": "a"}]])
+def test_token_ids_outside_the_vocabulary_are_refused(prompt: Any) -> None:
+    with pytest.raises(PromptRefused, match="whole numbers from 0 to"):
+        with_client(lambda client: client.generate(prompt))
+
+
+def test_no_token_ids_and_no_messages_are_an_empty_prompt() -> None:
+    with pytest.raises(PromptRefused, match="empty"):
+        with_client(lambda client: client.generate([]))
+
+
+def test_other_tokens_may_end_the_output() -> None:
+    place = EXPECTED.index(EXPECTED[9])
+    generation = generated(max_new_tokens=TOKENS, eos=[EXPECTED[9]])
+    assert (generation.token_ids, generation.finish_reason) == (EXPECTED[: place + 1], "eos")
+    for eos in ([-1], [0] * 65):
+        with pytest.raises(UsageError, match="eos must be at most 64"):
+            generated(eos=eos)
+
+
+class Notes:
+    """An observer that remembers."""
+
+    def __init__(self) -> None:
+        self.done: list[Generation] = []
+        self.abandoned: list[Generation] = []
+
+    def observe(self, done: Generation) -> None:
+        self.done.append(done)
+
+    def observe_abandoned(self, part: Generation) -> None:
+        self.abandoned.append(part)
+
+
+def test_an_observer_is_told_of_every_generation_once() -> None:
+    notes = Notes()
+
+    async def use(client: AsyncClient) -> Generation:
+        generation = await client.generate(PROMPT, max_new_tokens=TOKENS, stop=TEXT[7:10])
+        async with aclosing(client.stream(PROMPT, max_new_tokens=TOKENS)) as chunks:
+            async for _ in chunks:
+                break
+        return generation
+
+    generation = with_client(use, observer=notes)
+    assert notes.done == [generation]
+    assert [0 < part.tokens < TOKENS for part in notes.abandoned] == [True]
+
+
+def test_an_observer_is_told_of_one_that_failed() -> None:
+    notes = Notes()
+    with pytest.raises(GenerationFailed):
+        generated(max_new_tokens=TOKENS, with_options={"observer": notes, "timeout_s": 0.2})
+    assert (notes.done, len(notes.abandoned)) == ([], 1)
+
+
+def test_lines_of_one_request_name_it_alike_everywhere(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    generated(max_new_tokens=TOKENS)
+    said = [record for record in caplog.records if hasattr(record, "request")]
+    assert len({getattr(record, "request", "") for record in said}) == 1
+    by_logger = {name: [r.getMessage() for r in said if r.name == name] for name in {r.name for r in said}}
+    assert set(by_logger) == {
+        "cosine_p2p.run",
+        "cosine_node.verifier.served",
+        "cosine_node.drafter.service",
+    }
+    assert [line.partition(": ")[2] for line in by_logger["cosine_p2p.run"]] == [
+        "6 prompt tokens",
+        "24 tokens, length",
+    ]
+    assert by_logger["cosine_node.verifier.served"][-1].endswith(": length, 24 tokens")
+    assert not any(PROMPT in record.getMessage() or TEXT in record.getMessage() for record in said)
 
 
 def test_a_client_outside_its_block_says_so() -> None:

@@ -1,11 +1,35 @@
-"""The way into the network refuses what cannot work, in one sentence."""
+"""The way into the network refuses what cannot work, in one sentence, and takes the transport that is asked for."""
 
 import asyncio
+from importlib.util import find_spec
 
 import pytest
 
-from cosine_p2p.network import joining
-from cosine_protocol.errors import UsageError
+from cosine_p2p import AsyncClient
+from cosine_p2p import network as network_module
+from cosine_p2p.network import TRANSPORT_VARIABLE, TransportKind, choose_transport, joining
+from cosine_protocol.errors import PeerLost, UsageError
+
+NOBODY = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
+LIBRARIES = {TransportKind.FULL: "hivemind", TransportKind.LIGHT: "libp2p"}
+INSTALLED = [kind for kind, library in LIBRARIES.items() if find_spec(library)]
+
+
+@pytest.fixture(autouse=True)
+def _no_choice_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TRANSPORT_VARIABLE, raising=False)
+
+
+def install(monkeypatch: pytest.MonkeyPatch, *, full: bool, light: bool = True) -> None:
+    present = {"hivemind": full, "libp2p": light}
+    monkeypatch.setattr(network_module, "find_spec", lambda name: object() if present[name] else None)
+
+
+def join(address: str, transport: str) -> None:
+    async def joined() -> None:
+        await joining([address], network="test", transport=transport)()
+
+    asyncio.run(joined())
 
 
 def test_no_initial_peers() -> None:
@@ -13,12 +37,46 @@ def test_no_initial_peers() -> None:
         joining([], network="test")
 
 
+@pytest.mark.parametrize("transport", INSTALLED)
 @pytest.mark.parametrize("address", ["", "localhost:4001", "/ip4/not-an-address/tcp/1", "/ip4/127.0.0.1/tcp/1"])
-def test_a_malformed_address_is_named(address: str) -> None:
-    async def joined() -> None:
-        await joining([address], network="test")()
-
+def test_a_malformed_address_is_named(address: str, transport: str) -> None:
     with pytest.raises(UsageError) as caught:
-        asyncio.run(joined())
+        join(address, transport)
     assert "\n" not in str(caught.value)
     assert address in str(caught.value)
+
+
+@pytest.mark.network
+@pytest.mark.skipif(TransportKind.LIGHT not in INSTALLED, reason="needs py-libp2p")
+def test_light_names_the_initial_peer_that_does_not_answer() -> None:
+    with pytest.raises(PeerLost) as caught:
+        join(NOBODY, "light")
+    assert str(caught.value) == f"{NOBODY}: connection refused at 127.0.0.1:1"
+
+
+@pytest.mark.parametrize(("full", "expected"), [(True, TransportKind.FULL), (False, TransportKind.LIGHT)])
+def test_full_where_it_is_installed_else_light(
+    full: bool, expected: TransportKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, full=full)
+    assert choose_transport(None) is expected
+
+
+def test_an_argument_comes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, full=True)
+    monkeypatch.setenv(TRANSPORT_VARIABLE, "light")
+    assert choose_transport(None) is TransportKind.LIGHT
+    assert choose_transport("full") is TransportKind.FULL
+
+
+@pytest.mark.parametrize(("asked", "part"), [("quick", "'quick'"), ("full", r"cosine-p2p\[node\]")])
+def test_a_transport_that_is_not_there(asked: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, full=False)
+    with pytest.raises(UsageError, match=part):
+        AsyncClient([NOBODY], transport=asked)
+
+
+def test_without_py_libp2p_the_light_transport_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, full=False, light=False)
+    with pytest.raises(UsageError, match=r"install libp2p, which on Linux is built with the GMP headers"):
+        choose_transport(None)

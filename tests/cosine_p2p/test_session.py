@@ -246,6 +246,22 @@ def test_a_verifier_that_cannot_be_dialled_is_named_and_the_next_is_asked() -> N
         assert f"{identity_of(number).peer_id} was lost: no answer to our dial" in tried
 
 
+def test_an_overloaded_verifier_is_asked_again_when_it_said() -> None:
+    opened = 0
+
+    async def behave(channel: Channel, message: m.Message) -> None:
+        nonlocal opened
+        if isinstance(message, m.Open):
+            opened += 1
+            busy = timed((0.0, lambda n: m.Error(n, 7, "full up", 2.5)))
+            free = timed((0.0, lambda n: commit(n, (1, 2, 3))), (0.0, lambda n: final(n, (1, 2, 3))))
+            await (busy if opened == 1 else free)(channel, message)
+
+    done = played({1: behave})
+    assert (done.tokens, done.error, opened) == ([1, 2, 3], "", 2)
+    assert 2.5 <= done.seconds < 3
+
+
 class TestTwoVerifiers:
     """Both serve the request at once; whatever one has committed first is the stream's."""
 

@@ -30,7 +30,8 @@ class Node:
     def start(cls, name: str, arguments: Sequence[str], folder: Path, **environment: str) -> "Node":
         """Start a node as by hand, with whatever default identity is free; it logs to `folder`."""
         log = folder / f"{name}.log"
-        place = ("--host-maddr", HOST, "--log-format", "json")
+        listening = () if arguments[0] == "serve" else ("--host-maddr", HOST)
+        place = (*listening, "--log-format", "json")
         with log.open("wb") as errors:
             process = subprocess.Popen(
                 (*COMMAND, *arguments, *place),

@@ -217,6 +217,13 @@ def test_an_ngram_drafter_takes_the_targets_vocabulary_and_context() -> None:
     assert made.engine.forward([Row(sequence, (3,), (0,), (PREFIX,))])[0].choices
 
 
+@pytest.mark.parametrize("content", ["{", "[]", '{"eos_token_id": "x"}'])
+def test_end_tokens_that_cannot_be_read_are_one_sentence(tmp_path: Path, content: str) -> None:
+    (tmp_path / "generation_config.json").write_text(content)
+    with pytest.raises(UsageError, match=r"generation_config\.json cannot be read"):
+        read_eos(tmp_path)
+
+
 def test_the_end_tokens_come_from_the_generation_config_first(tmp_path: Path) -> None:
     assert read_eos(tmp_path) == ()
     (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 5}))

@@ -3,15 +3,12 @@
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from cosine_node import node
 from cosine_node.model import NGRAM, ModelSource
 from cosine_node.node import NetworkOptions, NodeOptions, identity_files, run_nodes, together
 from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_p2p.channel import Progress
 from cosine_p2p.keys import claim_identity
 from cosine_p2p.postings import RecordOpener
 from cosine_p2p.transport.config import TransportConfig
@@ -150,18 +147,3 @@ def test_the_first_error_lets_the_others_drain_and_is_raised() -> None:
     with pytest.raises(UsageError, match="early"):
         run_virtual(main())
     assert drained == ["all"]
-
-
-def test_metrics_of_one_process_are_the_sum_of_its_nodes() -> None:
-    """Two series of one name and role could not be told apart."""
-    services: Any = [FakeService(requests=2, steps=30), FakeService(requests=1, steps=4)]
-    both = node._Sum(services)
-    assert (both.requests, both.progress.steps, both.progress.prefill_tokens) == (3, 34, 340)
-
-
-class FakeService:
-    """A service as metrics see it."""
-
-    def __init__(self, *, requests: int, steps: int) -> None:
-        self.requests = requests
-        self.progress = Progress(steps=steps, prefill_tokens=10 * steps)

@@ -250,15 +250,17 @@ def test_an_overloaded_verifier_sends_requests_to_the_next() -> None:
     assert len({generation.verifiers[0].peer_id for generation in generations}) == 2
 
 
-def test_with_every_place_taken_the_error_says_so() -> None:
+def test_with_every_place_taken_a_request_waits_or_says_so_where_it_has_no_time() -> None:
     async def run() -> None:
         async with SimulatedSwarm() as swarm:
             only = await swarm.verifier(target_engine(), max_requests=1)
             client = await swarm.client(strategy="plain")
+            hasty = await swarm.client(strategy="plain", timeout_s=1.0)
             first = asyncio.ensure_future(client.generate(PROMPT, max_new_tokens=TOKENS))
             await asyncio.sleep(0.3)
             with pytest.raises(GenerationFailed, match=f"{only.identity.peer_id} refused: all 1 places"):
-                await client.generate(PROMPT, max_new_tokens=TOKENS)
+                await hasty.generate(PROMPT, max_new_tokens=TOKENS)
+            assert (await client.generate(PROMPT, max_new_tokens=TOKENS)).token_ids == EXPECTED
             assert (await first).token_ids == EXPECTED
             await assert_freed(swarm)
 

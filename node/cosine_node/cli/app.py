@@ -13,20 +13,27 @@ from platformdirs import user_config_dir
 
 from cosine_node.cli.bench import bench
 from cosine_node.cli.bootstrap import bootstrap
+from cosine_node.cli.configuration import DOCTOR, defaults_by_command
 from cosine_node.cli.demo import demo
+from cosine_node.cli.doctor import doctor
 from cosine_node.cli.generate import generate
 from cosine_node.cli.identity import identity
 from cosine_node.cli.join import join
+from cosine_node.cli.serve import serve
+from cosine_node.cli.service import service
 from cosine_node.cli.simulate import simulate
+from cosine_node.cli.status import status
 from cosine_node.cli.zoo import zoo
 from cosine_protocol.errors import CosineError, UsageError
 
+LOG = logging.getLogger(__name__)
 USAGE_EXIT = 2
 FAILURE_EXIT = 1
 INTERRUPT_EXIT = 130
 NODE_EXTRA = frozenset(
     {"google", "hivemind", "huggingface_hub", "numpy", "safetensors", "torch", "transformers", "uvloop"}
 )
+GATEWAY_EXTRA = frozenset({"prometheus_client", "starlette", "uvicorn"})
 
 app = typer.Typer(
     name="cosine-node",
@@ -58,7 +65,20 @@ def configure(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    context.default_map = read_config(config)
+    logging.getLogger("asyncio").addFilter(is_news)
+    context.default_map = _defaults(context, config)
+
+
+def _defaults(context: typer.Context, config: Path | None) -> dict[str, Any]:
+    try:
+        tables = read_config(config)
+    except UsageError:
+        if context.invoked_subcommand != DOCTOR:
+            raise
+        # It says so itself, beside what else it finds.
+        tables = {}
+    commands: dict[str, Any] = getattr(context.command, "commands", {})
+    return defaults_by_command(tables, commands)
 
 
 def read_config(file: Path | None) -> dict[str, Any]:
@@ -77,8 +97,15 @@ def read_config(file: Path | None) -> dict[str, Any]:
     }
 
 
-for command in (join, bootstrap, generate, demo, simulate, bench, identity, zoo):
+for command in (join, bootstrap, generate, serve, status, doctor, demo, simulate, bench, identity, zoo):
     app.command()(command)
+# What follows its own options is for the command that the unit runs.
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(service)
+
+
+def is_news(record: logging.LogRecord) -> bool:
+    """Not that a child was waited for already, as asyncio warns where one ends while it is sent a signal."""
+    return not str(record.msg).startswith("Unknown child process pid")
 
 
 def spread_peers(arguments: Sequence[str]) -> list[str]:
@@ -107,15 +134,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPT_EXIT)
     except ModuleNotFoundError as missing:
-        if missing.name not in NODE_EXTRA:
+        if missing.name not in NODE_EXTRA | GATEWAY_EXTRA:
             raise
+        extra = "gateway" if missing.name in GATEWAY_EXTRA else "node"
         _report(
-            UsageError(f"This command needs {missing.name}; install cosine-p2p[node]."), as_json="--json" in given
+            UsageError(f"This command needs {missing.name}; install cosine-p2p[{extra}]."),
+            as_json="--json" in given,
         )
         sys.exit(USAGE_EXIT)
     except CosineError as error:
         _report(error, as_json="--json" in given)
         sys.exit(USAGE_EXIT if isinstance(error, UsageError) else FAILURE_EXIT)
+    except OSError as error:
+        LOG.debug("the system refused", exc_info=True)
+        _report(CosineError(_refusal(error)), as_json="--json" in given)
+        sys.exit(FAILURE_EXIT)
+
+
+def _refusal(error: OSError) -> str:
+    place = f" ({error.filename})" if error.filename else ""
+    return f"{error.strerror or error}{place}; `cosine-node doctor` looks for what is wrong on this machine."
 
 
 def _report(error: CosineError, *, as_json: bool) -> None:

@@ -1,6 +1,6 @@
 """`cosine-node bootstrap`: a node that keeps the DHT and relays, and serves no model."""
 
-from cosine_node.cli.events import emitter, hosts, run_until_stopped, several
+from cosine_node.cli.events import hosts, run_until_stopped, several, telling
 from cosine_node.cli.options import (
     AnnounceMaddrs,
     AsJson,
@@ -25,7 +25,6 @@ def bootstrap(
     """Keep the DHT and relay for others until interrupted."""
     from cosine_node.node import NetworkOptions, run_bootstrap
 
-    emit = emitter(log_format, as_json=as_json)
     place = NetworkOptions(
         network=network,
         identity_file=identity,
@@ -33,4 +32,5 @@ def bootstrap(
         host_maddrs=hosts(host_maddr),
         announce_maddrs=several(announce_maddr),
     )
-    run_until_stopped(lambda stop: run_bootstrap(place, emit, stop))
+    with telling(log_format, as_json=as_json) as emit:
+        run_until_stopped(lambda stop: run_bootstrap(place, emit, stop))

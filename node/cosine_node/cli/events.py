@@ -2,15 +2,24 @@
 
 import asyncio
 import json
+import logging
+import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
+from rich.console import Console
+
+from cosine_node.cli.json_log import logging_as_json
+from cosine_node.cli.progress import STAGES, Progress
 from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS
 from cosine_protocol.errors import UsageError
 
+LOG = logging.getLogger(__name__)
 Emit = Callable[[str, dict[str, object]], None]
 
 _SENTENCES = {
@@ -19,16 +28,39 @@ _SENTENCES = {
     "ready": "Ready as {role} {peer_id}, reachable at:",
     "stopped": "Stopped after {passes} passes.",
 }
+_NO_BARS = "HF_HUB_DISABLE_PROGRESS_BARS"
 
 
-def emitter(log_format: str, *, as_json: bool) -> Emit:
-    """How events are told; with `as_json` only the ready line goes to stdout. Raises `UsageError`."""
+@contextmanager
+def telling(log_format: str, *, as_json: bool) -> Iterator[Emit]:
+    """`emitter`, and where that is for people and stderr is a terminal, the stages of a start shown there."""
+    emit = emitter(log_format, as_json=as_json)
+    if as_json or log_format == "json":
+        # A bar would come between the lines.
+        os.environ.setdefault(_NO_BARS, "1")
+        with logging_as_json() if log_format == "json" else nullcontext():
+            yield emit
+    elif sys.stderr.isatty():
+        progress = Progress(Console(stderr=True))
+        try:
+            yield partial(_emit_with_progress, progress=progress, emit=emit)
+        finally:
+            progress.close()
+    else:
+        yield emit
+
+
+def emitter(log_format: str, *, as_json: bool, sentences: Mapping[str, str] = _SENTENCES) -> Emit:
+    """How events are told; with `as_json` only the ready line goes to stdout. Raises `UsageError`.
+
+    `sentences` are what people read of each event; of one without a sentence they read nothing.
+    """
     if as_json:
         return partial(_emit_json, stdout_events=frozenset({"ready"}))
     if log_format == "json":
         return partial(_emit_json, stdout_events=frozenset({"ready", "stopped"}))
     if log_format == "pretty":
-        return _emit_pretty
+        return partial(_emit_pretty, sentences=sentences)
     raise UsageError(f"--log-format must be pretty or json, not {log_format!r}.")
 
 
@@ -39,11 +71,19 @@ def _emit_json(event: str, fields: dict[str, object], *, stdout_events: frozense
     out.flush()
 
 
-def _emit_pretty(event: str, fields: dict[str, object]) -> None:
-    sentence = _SENTENCES.get(event, event).format(**fields)
+def _emit_with_progress(event: str, fields: dict[str, object], *, progress: Progress, emit: Emit) -> None:
+    progress.follow(event, fields)
+    if event not in STAGES:
+        emit(event, fields)
+
+
+def _emit_pretty(event: str, fields: dict[str, object], *, sentences: Mapping[str, str]) -> None:
+    sentence = sentences.get(event)
+    if sentence is None:
+        return
     addresses = fields.get("maddrs")
-    lines = [sentence, *(f"  {maddr}" for maddr in (addresses if isinstance(addresses, list) else ()))]
-    sys.stdout.write("\n".join(lines) + "\n")
+    listed = addresses if isinstance(addresses, list) else ()
+    sys.stdout.write("\n".join([sentence.format(**fields), *(f"  {maddr}" for maddr in listed)]) + "\n")
     sys.stdout.flush()
 
 
@@ -53,6 +93,7 @@ def run_until_stopped(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
     async def main() -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(note_loose_error)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         running = asyncio.ensure_future(work(stop))
@@ -61,10 +102,29 @@ def run_until_stopped(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
         stopping.cancel()
         await running
 
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(main())
+
+
+def note_loose_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log an error that no task waits for; a peer that hangs up before its stream has begun is none.
+
+    The network library reads who it is in a callback of its own: every such peer would be a traceback.
+    """
+    has_hung_up = isinstance(context.get("exception"), asyncio.IncompleteReadError)
+    if has_hung_up and str(context.get("message", "")).endswith("client_connected_cb"):
+        LOG.debug("a peer hung up before its stream had begun")
+    else:
+        loop.default_exception_handler(context)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's where it is installed, else asyncio's own."""
+    if find_spec("uvloop") is None:
+        return None
     import uvloop
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main())
+    return uvloop.new_event_loop
 
 
 def several(values: list[str] | None) -> tuple[str, ...]:
@@ -83,9 +143,11 @@ def split_list(text: str) -> tuple[str, ...]:
 
 
 def json_safe(value: Any) -> Any:
-    """Dataclasses and tuples as what JSON has."""
+    """Dataclasses, tuples and bytes as what JSON has; bytes in hex."""
     if hasattr(value, "__dataclass_fields__"):
         return {name: json_safe(getattr(value, name)) for name in value.__dataclass_fields__}
+    if isinstance(value, bytes):
+        return value.hex()
     if isinstance(value, list | tuple):
         return [json_safe(item) for item in value]
     return value

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cosine_node.cli.events import emitter, hosts, run_until_stopped, several, split_list
+from cosine_node.cli.events import hosts, run_until_stopped, several, split_list, telling
 from cosine_node.cli.options import (
     AnnounceMaddrs,
     AsJson,
@@ -26,20 +26,7 @@ DEFAULT_DRAFTER = "zoo:draft-general"
 PORT_PROTOCOLS = frozenset({"tcp", "udp"})
 
 
-def _with_lists(context: typer.Context, role: str) -> str:
-    """Let a configuration file name one value of an option that may be repeated without brackets."""
-    repeatable = {option.name for option in context.command.params if getattr(option, "multiple", False)}
-    given = context.default_map or {}
-    context.default_map = {
-        name: [value] if name in repeatable and isinstance(value, str) else value for name, value in given.items()
-    }
-    return role
-
-
-# Read first: what a configuration file says is looked up when the other options are read.
-RoleName = Annotated[
-    str, typer.Option(envvar="COSINE_ROLE", help="drafter or verifier", is_eager=True, callback=_with_lists)
-]
+RoleName = Annotated[str, typer.Option(envvar="COSINE_ROLE", help="drafter or verifier")]
 Models = Annotated[
     list[str] | None,
     typer.Option(
@@ -71,6 +58,12 @@ Emulate = Annotated[
     str | None,
     typer.Option(envvar="COSINE_EMULATE", help="VERIFIER_MS/DRAFTER_MS@RTT_MS: an emulated device and link."),
 ]
+MetricsPort = Annotated[
+    int | None, typer.Option(envvar="COSINE_METRICS_PORT", help="Serve Prometheus metrics there.")
+]
+MetricsHost = Annotated[
+    str, typer.Option(envvar="COSINE_METRICS_HOST", help="Where to serve them; 0.0.0.0 is on every address.")
+]
 
 
 def join(
@@ -91,9 +84,8 @@ def join(
     share_prefixes: SharePrefixes = False,
     threads: Annotated[int | None, typer.Option(envvar="COSINE_THREADS", help="CPU threads a pass.")] = None,
     emulate: Emulate = None,
-    metrics_port: Annotated[
-        int | None, typer.Option(envvar="COSINE_METRICS_PORT", help="Serve Prometheus metrics there.")
-    ] = None,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = "127.0.0.1",
     log_format: LogFormat = "pretty",
     as_json: AsJson = False,
 ) -> None:
@@ -102,8 +94,7 @@ def join(
     from cosine_node.model import ModelSource
     from cosine_node.node import NetworkOptions, NodeOptions, run_nodes
 
-    emit = emitter(log_format, as_json=as_json)
-    chosen = _role(role)
+    chosen = parse_role(role)
     sources = _sources(chosen, several(model), target)
     if max_requests < 1 or (threads is not None and threads < 1):
         raise UsageError("--max-requests and --threads must be 1 or more.")
@@ -115,6 +106,7 @@ def join(
         announce_maddrs=several(announce_maddr),
         relays=several(relay),
         metrics_port=metrics_port,
+        metrics_host=metrics_host,
     )
     if len(sources) > 1:
         _refuse_shared_ports(place.host_maddrs, place.announce_maddrs)
@@ -131,10 +123,12 @@ def join(
         )
         for name, its_target in sources
     ]
-    run_until_stopped(lambda stop: run_nodes(place, options, emit, stop))
+    with telling(log_format, as_json=as_json) as emit:
+        run_until_stopped(lambda stop: run_nodes(place, options, emit, stop))
 
 
-def _role(text: str) -> Role:
+def parse_role(text: str) -> Role:
+    """Raises `UsageError` for what is no role."""
     if text not in set(Role):
         raise UsageError(f"--role must be drafter or verifier, not {text!r}.")
     return Role(text)

@@ -5,11 +5,13 @@ import logging
 from dataclasses import dataclass, field
 from typing import Final
 
+from cosine_node.counts import DrafterCounts
 from cosine_node.drafter.draft_tree import Branch, DraftTree, Grown
 from cosine_node.engine.base import Engine, OutOfPages, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.runner import Runner, count_tokens
 from cosine_p2p.channel import Channel, Progress, serve_channel
+from cosine_p2p.request_log import RequestLog, request_log
 from cosine_p2p.speculation.calibration import Calibration
 from cosine_p2p.transport.base import Stream, Transport
 from cosine_protocol import messages as m
@@ -55,6 +57,10 @@ class Followed:
     has_started: bool = False
     sent_nodes: int = field(default=0)
 
+    @property
+    def log(self) -> RequestLog:
+        return request_log(LOG, self.d_0, client=self.channel.peer_id)
+
 
 class DrafterService:
     """Serves `/cosine/draft`. `run` is the drafting loop; cancel it to stop."""
@@ -71,8 +77,10 @@ class DrafterService:
         self._released: list[Followed] = []
         self._work = asyncio.Event()
         self._is_draining = False
+        self.capacity_tokens = engine.free_tokens
         self._calibration = Calibration(first_power=FIRST_CHOICE_POWER)
         self.progress = Progress()
+        self.counts = DrafterCounts()
 
     @property
     def requests(self) -> int:
@@ -85,7 +93,11 @@ class DrafterService:
 
     async def handle(self, stream: Stream) -> None:
         """Serve one client's stream until it ends."""
-        await serve_channel(stream, DRAFT, self._receive, on_end=self._end, progress=self.progress)
+        self.counts.streams += 1
+        try:
+            await serve_channel(stream, DRAFT, self._receive, on_end=self._end, progress=self.progress)
+        finally:
+            self.counts.streams -= 1
 
     async def run(self) -> None:
         """The drafting loop."""
@@ -104,12 +116,12 @@ class DrafterService:
         for followed in list(self._followed.values()):
             error = m.Error(followed.number, ErrorCode.SHUTTING_DOWN, "the drafter is shutting down", None)
             followed.channel.post(error)
-            self._release(followed)
+            self._release(followed, "shutting_down")
 
     def _end(self, channel: Channel, reason: str) -> None:
         LOG.debug("client %s: %s", channel.peer_id, reason)
-        for key in [key for key in self._followed if key[0] is channel]:
-            self._released.append(self._followed.pop(key))
+        for followed in [followed for followed in self._followed.values() if followed.channel is channel]:
+            self._release(followed, "lost")
         self._work.set()
 
     def _receive(self, channel: Channel, message: m.Message) -> None:
@@ -124,18 +136,19 @@ class DrafterService:
 
     def _start(self, channel: Channel, message: m.Start) -> None:
         if self._is_draining or len(self._followed) >= self._config.max_requests:
-            channel.post(m.Busy(message.number, RETRY_AFTER_S))
+            self._answer_busy(channel, message.number)
             return
         try:
             request = self._check(message, channel.peer_id)
             if (channel, message.number) in self._followed:
                 raise PeerError(ErrorCode.MALFORMED, "this request number is in use")
         except PeerError as refusal:
+            self.counts.refused[ErrorCode(refusal.code)] += 1
             channel.post(m.Error(message.number, refusal.code, refusal.message, refusal.retry_after_s))
             return
         d_0 = request_digest(request)
         sequence = self._engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt))
-        self._followed[(channel, message.number)] = Followed(
+        followed = self._followed[(channel, message.number)] = Followed(
             channel,
             message.number,
             request,
@@ -144,6 +157,12 @@ class DrafterService:
             sequence,
             asyncio.get_running_loop().time(),
         )
+        self.counts.opened += 1
+        followed.log.info("followed, %d prompt tokens", len(request.prompt))
+
+    def _answer_busy(self, channel: Channel, number: int) -> None:
+        self.counts.busy += 1
+        channel.post(m.Busy(number, RETRY_AFTER_S))
 
     def _check(self, message: m.Start, client: str) -> Request:
         try:
@@ -199,8 +218,8 @@ class DrafterService:
         try:
             self._engine.reserve(followed.sequence, len(row.tokens))
         except OutOfPages:
-            followed.channel.post(m.Busy(followed.number, RETRY_AFTER_S))
-            self._release(followed)
+            self._answer_busy(followed.channel, followed.number)
+            self._release(followed, "busy")
             return None
         return row
 
@@ -214,10 +233,12 @@ class DrafterService:
             done = await self._runner.forward([row for _, row in rows])
         except Exception:
             LOG.exception("a pass over %d requests failed", len(rows))
+            self.counts.passes_failed += 1
             for followed, _ in rows:
                 self._refuse(followed, ErrorCode.INTERNAL, "a forward pass failed")
             return
         self.progress.steps += 1
+        self.counts.note_pass(seconds=done.elapsed_s, rows=len(rows))
         for (followed, row), result in zip(rows, done.results, strict=True):
             if result.error is not None:
                 self._refuse(followed, ErrorCode.BAD_LOGITS, str(result.error))
@@ -228,13 +249,20 @@ class DrafterService:
         grown = followed.tree.absorb(row, result.choices)
         if not followed.has_started:
             followed.has_started = True
+            self.counts.prompt_tokens += len(row.tokens)
             token_us = round(1e6 * self._curve.seconds(1))
             followed.channel.post(m.Started(followed.number, result.nll or 0.0, token_us))
         self._send(followed, grown)
 
     def _send(self, followed: Followed, grown: Grown | None) -> None:
-        if grown is not None and followed.channel.waiting_bytes <= MAX_FRAGMENT_BACKLOG_BYTES:
-            followed.channel.post(self._fragment(followed, grown))
+        if grown is None:
+            return
+        if followed.channel.waiting_bytes > MAX_FRAGMENT_BACKLOG_BYTES:
+            self.counts.dropped_fragments += 1
+            return
+        followed.channel.post(self._fragment(followed, grown))
+        self.counts.sent_fragments += 1
+        self.counts.sent_nodes += len(grown.nodes)
 
     def _fragment(self, followed: Followed, grown: Grown) -> m.Fragment:
         followed.fragments += 1
@@ -245,7 +273,7 @@ class DrafterService:
 
     def _refuse(self, followed: Followed, code: ErrorCode, sentence: str) -> None:
         followed.channel.post(m.Error(followed.number, code, sentence, None))
-        self._release(followed)
+        self._release(followed, "error")
 
     def _finish(self, followed: Followed) -> None:
         """Answer a `Release` with a signed account of what was sent."""
@@ -260,10 +288,12 @@ class DrafterService:
         body = encode_body(account)
         signature = self._identity.sign(kind="final", digest=followed.d_0, body=body)
         followed.channel.post(m.Final(body, signature))
-        self._release(followed)
+        self._release(followed, "released")
 
-    def _release(self, followed: Followed) -> None:
+    def _release(self, followed: Followed, ending: str) -> None:
         if self._followed.pop((followed.channel, followed.number), None) is not None:
+            self.counts.ended[ending] += 1
+            followed.log.info("%s, %d tokens drafted", ending, followed.sent_nodes)
             self._released.append(followed)
             self._work.set()
 

@@ -68,6 +68,7 @@ class Cast:
             MemoryNetwork(routes=self._links().route),
             eos=self.workload.eos,
             directory_of=SimulatedDht().directory if scenario.discovery == Discovery.DHT else None,
+            emulated=scenario.profile,
         )
 
     @property

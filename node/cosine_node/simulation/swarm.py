@@ -1,6 +1,7 @@
 """A whole swarm in one process: real services, coordinator and clients on the in-memory network."""
 
 import asyncio
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -15,15 +16,16 @@ from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.runner import Runner
 from cosine_node.simulation.machine import Machine, WatchedTransport, Wire
+from cosine_node.status_service import StatusService
 from cosine_node.verifier.service import VerifierConfig, VerifierService
-from cosine_p2p.client import AsyncClient
+from cosine_p2p.client import AsyncClient, Swarm
 from cosine_p2p.directory import Directory, MemoryDirectory
 from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.transport.memory import MemoryNetwork, MemoryTransport
 from cosine_protocol.identity import Identity
 from cosine_protocol.limits import NONCE_BYTES
-from cosine_protocol.protocols import DRAFT
+from cosine_protocol.protocols import DRAFT, STATUS
 from cosine_protocol.records import NodeRecord, Role
 
 TARGET: Final = "zoo:target"
@@ -38,6 +40,8 @@ ANNOUNCE_S: Final = 5.0
 
 class LetterCodec(TextCodec):
     """One token a character: token t is `chr(48 + t)`."""
+
+    vocab_tokens = sys.maxunicode + 1 - FIRST_LETTER
 
     def __init__(self) -> None:
         return
@@ -97,7 +101,7 @@ class SimulatedSwarm:
     """Use `async with`, inside `run_virtual`. Without a network of the caller's, one delays all by `one_way_s`.
 
     Peers have numbered identities, 1 for whoever comes first, unless the caller gives one. `directory_of` gives
-    each peer its way to find others; by default all share the list `directory`.
+    each peer its way to find others; by default all share the list `directory`. `emulated` stands in every record.
     """
 
     def __init__(
@@ -108,10 +112,12 @@ class SimulatedSwarm:
         codec: TextCodec | None = None,
         eos: tuple[int, ...] = (),
         directory_of: Callable[[Identity], Directory] | None = None,
+        emulated: str = "",
     ) -> None:
         self.network = network or MemoryNetwork(one_way_s=one_way_s)
         self.codec = codec or LetterCodec()
         self.eos = eos
+        self.emulated = emulated
         self.directory = MemoryDirectory()
         self._directory_of = directory_of or (lambda identity: self.directory)
         self._announcements = count(1)
@@ -198,11 +204,15 @@ class SimulatedSwarm:
         """
         identity = identity or self._next_identity()
 
-        async def join() -> _ClientSwarm:
-            return _ClientSwarm(self.joined(identity), self._directory_of(identity), self.codec)
+        async def join() -> Swarm:
+            return self.place(identity)
 
         client = AsyncClient(join=join, offload=_at_once, nonces=numbered_nonces(identity.peer_id), **options)
         return await self._stack.enter_async_context(client)
+
+    def place(self, identity: Identity) -> Swarm:
+        """A client's place in the swarm, for whoever closes it."""
+        return _ClientSwarm(self.joined(identity), self._directory_of(identity), self.codec)
 
     def joined(self, identity: Identity) -> MemoryTransport:
         """A transport of the swarm's network for a peer."""
@@ -242,6 +252,8 @@ class SimulatedSwarm:
         transport = self.joined(identity)
         watched = WatchedTransport(transport)
         await service.start(watched)
+        status = StatusService(lambda: (b"", service.requests, machine.use.passes))
+        await transport.serve(STATUS, status.handle)
         member = Member(
             identity=identity,
             role=role,
@@ -278,6 +290,7 @@ class SimulatedSwarm:
             pass_us=round(1e6 * curve.seconds(1)),
             context_tokens=engine.context_tokens,
             eos=self.eos,
+            emulated=self.emulated,
             sequence=next(self._announcements),
             issued_at_s=asyncio.get_running_loop().time(),
         )

@@ -109,9 +109,9 @@ class VerifierRequest:
     @property
     def unfed_tokens(self) -> int:
         """Certain tokens to be fed in chunks before it decodes; 0 once it does."""
-        return self._certain_tokens() - self.fed_tokens if self.stage is Stage.PREFILL else 0
+        return self._certain_length() - self.fed_tokens if self.stage is Stage.PREFILL else 0
 
-    def _certain_tokens(self) -> int:
+    def _certain_length(self) -> int:
         """Prompt and output; what is fed again stops before the pending token, which a pass feeds as before."""
         return len(self.request.prompt) + len(self.output) - (self.stage_after is not None)
 
@@ -134,7 +134,7 @@ class VerifierRequest:
     @property
     def certain_tokens(self) -> tuple[int, ...]:
         """All that is to be fed in chunks."""
-        return (*self.request.prompt, *self.output)[: self._certain_tokens()]
+        return (*self.request.prompt, *self.output)[: self._certain_length()]
 
     def note_fed(self, tokens: int) -> None:
         """Tokens are part of the prefix now; what was only fed again decodes once all of it is."""

@@ -54,16 +54,18 @@ def select_nodes(
     plain_rows: int,
     curve: CostCurve,
     budget_tokens: int,
+    prompt_tokens: int = 0,
     fixed_nodes: int = 0,
 ) -> list[Candidate]:
-    """The most probable candidates, as many as maximise expected committed tokens per second of the pass.
+    """The most probable candidates, as many as maximise the tokens of progress expected per second of the pass.
 
     A pass of `plain_rows` requests commits one token each for sure; a node adds its path's probability and one
-    token's cost on the device's curve. `fixed_nodes` are fed in any case. No node is chosen without its parent.
+    token's cost on the device's curve. `prompt_tokens` of other requests are progress as well, which nodes delay.
+    `fixed_nodes` are fed in any case. No node is chosen without its parent.
     """
-    fed = plain_rows + fixed_nodes
+    fed = plain_rows + prompt_tokens + fixed_nodes
     ranked = rank(candidates)[: max(0, budget_tokens - fed)]
-    expected = float(plain_rows)
+    expected = float(plain_rows + prompt_tokens)
     best_rate = expected / curve.seconds(fed)
     best_count = 0
     for count, candidate in enumerate(ranked, 1):

@@ -1,13 +1,16 @@
 """The requests a verifier serves now, in order of admission."""
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cosine_node.verifier.request import Stage, VerifierRequest
 from cosine_p2p.channel import MAX_SENTENCE, Channel
+from cosine_p2p.request_log import RequestLog, request_log
 from cosine_protocol import messages as m
 from cosine_protocol.errors import CosineError, ErrorCode, PeerError
 
+LOG = logging.getLogger(__name__)
 Key = tuple[Channel, int]
 
 
@@ -21,6 +24,10 @@ class Served:
     @property
     def key(self) -> Key:
         return self.channel, self.state.number
+
+    @property
+    def log(self) -> RequestLog:
+        return request_log(LOG, self.state.d_0, client=self.channel.peer_id)
 
     def refuse(self, error: CosineError) -> None:
         """Tell the client why its request fails; anything but a `PeerError` is the model's fault."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
+from cosine_node.counts import VerifierCounts
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve
 from cosine_node.runner import Runner
@@ -17,6 +18,7 @@ from cosine_node.verifier.served import Served, ServedRequests
 from cosine_node.verifier.step_loop import RETRY_AFTER_S, StepLoop
 from cosine_node.verifier.turns import budget_of
 from cosine_p2p.channel import Channel, Progress, serve_channel
+from cosine_p2p.request_log import PEER_LETTERS
 from cosine_p2p.transport.base import Stream, Transport
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerError
@@ -51,10 +53,11 @@ class VerifierService:
         self._engine = engine
         self._curve = curve
         self._config = config
-        self._capacity_tokens = engine.free_tokens
+        self.capacity_tokens = engine.free_tokens
         self._served = ServedRequests()
         self._admissions = count()
         self._is_draining = False
+        self.counts = VerifierCounts()
         self._loop = StepLoop(
             self._served,
             engine=engine,
@@ -63,12 +66,18 @@ class VerifierService:
             identity=identity,
             policy=config.policy,
             budget_tokens=config.budget_tokens or budget_of(curve),
+            counts=self.counts,
         )
 
     @property
     def requests(self) -> int:
         """Requests served now."""
         return len(self._served)
+
+    @property
+    def waiting(self) -> int:
+        """Requests served now for which there has been no room yet."""
+        return sum(bool(one.state.unfed_tokens) and not one.state.has_pages for one in self._served)
 
     @property
     def progress(self) -> Progress:
@@ -81,7 +90,11 @@ class VerifierService:
 
     async def handle(self, stream: Stream) -> None:
         """Serve one client's stream until it ends; its requests go with it."""
-        await serve_channel(stream, VERIFY, self._receive, on_end=self._end, progress=self.progress)
+        self.counts.streams += 1
+        try:
+            await serve_channel(stream, VERIFY, self._receive, on_end=self._end, progress=self.progress)
+        finally:
+            self.counts.streams -= 1
 
     async def run(self) -> None:
         """The step loop."""
@@ -120,14 +133,21 @@ class VerifierService:
         try:
             served = Served(channel, self._admit(message, channel.peer_id))
         except PeerError as refusal:
-            channel.post(m.Error(message.number, refusal.code, refusal.message, refusal.retry_after_s))
+            self._refuse(channel, message.number, refusal)
             return
         if self._served.get(channel, message.number) is not None:
             self._loop.release(served.state.sequence)
-            channel.post(m.Error(message.number, ErrorCode.MALFORMED, "this request number is in use", None))
+            self._refuse(channel, message.number, PeerError(ErrorCode.MALFORMED, "this request number is in use"))
             return
         self._served.add(served)
+        self.counts.opened += 1
+        served.log.info("opened, %d prompt tokens", len(served.state.request.prompt))
         channel.post(m.Opened(message.number, round(1e6 * self._curve.seconds(1))))
+
+    def _refuse(self, channel: Channel, number: int, refusal: PeerError) -> None:
+        self.counts.refused[ErrorCode(refusal.code)] += 1
+        LOG.info("client=%s: refused, %s", channel.peer_id[-PEER_LETTERS:], refusal.message)
+        channel.post(m.Error(number, refusal.code, refusal.message, refusal.retry_after_s))
 
     def _admit(self, message: m.Open, client: str) -> VerifierRequest:
         config = self._config
@@ -160,8 +180,8 @@ class VerifierService:
 
     def _check_memory(self, tokens: int, prompt_tokens: int) -> None:
         """Refuse what never fits, and what would only wait behind others that wait for memory."""
-        if tokens > self._capacity_tokens:
-            sentence = f"the request needs room for {tokens} tokens, the verifier has {self._capacity_tokens}"
+        if tokens > self.capacity_tokens:
+            sentence = f"the request needs room for {tokens} tokens, the verifier has {self.capacity_tokens}"
             raise PeerError(ErrorCode.OUT_OF_MEMORY, sentence)
         is_short = any(served.state.unfed_tokens and not served.state.has_pages for served in self._served)
         if is_short and prompt_tokens > self._engine.free_tokens:
@@ -178,6 +198,7 @@ class VerifierService:
         # The client cannot know the vocabulary, so a drafter's nonsense must not cost it the request.
         if max(message.nodes.tokens, default=0) >= self._engine.vocab_tokens:
             return served
+        self.counts.received_nodes += len(message.nodes)
         if grown := state.tree.attach(message.base, message.position, message.nodes, list(message.authors)):
             deepest = max(node.position for node in grown)
             state.patience.note_arrival(asyncio.get_running_loop().time(), deepest=deepest)

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+from cosine_node.counts import VerifierCounts
 from cosine_node.engine.base import Engine, OutOfMemory, OutOfPages, PassAbandoned, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.runner import Pass, Runner, count_tokens
@@ -33,6 +34,7 @@ RETRY_AFTER_S: Final = 2.0
 PACE_WEIGHT: Final = 0.1
 MAX_SLOWNESS: Final = 4.0
 FAILED: Final = "a forward pass failed"
+ERROR: Final = "error"
 
 Rows = list[tuple[Served, Row]]
 
@@ -50,6 +52,7 @@ class StepLoop:
         identity: Identity,
         policy: Policy,
         budget_tokens: int,
+        counts: VerifierCounts,
     ) -> None:
         self._served = served
         self._engine = engine
@@ -58,6 +61,7 @@ class StepLoop:
         self._identity = identity
         self._policy = policy
         self._budget_tokens = budget_tokens
+        self._counts = counts
         self._released: list[int] = []
         self._passing: Rows = []
         self._work = asyncio.Event()
@@ -93,7 +97,8 @@ class StepLoop:
     def fail(self, served: Served, error: CosineError) -> None:
         """End a request with an error."""
         served.refuse(error)
-        self._forget(served)
+        served.log.info("failed, %s", error)
+        self._forget(served, ERROR)
 
     def _free_cancelled(self) -> None:
         for served in self._served:
@@ -149,10 +154,16 @@ class StepLoop:
         return row if self._make_room(served, row) else None
 
     def _has_room_to_begin(self, served: Served) -> bool:
-        """Who begins to be fed has room for all of it, or is the only one: half of a prompt helps nobody."""
+        """Who begins to be fed has room for all of it, or is the only one: half of a prompt helps nobody.
+
+        Nobody begins before others that wait for room: they might wait for ever.
+        """
         state = served.state
-        is_alone = all(other is served or not other.state.has_pages for other in self._served)
-        return bool(state.fed_tokens) or is_alone or self._engine.free_tokens > state.unfed_tokens
+        if state.fed_tokens or all(other is served or not other.state.has_pages for other in self._served):
+            return True
+        older = [other.state for other in self._served if other.state.admission <= state.admission]
+        needed = max(one.unfed_tokens for one in older if not one.fed_tokens)
+        return self._engine.free_tokens > needed
 
     def _make_room(self, served: Served, row: Row) -> bool:
         """Reserve pages for a row, if need be those of younger requests; False if it has to wait or failed."""
@@ -179,7 +190,8 @@ class StepLoop:
     def _preempt(self, served: Served) -> None:
         """Take a request's pages; it is fed again once there is room."""
         state = served.state
-        LOG.debug("request %d of %s gives its pages up", state.number, served.channel.peer_id)
+        self._counts.preempted += 1
+        served.log.debug("gives its pages up")
         self._engine.release(state.sequence)
         request = state.request
         state.preempt(
@@ -206,12 +218,16 @@ class StepLoop:
                 found = candidates_of(place, state.tree, max_depth=depth, min_gain=min_gain)
                 (in_credit if state.account.may_speculate else in_debt).extend(found)
         sure, budget = len(turns.decoding), self._budget_tokens
-        fixed = turns.tokens - sure + len(stepped)
         if drops_costly and in_credit:
             in_credit = select_nodes(
-                in_credit, plain_rows=sure, fixed_nodes=fixed, curve=self._curve, budget_tokens=budget
+                in_credit,
+                plain_rows=sure,
+                prompt_tokens=turns.tokens - sure,
+                fixed_nodes=len(stepped),
+                curve=self._curve,
+                budget_tokens=budget,
             )
-        chosen = stepped + rank(in_credit)[: max(0, budget - sure - fixed)]
+        chosen = stepped + rank(in_credit)[: max(0, budget - turns.tokens - len(stepped))]
         fed = turns.tokens + len(chosen)
         return chosen + rank(in_debt)[: free_nodes(self._curve, fed_tokens=fed, limit=max(0, budget - fed))]
 
@@ -242,14 +258,17 @@ class StepLoop:
         try:
             done = await self._runner.forward([row for _, row in rows])
         except PassAbandoned:
+            self._counts.passes_abandoned += 1
             return
         except Exception as error:
             LOG.exception("a pass over %d requests failed", len(rows))
+            self._counts.passes_failed += 1
             await self._step_apart(rows, error)
             return
         finally:
             self._passing = []
         self.progress.steps += 1
+        self._counts.note_pass(seconds=done.elapsed_s, rows=len(rows))
         self._note_pace([row for _, row in rows], done)
         for (served, row), result in zip(rows, done.results, strict=True):
             if result.error is not None:
@@ -282,7 +301,7 @@ class StepLoop:
                 self._engine.keep(served.state.sequence, row.nodes)
                 self._note_fed(served, row)
         except CosineError as error:
-            LOG.exception("a request of %s failed", served.channel.peer_id)
+            served.log.exception("a commit failed")
             self.fail(served, PeerError(ErrorCode.INTERNAL, str(error)))
 
     def _note_fed(self, served: Served, row: Row) -> None:
@@ -292,6 +311,7 @@ class StepLoop:
     def _commit(self, served: Served, row: Row, result: RowResult, done: Pass, began_s: float, load: int) -> None:
         state = served.state
         step = state.accept(row, result.choices)
+        self._count(served, step)
         self._engine.keep(state.sequence, step.accepted_nodes)
         self._engine.prune(state.sequence, row.nodes)
         is_prefill = state.stage is Stage.PREFILL
@@ -310,6 +330,12 @@ class StepLoop:
         self._report(served, step, row, done, held_s, is_answer=is_answer)
         if step.finish is not None:
             self._finish(served, step.finish)
+
+    def _count(self, served: Served, step: Step) -> None:
+        """Author 0 is the target itself."""
+        self._counts.committed_tokens += len(step.tokens)
+        self._counts.accepted_nodes += sum(map(bool, step.authors))
+        self._counts.verified_nodes += sum(any(node.claims) for node in served.state.nodes)
 
     def _report(self, served: Served, step: Step, row: Row, done: Pass, held_s: float, *, is_answer: bool) -> None:
         stats = m.PassStats(
@@ -331,9 +357,11 @@ class StepLoop:
         account = m.Account(state.number, reason, len(state.output), state.tree.root, accepted)
         body = encode_body(account)
         served.channel.post(m.Final(body, self._identity.sign(kind="final", digest=state.d_0, body=body)))
-        self._forget(served)
+        served.log.info("%s, %d tokens", reason.name.lower(), len(state.output))
+        self._forget(served, reason.name.lower())
 
-    def _forget(self, served: Served) -> None:
+    def _forget(self, served: Served, ending: str) -> None:
         if self._served.remove(served):
+            self._counts.ended[ending] += 1
             self._released.append(served.state.sequence)
             self.wake()

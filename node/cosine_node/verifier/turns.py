@@ -18,7 +18,7 @@ STALL: Final = 2.0
 """How many times longer prompts may make a pass for those that decode in it."""
 MIN_CHUNK_TOKENS: Final = 16
 MAX_CHUNK_TOKENS: Final = 512
-MAX_WAIT_PASSES: Final = 8
+MAX_WAIT_PASSES: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +54,10 @@ def budget_of(curve: CostCurve) -> int:
 def take_turns(waiting: Sequence[Waiting], *, curve: CostCurve, budget_tokens: int) -> Turns:
     """The turns of the next pass; `waiting` is in order of admission.
 
-    Of more requests than the budget those decode that have waited longest. Prompts are fed first come first served,
-    but one that has waited `MAX_WAIT_PASSES` gets `MIN_CHUNK_TOKENS` before. So where n requests wait none does so
-    for more than that many passes, and n / (`budget_tokens` / `MIN_CHUNK_TOKENS`) more.
+    Of more requests than the budget those decode that have waited longest. Half of the room for prompts goes to the
+    one that came first, which bounds the time to its first token, the rest to those with the least left, which get
+    out of the way soonest; but one that has waited `MAX_WAIT_PASSES` gets `MIN_CHUNK_TOKENS` before. So where n
+    requests wait none does so for more than that many passes, and n / (`budget_tokens` / `MIN_CHUNK_TOKENS`) more.
     """
     ready = [place for place, one in enumerate(waiting) if not one.unfed_tokens]
     longest_first = sorted(ready, key=lambda place: (-waiting[place].waited_passes, place))
@@ -77,8 +78,14 @@ def _chunks(waiting: Sequence[Waiting], room: int) -> dict[int, int]:
     unfed = [place for place, one in enumerate(waiting) if one.unfed_tokens]
     overdue = [place for place in unfed if waiting[place].waited_passes >= MAX_WAIT_PASSES]
     overdue.sort(key=lambda place: (-waiting[place].waited_passes, place))
+    by_rest = sorted(unfed, key=lambda place: (waiting[place].unfed_tokens, place))
+    shares = [
+        *((place, MIN_CHUNK_TOKENS) for place in overdue),
+        *((place, -(-room // 2)) for place in unfed[:1]),
+        *((place, room) for place in by_rest),
+    ]
     chunks: dict[int, int] = {}
-    for place, most in [*((place, MIN_CHUNK_TOKENS) for place in overdue), *((place, room) for place in unfed)]:
+    for place, most in shares:
         tokens = min(room, most, waiting[place].unfed_tokens - chunks.get(place, 0))
         if tokens > 0:
             chunks[place] = chunks.get(place, 0) + tokens

@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cosine_node.simulation.virtual_loop import run_virtual
@@ -110,6 +110,7 @@ class Timetable:
         return now_s + (self.delays_s.pop(0) if self.delays_s else 0.0)
 
 
+@example([0.0, 1e-10, 5e-10], 0.0)
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=10), st.floats(0, 2))
 def test_what_a_route_lets_overtake_still_arrives_in_order(delays_s: list[float], dial_s: float) -> None:
     async def run() -> None:
@@ -132,7 +133,8 @@ def test_what_a_route_lets_overtake_still_arrives_in_order(delays_s: list[float]
         stream.close()
         latest_s = [loop.time() + max(delays_s[: n + 1]) for n in range(len(delays_s))]
         assert [number for number, _ in await heard] == list(range(len(delays_s)))
-        assert [at_s for _, at_s in await heard] == pytest.approx(latest_s)
+        # Timers within the resolution of the clock, a nanosecond, fire together.
+        assert [at_s for _, at_s in await heard] == pytest.approx(latest_s, abs=1e-8)
         await a.close()
         await b.close()
 

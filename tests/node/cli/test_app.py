@@ -1,6 +1,7 @@
 """The command line as a contract: spellings, configuration, environment, and errors in one sentence."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from cosine_node.cli import app, main
-from cosine_node.cli.app import read_config, spread_peers
+from cosine_node.cli.app import is_news, read_config, spread_peers
 from cosine_protocol.errors import GenerationFailed, UsageError
 
 A, B, C = (f"/ip4/192.0.2.{number}/tcp/4001" for number in (1, 2, 3))
@@ -204,3 +205,11 @@ def test_a_missing_extra_is_one_sentence(
     monkeypatch.setattr(sys.modules["cosine_node.cli.generate"], "_generate", no_transport)
     assert exit_of("generate", "hi", "--initial-peers", A) == 2
     assert capsys.readouterr().err == "Error: This command needs hivemind; install cosine-p2p[node].\n"
+
+
+def test_a_child_that_was_waited_for_already_is_no_news() -> None:
+    def record(message: str) -> logging.LogRecord:
+        return logging.LogRecord("asyncio", logging.WARNING, __file__, 1, message, (5,), None)
+
+    assert not is_news(record("Unknown child process pid %d, will report returncode 255"))
+    assert is_news(record("the executor did not finish %d threads"))

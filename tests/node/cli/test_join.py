@@ -51,6 +51,7 @@ def test_without_a_model_there_is_one_drafter(started: list[Any]) -> None:
     ((network, (only,)),) = started
     assert (only.role, only.source.model, only.source.target) == (Role.DRAFTER, "zoo:draft-general", "zoo:target")
     assert (network.metrics_port, only.source.quantize) == (None, None)
+    assert network.metrics_host == "127.0.0.1"
 
 
 def test_a_repeated_model_is_a_drafter_each(started: list[Any]) -> None:

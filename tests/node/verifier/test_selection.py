@@ -84,6 +84,15 @@ def test_no_node_pays_where_every_token_costs_a_whole_pass() -> None:
     assert select_nodes(candidates, plain_rows=1, curve=LINEAR, budget_tokens=64) == []
 
 
+def test_a_node_must_be_worth_more_where_it_delays_prompts() -> None:
+    curve = CostCurve(((1, 0.06), (8, 0.06), (108, 0.26)))
+    tree = LiveTree(bytes(16))
+    tree.attach(tree.root, 0, (Node(BASE, 1, 0.5),), (1,))
+    candidates = candidates_of(0, tree, max_depth=8)
+    assert select_nodes(candidates, plain_rows=20, curve=curve, budget_tokens=128) == candidates
+    assert select_nodes(candidates, plain_rows=20, prompt_tokens=60, curve=curve, budget_tokens=128) == []
+
+
 def test_a_free_node_is_always_taken() -> None:
     tree = LiveTree(bytes(16))
     tree.attach(tree.root, 0, (Node(BASE, 1, 0.01),), (1,))

@@ -57,7 +57,7 @@ def test_nobody_waits_for_longer_than_is_promised(waiting: list[Waiting], budget
     endless = [Waiting(unfed_tokens=10**9 if one.unfed_tokens else 0) for one in waiting]
     waited, longest = [0] * len(endless), 0
     promised = MAX_WAIT_PASSES + len(endless) * max(1, MIN_CHUNK_TOKENS // budget_tokens) + len(endless)
-    for _ in range(3 * promised):
+    for _ in range(2 * promised):
         present = [
             Waiting(unfed_tokens=one.unfed_tokens, waited_passes=passes)
             for one, passes in zip(endless, waited, strict=True)
@@ -84,14 +84,29 @@ def test_where_every_token_costs_a_chunk_is_still_worth_its_pass() -> None:
     assert turns.chunks == {1: MIN_CHUNK_TOKENS}
 
 
-def test_prompts_are_fed_in_the_order_in_which_they_came() -> None:
+def test_of_equal_prompts_the_first_is_fed_first() -> None:
     turns = take_turns([decoding(), prompt(40), prompt(40)], curve=HINGE, budget_tokens=64)
     assert turns.chunks == {1: 40, 2: 23}
+
+
+def test_a_long_prompt_leaves_half_of_the_room_to_short_ones() -> None:
+    turns = take_turns([decoding(), prompt(9000), prompt(500), prompt(20)], curve=HINGE, budget_tokens=64)
+    assert turns.chunks == {1: 32, 3: 20, 2: 11}
+
+
+def test_the_first_prompt_is_fed_however_many_short_ones_come() -> None:
+    left, passes = 400, 0
+    while left > 0:
+        turns = take_turns([prompt(left), *[prompt(10)] * 20, decoding()], curve=HINGE, budget_tokens=64)
+        left -= turns.chunks[0]
+        passes += 1
+    assert passes == 13
 
 
 def test_who_waited_too_long_gets_a_chunk_before_the_first() -> None:
     turns = take_turns([decoding(), prompt(900), prompt(900, MAX_WAIT_PASSES)], curve=HINGE, budget_tokens=64)
     assert turns.chunks == {1: 63 - MIN_CHUNK_TOKENS, 2: MIN_CHUNK_TOKENS}
+    assert list(turns.chunks) == [2, 1]
 
 
 def test_more_that_decode_than_fit_take_turns() -> None:

@@ -1,0 +1,73 @@
+"""Token ids in whatever holds them: lists, numpy arrays, torch tensors. None of their libraries is imported."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cosine_protocol.errors import UsageError
+
+Rows = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBlock:
+    """What a streamer is given where there are no arrays: as much of one as streamers of transformers use."""
+
+    tokens: list[Any]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        is_flat = not self.tokens or isinstance(self.tokens[0], int)
+        return (len(self.tokens),) if is_flat else (len(self.tokens), len(self.tokens[0]))
+
+    def __getitem__(self, row: int) -> "TokenBlock":
+        return TokenBlock(self.tokens[row])
+
+    def tolist(self) -> list[Any]:
+        return self.tokens
+
+
+def plain(value: Any) -> Any:
+    """Numbers and lists of them, from an array or as they are."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def rows_of(value: Any, name: str) -> Rows:
+    """The whole numbers of a [batch, length] block. Raises `UsageError`, with `name`, for anything else."""
+    rows = plain(value)
+    if not (isinstance(rows, list | tuple) and rows and all(isinstance(row, list | tuple) for row in rows)):
+        raise UsageError(f"{name} must have the shape [batch, length]; write a single prompt as [prompt].")
+    if len({len(row) for row in rows}) > 1:
+        raise UsageError(f"The rows of {name} must be equally long; pad them on the left.")
+    if not all(isinstance(item, int) for row in rows for item in row):
+        raise UsageError(f"{name} must hold whole numbers.")
+    return tuple(tuple(row) for row in rows)
+
+
+def like(value: Any, rows: Sequence[Sequence[int]]) -> Any:
+    """Equally long rows as the kind of block that `value` is, on its device and of its dtype."""
+    if hasattr(value, "new_tensor"):
+        return value.new_tensor(rows)
+    if hasattr(value, "dtype"):
+        array = type(value)((len(rows), len(rows[0])), dtype=value.dtype)
+        array[...] = rows
+        return array
+    return [list(row) for row in rows]
+
+
+def for_streamer(value: Any) -> Any:
+    """A block as a streamer takes it; of tensors a copy in main memory, as transformers gives it."""
+    if hasattr(value, "cpu"):
+        return value.cpu()
+    return value if hasattr(value, "shape") else TokenBlock([list(row) for row in value])
+
+
+def token_for_streamer(shown: Any, token: int) -> Any:
+    """One new token as a block of the kind that `for_streamer` made."""
+    if hasattr(shown, "new_tensor"):
+        return shown.new_tensor([token])
+    if hasattr(shown, "dtype"):
+        array = type(shown)((1,), dtype=shown.dtype)
+        array[0] = token
+        return array
+    return TokenBlock([token])

@@ -1,0 +1,176 @@
+"""`generate` as in Hugging Face transformers, over a client of a swarm."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from cosine_p2p.blocking import Client
+from cosine_p2p.generation import Generation
+from cosine_p2p.huggingface.arrays import Rows, for_streamer, like, rows_of, token_for_streamer
+from cosine_p2p.huggingface.options import GenerationOptions, parse_options
+from cosine_p2p.seeds import choice_seed
+from cosine_protocol.errors import UsageError
+
+DTYPE_PREFIX: Final = "torch."
+
+
+class Streamer(Protocol):
+    """What transformers calls a streamer."""
+
+    def put(self, value: Any) -> None: ...
+
+    def end(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateOutput:
+    """`sequences` is what `generate` returns otherwise; `generations` tells of each row how it came about."""
+
+    sequences: Any
+    generations: tuple[Generation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A sequence to be made: the row it continues, and what of that is no padding."""
+
+    given: tuple[int, ...]
+    prompt: tuple[int, ...]
+    options: dict[str, Any]
+
+
+class SwarmModelForCausalLM:
+    """Stands where a model does that is only asked to `generate`. Use `with`, or `close` it.
+
+    `device` is for `inputs.to(model.device)`: inputs may lie on any.
+    """
+
+    device = "cpu"
+
+    def __init__(self, client: Client) -> None:
+        """Generates with a client, which `close` closes. Raises `GenerationFailed` if nobody serves its target."""
+        self._client = client
+        self.eos_token_ids = client.find_verifiers()[0].eos
+
+    @classmethod
+    def from_pretrained(
+        cls, target: str, *, initial_peers: Sequence[str] = (), dtype: Any = None, **options: Any
+    ) -> "SwarmModelForCausalLM":
+        """Join a swarm that serves a target: a zoo name, a folder, or a Hugging Face id, `[@DIGEST]`.
+
+        `dtype`, "float32" or `torch.float32`, chooses verifiers that compute in it; further options are `Client`'s.
+        Raises as `Client` does, and `GenerationFailed` if nobody serves the target.
+        """
+        numerics = None if dtype is None else str(dtype).removeprefix(DTYPE_PREFIX)
+        client = Client(initial_peers, target=target, dtype=None if numerics == "auto" else numerics, **options)
+        try:
+            return cls(client)
+        except BaseException:
+            client.close()
+            raise
+
+    def __enter__(self) -> "SwarmModelForCausalLM":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the network."""
+        self._client.close()
+
+    def generate(
+        self,
+        input_ids: Any = None,
+        generation_config: Any = None,
+        *,
+        inputs: Any = None,
+        attention_mask: Any = None,
+        streamer: Streamer | None = None,
+        **options: Any,
+    ) -> Any:
+        """Prompts with their outputs, [batch * num_return_sequences, prompt + new], padded on the right.
+
+        Prompts are a [batch, prompt] block of token ids, padded on the left: a list, a numpy array or a torch
+        tensor, and so is what comes back. What `attention_mask` has a 0 for is no part of a prompt; without a mask
+        that is the padding. `generation_config` is any object with the attributes of transformers' own; keyword
+        arguments win. Sequences are generated side by side. `seed` makes sampling repeatable: sequence i gets
+        `choice_seed(seed, i)`. `num_assistant_tokens=0` asks no drafter; any other number is taken as a hint, and
+        drafts are as long as pays by what is measured.
+
+        A streamer gets the prompt and then token by token, in the thread of the caller.
+
+        Raises `UsageError` naming what cannot be honoured, and `GenerationFailed`.
+        """
+        wanted = parse_options(generation_config, options)
+        block = inputs if input_ids is None else input_ids
+        rows = self._rows(block, attention_mask, wanted)
+        done = self._generate_all(rows) if streamer is None else self._stream(rows, streamer, block)
+        sequences = like(block, self._padded(rows, done, wanted))
+        return GenerateOutput(sequences, tuple(done)) if wanted.returns_dict else sequences
+
+    def _rows(self, block: Any, attention_mask: Any, wanted: GenerationOptions) -> list[_Row]:
+        given = rows_of(block, "input_ids")
+        mask = (
+            self._inferred_mask(given, wanted)
+            if attention_mask is None
+            else rows_of(attention_mask, "attention_mask")
+        )
+        if [len(row) for row in mask] != [len(row) for row in given]:
+            raise UsageError("attention_mask must have the shape of input_ids.")
+        options = {**wanted.for_client, "max_new_tokens": wanted.new_tokens(len(given[0])), "eos": wanted.eos}
+        rows: list[_Row] = []
+        for row, seen in zip(given, mask, strict=True):
+            prompt = tuple(token for token, is_seen in zip(row, seen, strict=True) if is_seen)
+            if not prompt:
+                raise UsageError("A prompt has no token that is not padding; give at least one.")
+            for _ in range(wanted.num_return_sequences):
+                seed = None if wanted.seed is None else choice_seed(wanted.seed, len(rows))
+                rows.append(_Row(row, prompt, {**options, "seed": seed}))
+        return rows
+
+    def _inferred_mask(self, given: Rows, wanted: GenerationOptions) -> Rows:
+        """Padding counts as such only where its token could not be a real one."""
+        pad, eos = wanted.pad_token_id, self._eos(wanted)
+        return tuple(tuple(int(pad in eos or token != pad) for token in row) for row in given)
+
+    def _eos(self, wanted: GenerationOptions) -> tuple[int, ...]:
+        return self.eos_token_ids if wanted.eos is None else wanted.eos
+
+    def _generate_all(self, rows: Sequence[_Row]) -> list[Generation]:
+        futures = [self._client.submit(row.prompt, **row.options) for row in rows]
+        try:
+            return [future.result() for future in futures]
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def _stream(self, rows: Sequence[_Row], streamer: Streamer, block: Any) -> list[Generation]:
+        if len(rows) > 1:
+            raise UsageError("A streamer takes one sequence; give one prompt, and no num_return_sequences.")
+        shown = for_streamer(block)
+        try:
+            streamer.put(shown)
+            with closing(self._client.stream(rows[0].prompt, **rows[0].options)) as chunks:
+                while True:
+                    for token in next(chunks).token_ids:
+                        streamer.put(token_for_streamer(shown, token))
+        except StopIteration as end:
+            return [end.value]
+        finally:
+            # Whoever reads in another thread would wait for ever.
+            streamer.end()
+
+    def _padded(
+        self, rows: Sequence[_Row], done: Sequence[Generation], wanted: GenerationOptions
+    ) -> list[tuple[int, ...]]:
+        longest = max(generation.tokens for generation in done)
+        missing = [longest - generation.tokens for generation in done]
+        pad = wanted.pad_token_id if wanted.pad_token_id is not None else next(iter(self._eos(wanted)), None)
+        if pad is None and any(missing):
+            raise UsageError("The outputs differ in length and the target has no EOS token; give a pad_token_id.")
+        return [
+            (*row.given, *generation.token_ids, *[pad or 0] * lack)
+            for row, generation, lack in zip(rows, done, missing, strict=True)
+        ]

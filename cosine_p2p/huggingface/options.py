@@ -1,0 +1,230 @@
+"""What `generate` of transformers may be asked for, and what a swarm makes of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cosine_p2p.huggingface.arrays import plain
+from cosine_protocol.errors import UsageError
+
+DEFAULT_NEW_TOKENS: Final = 20
+"""What transformers generates where nothing says how much."""
+DEFAULT_TOP_K: Final = 50
+"""What transformers samples from where nothing says otherwise."""
+
+HONOURED: Final = frozenset(
+    {
+        "do_sample",
+        "eos_token_id",
+        "max_length",
+        "max_new_tokens",
+        "min_p",
+        "num_assistant_tokens",
+        "num_return_sequences",
+        "pad_token_id",
+        "repetition_penalty",
+        "return_dict_in_generate",
+        "seed",
+        "stop_strings",
+        "temperature",
+        "top_k",
+        "top_p",
+    }
+)
+IGNORED: Final = frozenset(
+    {
+        "assistant_confidence_threshold",
+        "assistant_early_exit",
+        "assistant_lookbehind",
+        "assistant_tokenizer",
+        "bos_token_id",
+        "cache_config",
+        "cache_implementation",
+        "compile_config",
+        "continuous_batching_config",
+        "decoder_start_token_id",
+        "disable_compile",
+        "early_stopping",
+        "is_assistant",
+        "length_penalty",
+        "low_memory",
+        "max_cache_len",
+        "max_matching_ngram_size",
+        "num_assistant_tokens_schedule",
+        "prefill_chunk_size",
+        "prompt_lookup_num_tokens",
+        "remove_invalid_values",
+        "renormalize_logits",
+        "return_legacy_cache",
+        "speculation_type",
+        "synced_gpus",
+        "target_lookbehind",
+        "tokenizer",
+        "transformers_version",
+        "use_cache",
+        "use_mtp",
+    }
+)
+"""These change how fast an output comes, or nothing without beams; which tokens it has they do not."""
+ASKS_FOR_NOTHING: Final[Mapping[str, object]] = {
+    "num_beams": 1,
+    "num_beam_groups": 1,
+    "diversity_penalty": 0.0,
+    "encoder_no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "guidance_scale": 1.0,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "no_repeat_ngram_size": 0,
+    "typical_p": 1.0,
+}
+"""Values with which an option that is refused does nothing; None, False and what is empty do nothing anywhere."""
+REFUSED: Final = frozenset(
+    {
+        *ASKS_FOR_NOTHING,
+        "assistant_ensemble_weight",
+        "assistant_model",
+        "bad_words_ids",
+        "begin_suppress_tokens",
+        "constraints",
+        "custom_generate",
+        "dola_layers",
+        "encoder_outputs",
+        "exponential_decay_length_penalty",
+        "force_words_ids",
+        "forced_bos_token_id",
+        "forced_eos_token_id",
+        "inputs_embeds",
+        "logits_processor",
+        "max_time",
+        "negative_prompt_attention_mask",
+        "negative_prompt_ids",
+        "output_attentions",
+        "output_hidden_states",
+        "output_logits",
+        "output_scores",
+        "past_key_values",
+        "penalty_alpha",
+        "position_ids",
+        "prefix_allowed_tokens_fn",
+        "sequence_bias",
+        "stopping_criteria",
+        "suppress_tokens",
+        "token_healing",
+        "token_type_ids",
+        "top_h",
+        "watermarking_config",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationOptions:
+    """What holds for every sequence of one `generate`. `for_client` are options of `AsyncClient.start`."""
+
+    max_new_tokens: int | None
+    max_length: int | None
+    num_return_sequences: int
+    seed: int | None
+    eos: tuple[int, ...] | None
+    pad_token_id: int | None
+    returns_dict: bool
+    for_client: Mapping[str, Any] = field(default_factory=dict)
+
+    def new_tokens(self, prompt_tokens: int) -> int:
+        """How many tokens follow a row of the prompts' block. Raises `UsageError` if there is no room for any."""
+        if self.max_new_tokens is not None:
+            return self.max_new_tokens
+        if self.max_length is None:
+            return DEFAULT_NEW_TOKENS
+        if self.max_length <= prompt_tokens:
+            raise UsageError(
+                f"max_length is {self.max_length}, and the prompts are {prompt_tokens} tokens long already; "
+                "set max_new_tokens instead."
+            )
+        return self.max_length - prompt_tokens
+
+
+def parse_options(generation_config: Any, keywords: Mapping[str, Any]) -> GenerationOptions:
+    """Keyword arguments over attributes of a configuration, None being as good as absent in both.
+
+    Raises `UsageError` naming what is unknown, or known and not to be had of a swarm.
+    """
+    for name in keywords:
+        if name not in HONOURED | IGNORED | REFUSED:
+            raise UsageError(f"generate() knows no {name!r}.")
+    # A configuration of transformers 4 always has the default, which means nothing then.
+    given = {
+        name: value
+        for name, value in _attributes(generation_config).items()
+        if (name, value) != ("max_length", DEFAULT_NEW_TOKENS)
+    }
+    given |= {name: value for name, value in keywords.items() if value is not None}
+    for name, value in given.items():
+        if name not in HONOURED | IGNORED and not _asks_for_nothing(name, value):
+            raise UsageError(f"generate() cannot honour {name} with a swarm; leave it out.")
+    return _options(given)
+
+
+def _attributes(config: Any) -> dict[str, Any]:
+    """What a configuration sets; of an unknown attribute nobody could say whether it changes the output."""
+    if config is None:
+        return {}
+    names = {*HONOURED, *IGNORED, *REFUSED, *getattr(config, "__dict__", {})}
+    values = {name: getattr(config, name, None) for name in sorted(names) if not name.startswith("_")}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _asks_for_nothing(name: str, value: Any) -> bool:
+    if value is False or value == ASKS_FOR_NOTHING.get(name):
+        return True
+    return hasattr(value, "__len__") and len(value) == 0
+
+
+def _options(given: Mapping[str, Any]) -> GenerationOptions:
+    sequences = given.get("num_return_sequences", 1)
+    if sequences < 1:
+        raise UsageError("num_return_sequences must be 1 or more.")
+    if sequences > 1 and not given.get("do_sample"):
+        raise UsageError("Greedy sequences are all equal; set do_sample=True for num_return_sequences above 1.")
+    eos = given.get("eos_token_id")
+    stop = given.get("stop_strings", ())
+    return GenerationOptions(
+        max_new_tokens=given.get("max_new_tokens"),
+        max_length=given.get("max_length"),
+        num_return_sequences=sequences,
+        seed=given.get("seed"),
+        eos=None if eos is None else _token_ids(eos),
+        pad_token_id=given.get("pad_token_id"),
+        returns_dict=bool(given.get("return_dict_in_generate")),
+        for_client={
+            **_sampling(given),
+            "repetition_penalty": given.get("repetition_penalty", 1.0),
+            "stop": (stop,) if isinstance(stop, str) else tuple(stop),
+            "strategy": "plain" if given.get("num_assistant_tokens") == 0 else None,
+        },
+    )
+
+
+def _token_ids(value: Any) -> tuple[int, ...]:
+    ids = plain(value)
+    return (ids,) if isinstance(ids, int) else tuple(ids)
+
+
+def _sampling(given: Mapping[str, Any]) -> dict[str, float]:
+    """Greedy decoding has no use for what shapes a distribution, whatever is set."""
+    if not given.get("do_sample"):
+        return {}
+    temperature = given.get("temperature", 1.0)
+    if temperature <= 0:
+        raise UsageError(
+            "temperature must be above 0 with do_sample=True; for greedy decoding set do_sample=False."
+        )
+    return {
+        "temperature": temperature,
+        "top_k": given.get("top_k", DEFAULT_TOP_K),
+        "top_p": given.get("top_p", 1.0),
+        "min_p": given.get("min_p", 0.0),
+    }

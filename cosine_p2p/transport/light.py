@@ -1,0 +1,151 @@
+"""Streams of a light client over py-libp2p: no torch, no hivemind, no daemon. It dials; nobody dials it."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeVar
+
+import trio
+
+from cosine_p2p.transport.base import StreamHandler
+from cosine_p2p.transport.light_host import LightHost
+from cosine_p2p.transport.light_stream import Carrier, LightStream
+from cosine_p2p.transport.peer_addresses import AddressBook, PeerAddress, parse_initial_peers
+from cosine_p2p.transport.trio_thread import TrioThread
+from cosine_protocol.errors import LocalProtocolError, PeerLost
+from cosine_protocol.identity import Identity
+
+logger = logging.getLogger(__name__)
+
+DIAL_TIMEOUT_S: Final = 4.0
+# The dial's own timeout gives the better reason; this one holds even if a network stack does not let go.
+GRACE_S: Final = 0.5
+FAREWELL_S: Final = 0.5
+# Where an identity file holds the seed of its key.
+_SEED: Final = slice(4, 36)
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LightConfig:
+    """`initial_peers` are multiaddrs that end in `/p2p/<peer id>`."""
+
+    identity: Identity
+    initial_peers: tuple[str, ...]
+    dial_timeout_s: float = DIAL_TIMEOUT_S
+
+
+class LightTransport:
+    """Implements `Transport`, except that it serves nothing. Made by `start`; end it with `close`."""
+
+    def __init__(self, config: LightConfig, given: Sequence[PeerAddress], thread: TrioThread) -> None:
+        self.peer_id = config.identity.peer_id
+        self.initial_peers = tuple(dict.fromkeys(address.peer_id for address in given))
+        self._config = config
+        self._given = tuple(given)
+        self._book = AddressBook()
+        self._thread = thread
+        seed = config.identity.to_file_bytes()[_SEED]
+        self._host = LightHost(seed, thread.spawn, dial_timeout_s=config.dial_timeout_s)
+        self._streams: set[LightStream] = set()
+        self._carriers: set[Carrier] = set()
+
+    @classmethod
+    async def start(cls, config: LightConfig) -> "LightTransport":
+        """Connect to an initial peer.
+
+        Raises `UsageError` for addresses that cannot be dialled and `PeerLost` if nobody answers.
+        """
+        given = parse_initial_peers(config.initial_peers)
+        transport = cls(config, given, await TrioThread.start("cosine-libp2p"))
+        try:
+            await transport._meet_one()
+        except BaseException:
+            await transport.close()
+            raise
+        return transport
+
+    def note_addresses(self, peer_id: str, maddrs: Sequence[str]) -> None:
+        """Remember where a peer says that it can be reached."""
+        self._book.note(peer_id, maddrs)
+
+    async def dial(self, peer_id: str, protocol: str) -> LightStream:
+        """Open a stream; raises `PeerLost` with the reason, soon after `dial_timeout_s` at the latest."""
+        work = self._open(peer_id, self._addresses(peer_id), protocol)
+        carrier = await self._in_time(peer_id, self._thread.call(work, undo=self._discard))
+        stream = LightStream(peer_id, carrier, self._thread, self._streams.discard)
+        self._streams.add(stream)
+        return stream
+
+    async def serve(self, protocol: str, handler: StreamHandler) -> None:
+        raise LocalProtocolError("a light client serves nobody")
+
+    async def close(self) -> None:
+        """End every stream and leave, once what was written last has had a moment to go."""
+        for stream in list(self._streams):
+            stream.close()
+        try:
+            await self._thread.call(self._leave)
+        except trio.RunFinishedError:
+            logger.debug("the network thread had ended already")
+        finally:
+            await self._thread.close()
+
+    def _addresses(self, peer_id: str) -> list[PeerAddress]:
+        given = [address for address in self._given if address.peer_id == peer_id]
+        return list(dict.fromkeys([*given, *self._book.of(peer_id)]))
+
+    async def _meet_one(self) -> None:
+        """Return when an initial peer has answered. Raises `PeerLost` with the reasons if none does."""
+        meetings = [asyncio.ensure_future(self._meet(peer_id)) for peer_id in self.initial_peers]
+        reasons = []
+        try:
+            for meeting in asyncio.as_completed(meetings):
+                try:
+                    return await meeting
+                except PeerLost as lost:
+                    reasons.append(lost.reason)
+        finally:
+            for task in meetings:
+                task.cancel()
+            await asyncio.gather(*meetings, return_exceptions=True)
+        raise PeerLost(", ".join(self._config.initial_peers), "; ".join(dict.fromkeys(reasons)))
+
+    async def _meet(self, peer_id: str) -> None:
+        work = partial(self._host.connect, peer_id, self._addresses(peer_id))
+        await self._in_time(peer_id, self._thread.call(work))
+
+    async def _in_time(self, peer_id: str, answer: Awaitable[_T]) -> _T:
+        try:
+            async with asyncio.timeout(self._config.dial_timeout_s + GRACE_S):
+                return await answer
+        except TimeoutError:
+            raise PeerLost(peer_id, f"no answer within {self._config.dial_timeout_s:g} s") from None
+        except trio.RunFinishedError:
+            raise PeerLost(peer_id, "we have left the network") from None
+
+    def _discard(self, carrier: Carrier) -> None:
+        self._thread.post(carrier.discard)
+
+    def _open(
+        self, peer_id: str, addresses: Sequence[PeerAddress], protocol: str
+    ) -> Callable[[], Awaitable[Carrier]]:
+        """The trio thread's part of `dial`."""
+
+        async def work() -> Carrier:
+            muxed = await self._host.open(peer_id, addresses, protocol)
+            carrier = Carrier(muxed, self._thread, self._carriers.discard)
+            self._carriers.add(carrier)
+            return carrier
+
+        return work
+
+    async def _leave(self) -> None:
+        """The trio thread's part of `close`."""
+        with trio.move_on_after(FAREWELL_S):
+            for carrier in list(self._carriers):
+                await carrier.sent.wait()
+        self._host.end()

@@ -1,0 +1,211 @@
+"""The peers a light client is connected to: dialled over TCP or through relays, one connection each, kept.
+
+py-libp2p's own host is not used: it tries one address of a peer, a quarter of a second late, refuses for a minute
+to try again, and offers services that nobody asks a client for. Everything here runs in the trio thread.
+"""
+
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import trio
+
+from cosine_p2p.transport.libp2p_library import (
+    ID,
+    Ed25519PrivateKey,
+    HopMessage,
+    KeyPair,
+    NetStream,
+    NoiseTransport,
+    RawConnection,
+    Status,
+    TrioTCPStream,
+    YamuxStream,
+    encode_varint_prefixed,
+    new_noise_keys,
+    read_varint_prefixed_bytes_limited,
+)
+from cosine_p2p.transport.light_connection import Connection, NotServed, Unreachable, secure
+from cosine_p2p.transport.peer_addresses import PeerAddress
+from cosine_protocol.errors import PeerLost
+
+logger = logging.getLogger(__name__)
+
+MAX_CONNECTIONS: Final = 128
+MAX_HOP_BYTES: Final = 4096
+MAX_ATTEMPTS: Final = 8
+# Relays are for peers that cannot be reached directly.
+RELAY_DELAY_S: Final = 0.5
+_HOP: Final = "/libp2p/circuit/relay/0.2.0/hop"
+
+Spawn = Callable[[Callable[[], Awaitable[None]]], None]
+
+
+class LightHost:
+    """`spawn` starts the tasks that connections live on; `seed` is that of an Ed25519 key."""
+
+    def __init__(self, seed: bytes, spawn: Spawn, *, dial_timeout_s: float) -> None:
+        key = Ed25519PrivateKey.from_bytes(seed)
+        pair = KeyPair(key, key.get_public_key())
+        self._noise = NoiseTransport(pair, noise_privkey=new_noise_keys().private_key)
+        self._spawn = spawn
+        self._dial_timeout_s = dial_timeout_s
+        self._connections: dict[str, Connection] = {}
+        self._dialling: dict[str, trio.Lock] = {}
+
+    async def open(self, peer_id: str, addresses: Sequence[PeerAddress], protocol: str) -> YamuxStream:
+        """A stream to a peer, over the connection there is or a new one.
+
+        Raises `PeerLost` with the reason, at the latest after the dial timeout.
+        """
+        try:
+            with trio.move_on_after(self._dial_timeout_s):
+                stream = await self._open_on_known(peer_id, protocol)
+                return stream or await (await self._connected(peer_id, addresses)).open(protocol)
+        except Unreachable as error:
+            raise PeerLost(peer_id, str(error)) from None
+        raise PeerLost(peer_id, f"no answer within {self._dial_timeout_s:g} s")
+
+    async def connect(self, peer_id: str, addresses: Sequence[PeerAddress]) -> None:
+        """Have a connection to a peer. Raises what `open` raises."""
+        try:
+            with trio.move_on_after(self._dial_timeout_s):
+                await self._connected(peer_id, addresses)
+                return
+        except Unreachable as error:
+            raise PeerLost(peer_id, str(error)) from None
+        raise PeerLost(peer_id, f"no answer within {self._dial_timeout_s:g} s")
+
+    def end(self) -> None:
+        """Cut every connection."""
+        for connection in self._connections.values():
+            connection.end()
+
+    async def _open_on_known(self, peer_id: str, protocol: str) -> YamuxStream | None:
+        """None without a connection that works; one may have died unheard, as after a change of networks."""
+        connection = self._live(peer_id)
+        if connection is None:
+            return None
+        try:
+            with trio.move_on_after(self._dial_timeout_s / 2):
+                return await connection.open(protocol)
+        except NotServed:
+            raise
+        except Unreachable:
+            logger.debug("the connection to %s is dialled again", peer_id)
+        self._drop(peer_id, connection)
+        return None
+
+    def _live(self, peer_id: str) -> Connection | None:
+        connection = self._connections.get(peer_id)
+        return connection if connection is not None and connection.is_alive else None
+
+    def _drop(self, peer_id: str, connection: Connection) -> None:
+        connection.end()
+        if self._connections.get(peer_id) is connection:
+            del self._connections[peer_id]
+
+    async def _connected(self, peer_id: str, addresses: Sequence[PeerAddress]) -> Connection:
+        """The connection to a peer. Raises `Unreachable`."""
+        lock = self._dialling.setdefault(peer_id, trio.Lock())
+        try:
+            async with lock:
+                connection = self._live(peer_id)
+                if connection is None:
+                    connection = await _Race(self._dial).run(addresses)
+                    self._keep(peer_id, connection)
+                return connection
+        finally:
+            if not lock.statistics().tasks_waiting:
+                self._dialling.pop(peer_id, None)
+
+    def _keep(self, peer_id: str, connection: Connection) -> None:
+        self._connections.pop(peer_id, None)
+        for other, old in list(self._connections.items()):
+            if not old.is_alive or (old.is_idle and len(self._connections) >= MAX_CONNECTIONS):
+                self._drop(other, old)
+        self._connections[peer_id] = connection
+        self._spawn(connection.run)
+
+    async def _dial(self, address: PeerAddress) -> Connection:
+        """Raises `OSError` and what `secure` raises."""
+        raw, cut = await (self._over_tcp(address) if address.relay is None else self._over_relay(address))
+        try:
+            return await secure(raw, self._noise, address.peer_id, cut)
+        except BaseException:
+            cut()
+            with trio.CancelScope(shield=True):
+                await raw.close()
+            raise
+
+    async def _over_tcp(self, address: PeerAddress) -> tuple[RawConnection, Callable[[], None]]:
+        stream = await trio.open_tcp_stream(address.host, address.port)
+        return RawConnection(TrioTCPStream(stream), True), stream.socket.close
+
+    async def _over_relay(self, address: PeerAddress) -> tuple[RawConnection, Callable[[], None]]:
+        """Circuit relay v2: the relay joins a stream of ours to one of the peer's."""
+        assert address.relay is not None
+        relay = await self._connected(address.relay, [PeerAddress(address.relay, address.host, address.port)])
+        stream = await relay.open(_HOP)
+        try:
+            question = HopMessage(type=HopMessage.CONNECT)
+            question.peer.id = ID.from_string(address.peer_id).to_bytes()
+            await stream.write(encode_varint_prefixed(question.SerializeToString()))
+            answer = HopMessage.FromString(await read_varint_prefixed_bytes_limited(stream, MAX_HOP_BYTES))
+            if answer.status != Status.OK:
+                raise Unreachable(f"{Status.Name(answer.status).lower().replace('_', ' ')}")
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await stream.reset()
+            raise
+        # What lies below is the relay's connection, which others may use.
+        return RawConnection(NetStream(stream, None, None), True), lambda: None
+
+
+class _Race:
+    """Dials several addresses of a peer at once, relays a moment later; the first to answer counts."""
+
+    def __init__(self, dial: Callable[[PeerAddress], Awaitable[Connection]]) -> None:
+        self._dial = dial
+        self._winner: Connection | None = None
+        self._reasons: dict[str, None] = {}
+
+    async def run(self, addresses: Sequence[PeerAddress]) -> Connection:
+        """Raises `Unreachable` with the reason for each address once all have failed."""
+        if not addresses:
+            raise Unreachable("no address is known at which it can be dialled over TCP")
+        async with trio.open_nursery() as nursery:
+            for address in addresses[:MAX_ATTEMPTS]:
+                nursery.start_soon(self._attempt, address, nursery.cancel_scope)
+        if self._winner is None:
+            raise Unreachable("; ".join(self._reasons))
+        return self._winner
+
+    async def _attempt(self, address: PeerAddress, race: trio.CancelScope) -> None:
+        try:
+            await trio.sleep(RELAY_DELAY_S if address.relay else 0.0)
+            connection = await self._dial(address)
+        except Exception as error:
+            logger.debug("%s cannot be reached at %s", address.peer_id, address, exc_info=True)
+            self._reasons[f"{_reason(error)} at {address}"] = None
+            return
+        if self._winner is None:
+            self._winner = connection
+            race.cancel()
+        else:
+            connection.end()
+
+
+def _reason(error: Exception) -> str:
+    """A clause for a person."""
+    if isinstance(error, Unreachable):
+        return str(error)
+    if isinstance(error, OSError):
+        # trio raises one error for all addresses of a host; the operating system's own lie below it.
+        below = error.__cause__.exceptions[0] if isinstance(error.__cause__, ExceptionGroup) else error
+        if isinstance(below, OSError) and below.errno and not isinstance(below, socket.gaierror):
+            return os.strerror(below.errno).lower()
+        return str(below)
+    return f"the handshake failed ({type(error).__name__})"

@@ -1,0 +1,120 @@
+"""A trio loop in a thread of its own beside an asyncio loop: py-libp2p knows trio only."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import trio
+
+_T = TypeVar("_T")
+
+
+class TrioThread:
+    """Runs trio functions for the asyncio loop it was started on. Made by `start`; end it with `close`.
+
+    `call` and `post` are the asyncio loop's, `tell` and `spawn` the trio thread's.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._started: asyncio.Future[None] = self._loop.create_future()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._waiting: set[asyncio.Future[Any]] = set()
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._token: trio.lowlevel.TrioToken
+        self._nursery: trio.Nursery
+
+    @classmethod
+    async def start(cls, name: str) -> "TrioThread":
+        thread = cls(name)
+        thread._thread.start()
+        await thread._started
+        return thread
+
+    async def call(self, work: Callable[[], Awaitable[_T]], *, undo: Callable[[_T], object] | None = None) -> _T:
+        """Await `work` in the trio thread; cancelling this cancels it there.
+
+        `undo` gets a result that came too late for the cancelled caller. Raises `trio.RunFinishedError` if the
+        thread ends first.
+        """
+        answer: asyncio.Future[_T] = self._loop.create_future()
+        scope = trio.CancelScope()
+
+        def finish(result: _T) -> None:
+            if not answer.done():
+                answer.set_result(result)
+            elif undo is not None:
+                undo(result)
+
+        def fail(error: Exception) -> None:
+            if not answer.done():
+                answer.set_exception(error)
+
+        async def run() -> None:
+            try:
+                with scope:
+                    self.tell(finish, await work())
+            except Exception as error:
+                self.tell(fail, error)
+
+        self._waiting.add(answer)
+        try:
+            self._token.run_sync_soon(self.spawn, run)
+            return await answer
+        except asyncio.CancelledError:
+            self.post(scope.cancel)
+            if answer.done() and not answer.cancelled() and answer.exception() is None and undo is not None:
+                undo(answer.result())
+            raise
+        finally:
+            self._waiting.discard(answer)
+
+    def post(self, function: Callable[..., object], *arguments: object) -> None:
+        """Run a quick function in the trio thread soon, in the order posted; not at all once that has ended."""
+        try:
+            self._token.run_sync_soon(function, *arguments)
+        except trio.RunFinishedError:
+            return
+
+    def tell(self, function: Callable[..., object], *arguments: object) -> None:
+        """Run a quick function in the asyncio loop soon, in the order told; not at all once that has ended."""
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            return
+
+    def spawn(self, work: Callable[..., Awaitable[object]], *arguments: object) -> None:
+        """Start a task that lives until the thread is closed; it must not raise. Nothing starts after that."""
+        try:
+            self._nursery.start_soon(work, *arguments)
+        except RuntimeError:
+            return
+
+    async def close(self) -> None:
+        """Cancel what runs in the thread and wait for its end."""
+        self.post(self._cancel)
+        await self._ended
+        self._thread.join()
+
+    def _cancel(self) -> None:
+        self._nursery.cancel_scope.cancel()
+
+    def _main(self) -> None:
+        try:
+            trio.run(self._live)
+        finally:
+            self.tell(self._give_up)
+
+    async def _live(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        async with trio.open_nursery() as self._nursery:
+            self.tell(self._started.set_result, None)
+            await trio.sleep_forever()
+
+    def _give_up(self) -> None:
+        for answer in (self._started, *self._waiting):
+            if not answer.done():
+                answer.set_exception(trio.RunFinishedError("the trio thread has ended"))
+        if not self._ended.done():
+            self._ended.set_result(None)

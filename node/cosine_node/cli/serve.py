@@ -1,0 +1,132 @@
+"""`cosine-node serve`: the swarm behind OpenAI's API."""
+
+import json
+import sys
+from collections.abc import Callable
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from cosine_node.cli.events import run_until_stopped, several
+from cosine_node.cli.options import AsJson, InitialPeers, LogFormat, Network, Target
+from cosine_p2p.transport.config import DEFAULT_NETWORK
+from cosine_protocol.errors import UsageError
+
+DEFAULT_PORT: Final = 8000
+MAX_PORT: Final = 65_535
+SENTENCES: Final = {
+    "open": "Anybody who reaches {host} may generate; give an --api-key to change that.",
+    "ready": "Serving {model} at {url}/v1",
+    "request": "{method} {path} {status} in {seconds} s, {id}",
+    "stopped": "Stopped.",
+}
+
+ApiKeys = Annotated[
+    list[str] | None,
+    typer.Option("--api-key", envvar="COSINE_API_KEY", help="Key that a request must carry; may be repeated."),
+]
+CorsOrigins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cors-origin", envvar="COSINE_CORS_ORIGIN", help="Web page that may ask from a browser; may be repeated."
+    ),
+]
+
+
+def serve(
+    host: Annotated[str, typer.Option(envvar="COSINE_HOST", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(envvar="COSINE_PORT", help="0 is any free one.")] = DEFAULT_PORT,
+    initial_peers: InitialPeers = None,
+    network: Network = DEFAULT_NETWORK,
+    target: Target = "zoo:target",
+    strategy: Annotated[str, typer.Option(envvar="COSINE_STRATEGY", help="cosine or plain")] = "cosine",
+    max_drafters: Annotated[
+        int | None, typer.Option(envvar="COSINE_MAX_DRAFTERS", help="0 sends no prompt to any drafter.")
+    ] = None,
+    trust: Annotated[list[str] | None, typer.Option(help="Only these peers; may be repeated.")] = None,
+    timeout: Annotated[float, typer.Option(envvar="COSINE_TIMEOUT", help="Seconds for a generation.")] = 600.0,
+    max_requests: Annotated[
+        int, typer.Option(envvar="COSINE_MAX_REQUESTS", help="Generations at once; four times as many wait.")
+    ] = 16,
+    api_key: ApiKeys = None,
+    cors_origin: CorsOrigins = None,
+    log_format: LogFormat = "pretty",
+    as_json: AsJson = False,
+) -> None:
+    """Serve OpenAI's API until interrupted; SIGTERM finishes what is under way and exits 0."""
+    from cosine_node.gateway.app import GatewayOptions
+    from cosine_node.gateway.server import listening, serve_gateway
+
+    emit = emitter(log_format, as_json=as_json)
+    if not 0 <= port <= MAX_PORT:
+        raise UsageError(f"--port must lie between 0 and {MAX_PORT}.")
+    if max_requests < 1:
+        raise UsageError("--max-requests must be 1 or more.")
+    options = GatewayOptions(
+        model_name=model_name(target),
+        api_keys=_keys(several(api_key)),
+        cors_origins=several(cors_origin),
+        max_requests=max_requests,
+    )
+    client: dict[str, Any] = {
+        "initial_peers": several(initial_peers),
+        "network": network,
+        "target": target,
+        "strategy": strategy,
+        "max_drafters": max_drafters,
+        "trust": several(trust),
+        "timeout_s": timeout,
+    }
+    place = listening(host, port)
+    if not options.api_keys and not is_loopback(host):
+        emit("open", {"host": host})
+    run_until_stopped(lambda stop: serve_gateway(place, host, client, options, emit, stop))
+
+
+def emitter(log_format: str, *, as_json: bool) -> Callable[[str, dict[str, object]], None]:
+    """How events are told: `ready` and `stopped` on stdout, requests on stderr. Raises `UsageError`.
+
+    With `as_json` nothing but the ready line is on stdout.
+    """
+    if log_format not in ("pretty", "json"):
+        raise UsageError(f"--log-format must be pretty or json, not {log_format!r}.")
+    told_on_stdout = ("ready",) if as_json else ("ready", "stopped")
+    is_json = as_json or log_format == "json"
+
+    def emit(event: str, fields: dict[str, object]) -> None:
+        line = json.dumps({"event": event, **fields}) if is_json else _sentence(event, fields)
+        out = sys.stdout if event in told_on_stdout else sys.stderr
+        out.write(line + "\n")
+        out.flush()
+
+    return emit
+
+
+def _sentence(event: str, fields: dict[str, object]) -> str:
+    problem = f": {fields['error']}" if "error" in fields else ""
+    return SENTENCES[event].format(**fields) + problem
+
+
+def model_name(target: str) -> str:
+    """What requests call the target: a folder's own name, or NAME without its digest. Raises `UsageError`."""
+    from cosine_p2p.target import parse_target
+
+    folder = Path(target).expanduser()
+    return folder.resolve().name if folder.is_dir() else parse_target(target)[0]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _keys(keys: tuple[str, ...]) -> tuple[str, ...]:
+    """A header cannot carry all that a key could hold, and an empty one would lock nothing."""
+    if any(not key or not key.isascii() or not key.isprintable() or " " in key for key in keys):
+        raise UsageError("An --api-key must be printable ASCII without spaces, and not empty.")
+    return keys

@@ -1,0 +1,69 @@
+"""What services count of their work, as plain numbers for whoever reads them."""
+
+from bisect import bisect_left
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+from cosine_protocol.errors import ErrorCode
+
+PASS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+PASS_ROWS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+
+
+class Histogram:
+    """How many values lay at or below each bound, and not below the one before; the last count is of the rest."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+@dataclass(slots=True)
+class Counts:
+    """What verifiers and drafters count alike, since they began.
+
+    `ended` are requests that were served, by how that ended; `refused` are those that never were.
+    """
+
+    streams: int = 0
+    """Open now."""
+    opened: int = 0
+    refused: Counter[ErrorCode] = field(default_factory=Counter)
+    ended: Counter[str] = field(default_factory=Counter)
+    passes_failed: int = 0
+    pass_s: Histogram = field(default_factory=lambda: Histogram(PASS_S))
+    pass_rows: Histogram = field(default_factory=lambda: Histogram(PASS_ROWS))
+
+    def note_pass(self, *, seconds: float, rows: int) -> None:
+        """A pass was finished."""
+        self.pass_s.add(seconds)
+        self.pass_rows.add(rows)
+
+
+@dataclass(slots=True)
+class VerifierCounts(Counts):
+    """Nodes are those of drafters, not the verifier's own: received, fed in a pass, and committed."""
+
+    passes_abandoned: int = 0
+    preempted: int = 0
+    committed_tokens: int = 0
+    received_nodes: int = 0
+    verified_nodes: int = 0
+    accepted_nodes: int = 0
+
+
+@dataclass(slots=True)
+class DrafterCounts(Counts):
+    """`busy` are answers that there is no room; fragments are dropped where a client reads too slowly."""
+
+    busy: int = 0
+    prompt_tokens: int = 0
+    sent_nodes: int = 0
+    sent_fragments: int = 0
+    dropped_fragments: int = 0

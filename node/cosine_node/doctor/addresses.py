@@ -1,0 +1,257 @@
+"""Addresses of nodes: what one says, who answers at it, and whether others could reach ours."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from ipaddress import ip_address
+from itertools import pairwise
+from typing import Final
+
+from cosine_node.doctor.finding import Finding, failure, fine, skipped, warning
+from cosine_protocol.errors import BadSignature
+from cosine_protocol.identity import public_key_of
+
+EXAMPLE: Final = "/ip4/192.0.2.1/tcp/4001/p2p/12D3KooW..."
+HOST_KINDS: Final = frozenset({"ip4", "ip6", "dns", "dns4", "dns6", "dnsaddr"})
+PORT_KINDS: Final = frozenset({"tcp", "udp"})
+WITH_VALUE: Final = HOST_KINDS | PORT_KINDS | {"p2p", "certhash", "sni"}
+WITHOUT_VALUE: Final = frozenset({"quic", "quic-v1", "ws", "wss", "tls", "noise", "webtransport", "p2p-circuit"})
+MAX_PORT: Final = 65_535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """A multiaddr's parts. `peer_id` is whoever listens there: of an address through a relay, the relay."""
+
+    host_kind: str
+    host: str
+    port_kind: str
+    port: int
+    peer_id: str
+    is_plain: bool
+    """Whether nothing lies between TCP and the node, such as WebSockets."""
+
+
+def parse_address(text: str, *, needs_peer: bool) -> Address:
+    """Raises `ValueError` with a clause that says what is wrong."""
+    parts = _parts(text)
+    if parts[0][0] == "dnsaddr":
+        # Its records hold whole addresses, port and all.
+        parts.insert(1, ("tcp", "0"))
+    if len(parts) < 2 or parts[0][0] not in HOST_KINDS or parts[1][0] not in PORT_KINDS:
+        raise ValueError("it does not begin with a host and a port")
+    (host_kind, host), (port_kind, port) = parts[:2]
+    if not host_kind.startswith("dns"):
+        _check_ip(host_kind, host)
+    if not port.isdecimal() or int(port) > MAX_PORT:
+        raise ValueError(f"{port!r} is no port")
+    peers = [value for kind, value in parts if kind == "p2p"]
+    if needs_peer and not peers:
+        raise ValueError("it does not say whose address it is")
+    for peer_id in peers:
+        _check_peer(peer_id)
+    return Address(
+        host_kind=host_kind,
+        host=host,
+        port_kind=port_kind,
+        port=int(port),
+        peer_id=peers[0] if peers else "",
+        is_plain=port_kind == "tcp" and host_kind != "dnsaddr" and (len(parts) == 2 or parts[2][0] == "p2p"),
+    )
+
+
+def _parts(text: str) -> list[tuple[str, str]]:
+    first, *words = text.split("/")
+    if first or not words:
+        raise ValueError("it does not begin with a slash")
+    parts = []
+    rest = iter(words)
+    for kind in rest:
+        if kind in WITHOUT_VALUE:
+            parts.append((kind, ""))
+        elif kind in WITH_VALUE and (value := next(rest, "")):
+            parts.append((kind, value))
+        else:
+            raise ValueError(f"{kind!r} lacks its value" if kind in WITH_VALUE else f"{kind!r} is unknown")
+    return parts
+
+
+def _check_ip(kind: str, host: str) -> None:
+    try:
+        version = ip_address(host).version
+    except ValueError:
+        raise ValueError(f"{host!r} is no IP address") from None
+    if kind != f"ip{version}":
+        raise ValueError(f"{host} is no {kind} address")
+
+
+def _check_peer(peer_id: str) -> None:
+    try:
+        public_key_of(peer_id)
+    except BadSignature:
+        raise ValueError(f"{peer_id!r} is no peer id of a node") from None
+
+
+class Answer(Enum):
+    """What came of dialling an address."""
+
+    NODE = auto()
+    MALFORMED = auto()
+    UNRESOLVED = auto()
+    REFUSED = auto()
+    SILENT = auto()
+    UNREACHABLE = auto()
+    NO_NODE = auto()
+    UNTESTED = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialled:
+    """An address of somebody else, dialled. The IPs are those of the two ends of the connection, "" without one.
+
+    `peer_id` is whoever answered; `born_s` the Unix time before which its certificate was not valid.
+    """
+
+    address: str
+    answer: Answer
+    detail: str = ""
+    peer_id: str = ""
+    our_ip: str = ""
+    their_ip: str = ""
+    born_s: float | None = None
+
+
+def judge_address(dialled: Dialled, *, option: str) -> Finding:
+    """Whether the node that `option` names answers at its address."""
+    what, detail = f"{option} {dialled.address}", dialled.detail
+    match dialled.answer:
+        case Answer.NODE:
+            return _judge_answer(dialled, what, option)
+        case Answer.MALFORMED:
+            return failure(what, f"this is no address: {detail}", f"Write {option} like {EXAMPLE}.")
+        case Answer.UNRESOLVED:
+            return failure(
+                what, f"the name is not known here: {detail}", f"Correct the name, or give {option} an IP."
+            )
+        case Answer.REFUSED:
+            return failure(what, "nothing listens there", f"Start the node, or correct the port in {option}.")
+        case Answer.SILENT:
+            return failure(
+                what,
+                "nothing answers there: the machine is off, or a firewall drops what is sent to it",
+                f"Correct the host in {option}, or open the port in the firewall and router on the other side.",
+            )
+        case Answer.UNREACHABLE:
+            return failure(
+                what, f"there is no way there: {detail}", f"Connect to a network that leads to {option}."
+            )
+        case Answer.NO_NODE:
+            return failure(what, f"whatever listens there is no node: {detail}", f"Correct the port in {option}.")
+        case Answer.UNTESTED:
+            return skipped(what, detail)
+
+
+def _judge_answer(dialled: Dialled, what: str, option: str) -> Finding:
+    meant = parse_address(dialled.address, needs_peer=True).peer_id
+    if dialled.peer_id == meant:
+        return fine(what, "the node answers")
+    return failure(
+        what,
+        f"another node answers there, {dialled.peer_id}",
+        f"If that is the node you mean, use {option} {dialled.address.replace(meant, dialled.peer_id)}.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """How this machine meets others. `paths` are the two ends' IPs of connections that came about."""
+
+    host_maddrs: tuple[str, ...]
+    announce_maddrs: tuple[str, ...]
+    relays: tuple[str, ...]
+    paths: tuple[tuple[str, str], ...]
+
+
+REACH: Final = "reachability"
+NOT_TESTED: Final = "whether a firewall lets others in cannot be tested from this side"
+
+
+def judge_reachability(place: Place) -> Finding:
+    """Whether others could dial a node here, as far as that can be known without anybody dialling back."""
+    hosts = [_host(maddr) for maddr in place.host_maddrs]
+    if place.relays:
+        return fine(REACH, f"others reach this node through {len(place.relays)} relay(s)")
+    if place.announce_maddrs:
+        return _judge_announced(place.announce_maddrs)
+    if hosts and all(_is_loopback(host) for host in hosts):
+        return warning(
+            REACH,
+            "only this machine can reach the node",
+            "To let others in, add --host-maddr /ip4/0.0.0.0/tcp/4001.",
+        )
+    outward = [ours for ours, theirs in place.paths if not _is_private(theirs)]
+    if any(not _is_private(ip) for ip in [*outward, *hosts]):
+        return fine(REACH, f"this machine has a public address; {NOT_TESTED}")
+    if outward:
+        return warning(
+            REACH,
+            f"this machine is behind NAT, as {outward[0]}: unless its router opens a port by itself (UPnP), peers "
+            "cannot dial it",
+            "Add --relay ADDRESS of a node with a public address, or forward a port and add --announce-maddr.",
+        )
+    if place.paths:
+        return fine(REACH, f"the initial peers are on this machine's own network; {NOT_TESTED}")
+    return skipped(REACH, "no initial peer was reached, so nothing is known about the way out")
+
+
+def _judge_announced(announced: Sequence[str]) -> Finding:
+    hidden = [maddr for maddr in announced if _is_private(_host(maddr))]
+    if hidden:
+        return warning(
+            REACH,
+            f"{hidden[0]} is announced, which nobody outside this network can dial",
+            "Name the router's public address with --announce-maddr.",
+        )
+    return fine(REACH, f"{announced[0]} is announced; {NOT_TESTED}")
+
+
+def _host(maddr: str) -> str:
+    return next((value for kind, value in pairwise(maddr.split("/")) if kind in HOST_KINDS), "")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_private(host: str) -> bool:
+    """Whether an IP means something on one network only; a name may mean anything, so it does not count."""
+    try:
+        return not ip_address(host).is_global
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    """An address of our own, tried. `error` is the system's word for why nobody can listen there."""
+
+    maddr: str
+    is_taken: bool = False
+    error: str = ""
+
+
+def judge_port(port: Port) -> Finding:
+    """Whether a node could listen at an address."""
+    what = f"port {port.maddr}"
+    if port.is_taken:
+        return failure(what, "another program listens there", "Stop it, or choose another port with --host-maddr.")
+    if port.error:
+        return failure(
+            what, f"it cannot be listened on: {port.error}", "Choose an address of this machine with --host-maddr."
+        )
+    if "/tcp/0" in port.maddr or "/udp/0" in port.maddr:
+        return fine(what, "any free port is taken, another one at each start")
+    return fine(what, "it is free")

@@ -1,0 +1,43 @@
+"""What a check says: how it went, what was found, and for a failure what to do."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Outcome(StrEnum):
+    """How a check went. Only a failure keeps a node from working."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILURE = "failure"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`what` was looked at, `found` says how it is, `fix` names the command or option that changes it."""
+
+    what: str
+    outcome: Outcome
+    found: str
+    fix: str = ""
+
+    def __post_init__(self) -> None:
+        if self.outcome is Outcome.FAILURE and not self.fix:
+            raise ValueError(f"the failure of {self.what} says not what to do")
+
+
+def fine(what: str, found: str) -> Finding:
+    return Finding(what, Outcome.OK, found)
+
+
+def warning(what: str, found: str, fix: str) -> Finding:
+    return Finding(what, Outcome.WARNING, found, fix)
+
+
+def failure(what: str, found: str, fix: str) -> Finding:
+    return Finding(what, Outcome.FAILURE, found, fix)
+
+
+def skipped(what: str, reason: str) -> Finding:
+    return Finding(what, Outcome.SKIPPED, reason)

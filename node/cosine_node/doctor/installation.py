@@ -1,0 +1,129 @@
+"""What is installed: Python, the packages of each extra, and the network daemon p2pd, which must also start."""
+
+import asyncio
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from cosine_node.doctor.finding import Finding, failure, fine, skipped, warning
+from cosine_p2p.transport.socket_folder import make_socket_folder
+
+OLDEST_PYTHON: Final = (3, 11)
+EXTRAS: Final[Mapping[str, Sequence[str]]] = {
+    "node": ("hivemind", "huggingface_hub", "numpy", "safetensors", "torch", "transformers"),
+    "gateway": ("prometheus_client", "starlette", "uvicorn"),
+    "tui": ("textual",),
+    "quantize": ("accelerate", "torchao"),
+}
+DAEMON: Final = "network daemon"
+PACKAGES: Final = "packages"
+REINSTALL: Final = "Reinstall it: `pip install --force-reinstall --no-deps hivemind`."
+
+
+def judge_python(version: tuple[int, int, int]) -> Finding:
+    text = ".".join(map(str, version))
+    if version[:2] < OLDEST_PYTHON:
+        oldest = ".".join(map(str, OLDEST_PYTHON))
+        return failure("python", f"this is Python {text}", f"Install cosine-p2p with Python {oldest} or newer.")
+    return fine("python", f"Python {text}")
+
+
+def missing_packages() -> dict[str, tuple[str, ...]]:
+    """Of each extra the packages that are not there; none is imported."""
+    return {extra: tuple(name for name in names if find_spec(name) is None) for extra, names in EXTRAS.items()}
+
+
+def judge_extras(missing: Mapping[str, Sequence[str]], *, needs_node: bool) -> Finding:
+    """Whether what a node needs is there; `needs_node` if one shall run here."""
+    whole = ", ".join(extra for extra, names in missing.items() if not names)
+    there = f"complete: {whole}" if whole else "only the client is installed"
+    lacking = missing.get("node", ())
+    if not lacking:
+        return fine("extras", there)
+    found = f"{there}; [node] lacks {', '.join(lacking)}"
+    fix = "To join with a model: `pip install 'cosine-p2p[node]'`."
+    return failure("extras", found, fix) if needs_node else warning("extras", found, fix)
+
+
+def judge_imports(errors: Mapping[str, str], versions: Mapping[str, str]) -> Finding:
+    """Whether packages that are there can also be loaded; `errors` by package, "" for none."""
+    broken = {name: error for name, error in errors.items() if error}
+    if not errors:
+        return skipped(PACKAGES, "the packages of [node] are not installed")
+    if broken:
+        name, error = next(iter(broken.items()))
+        fix = f"Reinstall: `pip install --force-reinstall {' '.join(broken)}`."
+        return failure(PACKAGES, f"{name} is installed but cannot be loaded: {error}", fix)
+    return fine(PACKAGES, ", ".join(f"{name} {version}" for name, version in versions.items()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daemon:
+    """p2pd as found. `error` is what it said instead of starting."""
+
+    file: Path | None
+    is_there: bool = False
+    is_executable: bool = False
+    error: str = ""
+
+
+def find_daemon(file: Path | None = None) -> Daemon:
+    """p2pd where hivemind keeps it, or at `file`; not yet started."""
+    if file is None:
+        spec = find_spec("hivemind")
+        places = spec.submodule_search_locations if spec else None
+        file = Path(places[0]) / "hivemind_cli" / "p2pd" if places else None
+    is_there = file is not None and file.is_file()
+    return Daemon(file=file, is_there=is_there, is_executable=file is not None and os.access(file, os.X_OK))
+
+
+async def try_daemon(daemon: Daemon) -> Daemon:
+    """Start p2pd without a port, wait until it says who it is, and end it."""
+    if daemon.file is None or not daemon.is_there or not daemon.is_executable:
+        return daemon
+    folder = make_socket_folder()
+    try:
+        return replace(daemon, error=await _first_words(daemon.file, folder))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _first_words(file: Path, folder: Path) -> str:
+    """What p2pd says when it does not start; "" if it does."""
+    arguments = (f"-listen=/unix{folder}/control.sock", "-noListenAddrs=1")
+    try:
+        process = await asyncio.create_subprocess_exec(
+            file, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        )
+    except OSError as error:
+        return error.strerror or str(error)
+    last = ""
+    try:
+        assert process.stdout is not None
+        while line := (await process.stdout.readline()).decode(errors="replace").strip():
+            if line.startswith("Peer ID:"):
+                return ""
+            last = line
+        return last or f"it ended with code {await process.wait()}"
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+def judge_daemon(daemon: Daemon) -> Finding:
+    if daemon.file is None:
+        return skipped(DAEMON, "hivemind is not installed")
+    if not daemon.is_there:
+        return failure(DAEMON, f"{daemon.file} is missing: this hivemind has no p2pd for {sys.platform}", REINSTALL)
+    if not daemon.is_executable:
+        return failure(DAEMON, f"{daemon.file} may not be executed", f"Allow it: `chmod +x {daemon.file}`.")
+    if daemon.error:
+        return failure(DAEMON, f"{daemon.file} does not start: {daemon.error}", REINSTALL)
+    return fine(DAEMON, "p2pd starts")

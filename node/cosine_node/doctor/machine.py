@@ -1,0 +1,107 @@
+"""The machine a model would run on: its device, its memory, and the models its packages know."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from cosine_node.doctor.finding import Finding, failure, fine, skipped, warning
+
+WHAT: Final = "device"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What `probe_machine` found. `cuda_devices` are names and free bytes; `refusals` by model folder."""
+
+    errors: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    has_torch: bool = False
+    has_nvidia: bool = False
+    cuda_build: str = ""
+    cuda_error: str = ""
+    cuda_devices: tuple[tuple[str, int], ...] = ()
+    refusals: dict[str, str] = field(default_factory=dict)
+    free_bytes: int = 0
+
+    @classmethod
+    def of_answer(cls, answer: dict[str, Any], *, free_bytes: int) -> "Machine":
+        cuda = answer["cuda"]
+        return cls(
+            errors=answer["errors"],
+            versions=answer["versions"],
+            has_torch=not answer["errors"]["torch"],
+            has_nvidia=answer["nvidia"],
+            cuda_build=cuda.get("built_for", ""),
+            cuda_error=cuda.get("error", ""),
+            cuda_devices=tuple((name, free) for name, free in cuda.get("devices", ())),
+            refusals=answer["refusals"],
+            free_bytes=free_bytes,
+        )
+
+    def runs_on_cpu(self, device: str) -> bool:
+        return device == "cpu" or (device == "auto" and not self.cuda_devices)
+
+    def memory_of(self, device: str) -> tuple[int, str]:
+        """Free bytes of a device, 0 if not known, and what to call it."""
+        if self.runs_on_cpu(device):
+            return self.free_bytes, "this machine"
+        number = device.removeprefix("cuda").removeprefix(":")
+        index = int(number) if number.isdecimal() else 0
+        if device.startswith(("cuda", "auto")) and index < len(self.cuda_devices):
+            return self.cuda_devices[index][1], self.cuda_devices[index][0]
+        return 0, device
+
+
+def free_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
+    """Memory that programs could still get; 0 where the system does not say."""
+    try:
+        lines = meminfo.read_text("ascii").splitlines()
+        return 1024 * int(next(line.split()[1] for line in lines if line.startswith("MemAvailable:")))
+    except (OSError, ValueError, IndexError, StopIteration):
+        return 0
+
+
+def judge_device(machine: Machine, *, device: str) -> Finding:
+    """Whether the device asked for is there; with `auto`, whether a GPU goes unused."""
+    if not machine.has_torch:
+        return skipped(WHAT, "PyTorch is not there to ask")
+    if machine.cuda_devices:
+        return _judge_gpus(machine, device)
+    reason = _why_no_cuda(machine)
+    if device.startswith("cuda"):
+        return failure(WHAT, f"CUDA is not usable: {reason}", f"{_cuda_fix(machine)} Or use --device cpu.")
+    if machine.has_nvidia and device == "auto":
+        return warning(WHAT, f"this machine's NVIDIA GPU is not used: {reason}", _cuda_fix(machine))
+    return fine(WHAT, "the CPU" if device in ("auto", "cpu") else device)
+
+
+def _judge_gpus(machine: Machine, device: str) -> Finding:
+    names = ", ".join(name for name, _ in machine.cuda_devices)
+    index = device.removeprefix("cuda:")
+    if device.startswith("cuda:") and not (index.isdecimal() and int(index) < len(machine.cuda_devices)):
+        return failure(WHAT, f"there is no {device}; there is {names}", "Name one that is there with --device.")
+    return fine(WHAT, f"the CPU, though there is {names}" if device == "cpu" else names)
+
+
+def _why_no_cuda(machine: Machine) -> str:
+    if not machine.cuda_build:
+        return "this PyTorch is built for the CPU alone"
+    return machine.cuda_error or "PyTorch finds no GPU"
+
+
+def _cuda_fix(machine: Machine) -> str:
+    if not machine.cuda_build:
+        return "Install a PyTorch with CUDA: `pip install --force-reinstall torch`."
+    return f"Install a driver for CUDA {machine.cuda_build}, or a PyTorch built for the driver that is there."
+
+
+def judge_architecture(source: str, refusal: str | None) -> Finding:
+    """Whether the engine runs a model's architecture exactly; None where nobody could tell."""
+    what = f"architecture of {source}"
+    if refusal is None:
+        return skipped(what, "the packages that know architectures are not there")
+    if refusal:
+        return failure(
+            what, refusal, "Choose another model with --model; `cosine-node zoo` lists the embedded ones."
+        )
+    return fine(what, "supported")

@@ -1,0 +1,142 @@
+"""The swarm as a newcomer meets it: can it be joined, who serves the target, do the clocks agree?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cosine_node.doctor.finding import Finding, failure, fine, skipped, warning
+from cosine_protocol.limits import MAX_RECORD_SKEW_S
+from cosine_protocol.records import Role
+
+SWARM: Final = "swarm"
+CLOCK: Final = "clock"
+CLOSE_S: Final = 5.0
+MEND_SILENT: Final = (
+    "If it has not just ended, run `cosine-node doctor` there: it may need --relay or an open port."
+)
+SET_CLOCK: Final = "Let the system keep it: `sudo timedatectl set-ntp true`."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbour:
+    """A node of the target. `reason` says why it was not reached; "" if it was. Digests are in hex."""
+
+    role: str
+    peer_id: str
+    target_digest: str
+    tokenizer_digest: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbourhood:
+    """What a probe saw at `now_s` on this machine's clock.
+
+    `problem` says why the network could not be joined or read. `dates` are the issue and expiry times of records
+    that peers hold to be valid; `born_s` are times before which certificates of peers were not.
+    """
+
+    problem: str = ""
+    nodes: tuple[Neighbour, ...] = ()
+    dates: tuple[tuple[float, float], ...] = ()
+    born_s: tuple[float, ...] = ()
+    now_s: float = 0.0
+
+    @classmethod
+    def of_answer(cls, answer: dict[str, Any], *, born_s: Sequence[float]) -> "Neighbourhood":
+        return cls(
+            problem=answer["problem"],
+            nodes=tuple(Neighbour(**node) for node in answer["nodes"]),
+            dates=tuple((issued_s, expires_s) for issued_s, expires_s in answer["dates"]),
+            born_s=tuple(born_s),
+            now_s=answer["now_s"],
+        )
+
+    def of_role(self, role: Role) -> list[Neighbour]:
+        return [node for node in self.nodes if node.role == role]
+
+
+def judge_swarm(seen: Neighbourhood, *, network: str, target: str, role: Role | None) -> list[Finding]:
+    """`role` is what this machine is to be, None for a client."""
+    if seen.problem:
+        fix = "Mend what is wrong with --initial-peers and the network daemon above, then look again."
+        return [failure(SWARM, f"the network cannot be joined: {seen.problem}", fix)]
+    verifiers, drafters = seen.of_role(Role.VERIFIER), seen.of_role(Role.DRAFTER)
+    return [
+        _judge_verifiers(verifiers, network=network, target=target, role=role),
+        _judge_drafters(drafters, target=target),
+    ]
+
+
+def _judge_verifiers(verifiers: list[Neighbour], *, network: str, target: str, role: Role | None) -> Finding:
+    what = f"{SWARM}: verifiers"
+    start = f"start one: `cosine-node join --role verifier --model {target}`"
+    if not verifiers and role is Role.VERIFIER:
+        return fine(what, f"none of {target} in the network {network!r} yet; this will be the first")
+    if not verifiers:
+        fix = f"Check --network, --target and --initial-peers, or {start}."
+        return failure(what, f"nobody in the network {network!r} verifies {target}", fix)
+    silent = [node for node in verifiers if node.reason]
+    if len(silent) == len(verifiers):
+        found = f"none of {len(verifiers)} can be reached; {silent[0].peer_id}: {silent[0].reason}"
+        return failure(what, found, MEND_SILENT)
+    models = {node.target_digest for node in verifiers}
+    if len(models) > 1:
+        fix = f"Say which one is meant: --target {target}@{min(models)}."
+        return warning(what, f"{target} stands for {len(models)} different models", fix)
+    return fine(what, f"{len(verifiers) - len(silent)} of {len(verifiers)} reached")
+
+
+def _judge_drafters(drafters: list[Neighbour], *, target: str) -> Finding:
+    what = f"{SWARM}: drafters"
+    silent = [node for node in drafters if node.reason]
+    if not drafters:
+        fix = f"More machines make it faster: `cosine-node join --role drafter --target {target}`."
+        return warning(what, f"nobody drafts for {target}: it is generated, but no faster than by one machine", fix)
+    reached = f"{len(drafters) - len(silent)} of {len(drafters)} reached"
+    if silent:
+        return warning(what, f"{reached}; {silent[0].peer_id}: {silent[0].reason}", MEND_SILENT)
+    return fine(what, reached)
+
+
+def judge_clock(seen: Neighbourhood) -> Finding:
+    """What records tell of the clocks: peers' show at least the newest issue time, at most the first expiry."""
+    earliest_s = max([issued_s for issued_s, _ in seen.dates] + list(seen.born_s), default=seen.now_s)
+    latest_s = min([expires_s for _, expires_s in seen.dates], default=seen.now_s)
+    behind_s, ahead_s = earliest_s - seen.now_s, seen.now_s - latest_s
+    if behind_s > MAX_RECORD_SKEW_S:
+        found = f"this clock is at least {_span(behind_s)} behind those of peers, whose records it takes for forged"
+        return failure(CLOCK, found, SET_CLOCK)
+    if ahead_s > CLOSE_S:
+        found = (
+            f"this clock is at least {_span(ahead_s)} ahead of those of peers, whose records it takes for expired"
+        )
+        return failure(CLOCK, found, SET_CLOCK)
+    if behind_s > CLOSE_S:
+        return warning(CLOCK, f"this clock is at least {_span(behind_s)} behind those of peers", SET_CLOCK)
+    if not seen.dates:
+        return skipped(CLOCK, "no peer has a record to compare with")
+    between = f"{_span(max(0.0, -ahead_s))} behind and {_span(max(0.0, -behind_s))} ahead"
+    return fine(CLOCK, f"between {between} of peers' clocks; records tell it no more exactly")
+
+
+def _span(seconds: float) -> str:
+    for size_s, name in ((86_400.0, "days"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * size_s:
+            return f"{seconds / size_s:.0f} {name}"
+    return f"{seconds:.0f} s"
+
+
+def judge_tokenizer(source: str, digest: str, seen: Neighbourhood, *, role: Role) -> Finding:
+    """Whether a model's tokens are those of the target's verifiers. `digest` is of its tokenizer files, in hex."""
+    what = f"tokenizer of {source}"
+    theirs = {node.tokenizer_digest for node in seen.of_role(Role.VERIFIER)}
+    if not digest or not theirs:
+        return skipped(what, "the model has none of its own" if theirs else "no verifier to compare with")
+    if digest in theirs:
+        return fine(what, "the target's")
+    if role is Role.VERIFIER:
+        fix = "Serve it under a name of its own with --target NAME, or fetch the model that the others serve."
+        return failure(what, "other verifiers of this name have another tokenizer, so another model", fix)
+    fix = "A drafter of the target's own family is faster and more often right; name one with --model."
+    return warning(what, "not the target's files: unless the tokens are the same, drafts are matched as text", fix)

@@ -1,0 +1,143 @@
+"""How one response is written: whole, or in server-sent events."""
+
+from dataclasses import replace
+from typing import Final, Protocol
+
+from starlette.responses import JSONResponse
+from starlette.types import Send
+
+from cosine_node.gateway import replies
+from cosine_node.gateway.api_errors import ApiError
+from cosine_node.gateway.choices import Event, Finished, Started, Text
+from cosine_node.gateway.replies import Heading, Json
+
+SSE_HEADERS: Final = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class Answer(Protocol):
+    """Takes the events of all choices, then ends or fails."""
+
+    finished: list[Finished]
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a status has been sent."""
+        ...
+
+    async def take(self, event: Event) -> None: ...
+
+    async def end(self) -> None:
+        """All choices have finished."""
+        ...
+
+    async def fail(self, problem: ApiError) -> None:
+        """There is no more text. Raises the problem unless it can only be told in the stream."""
+        ...
+
+
+class WholeAnswer:
+    """One JSON body when all is there."""
+
+    def __init__(self, heading: Heading, *, seed: int, send: Send) -> None:
+        self.finished: list[Finished] = []
+        self.is_begun = False
+        self._heading = heading
+        self._seed = seed
+        self._send = send
+        self._texts: dict[int, str] = {}
+
+    async def take(self, event: Event) -> None:
+        match event:
+            case Started(_, request):
+                self._heading = replace(self._heading, fingerprint=replies.fingerprint(request))
+            case Text(choice, text):
+                self._texts[choice.index] = self._texts.get(choice.index, "") + text
+            case Finished():
+                self.finished.append(event)
+
+    async def end(self) -> None:
+        in_order = sorted(self.finished, key=lambda each: each.choice.index)
+        done = [(each, self._texts.get(each.choice.index, "")) for each in in_order]
+        response = JSONResponse(replies.whole_reply(self._heading, done, seed=self._seed))
+        await _send_response(response, self._send)
+
+    async def fail(self, problem: ApiError) -> None:
+        raise problem
+
+
+class StreamedAnswer:
+    """Pieces as they come, of all choices in turn; the status waits for the first.
+
+    The last piece carries the metrics; with `includes_usage` it is one more, without choices.
+    """
+
+    def __init__(self, heading: Heading, *, seed: int, send: Send, choices: int, includes_usage: bool) -> None:
+        self.finished: list[Finished] = []
+        self.is_begun = False
+        self._heading = heading
+        self._seed = seed
+        self._send = send
+        self._choices = choices
+        self._includes_usage = includes_usage
+        self._opened: set[int] = set()
+
+    async def take(self, event: Event) -> None:
+        match event:
+            case Started(_, request):
+                self._heading = replace(self._heading, fingerprint=replies.fingerprint(request))
+            case Text(choice, text):
+                await self._open(choice.index)
+                await self._piece(replies.text_piece(self._heading, choice.index, text))
+            case Finished(choice):
+                await self._open(choice.index)
+                self.finished.append(event)
+                await self._piece(self._with_metrics(replies.last_piece(self._heading, event)))
+
+    async def end(self) -> None:
+        if self._includes_usage:
+            closing = replies.usage_piece(self._heading, self.finished) | self._metrics()
+            await self._write(replies.event(closing))
+        await self._close()
+
+    async def fail(self, problem: ApiError) -> None:
+        if not self.is_begun:
+            raise problem
+        await self._write(replies.event(problem.body))
+        await self._close()
+
+    async def _open(self, index: int) -> None:
+        if index in self._opened:
+            return
+        self._opened.add(index)
+        if opening := replies.first_piece(self._heading, index):
+            await self._piece(opening)
+
+    async def _piece(self, body: Json) -> None:
+        await self._write(replies.event(body | {"usage": None} if self._includes_usage else body))
+
+    def _with_metrics(self, body: Json) -> Json:
+        is_last = len(self.finished) == self._choices
+        return body | self._metrics() if is_last and not self._includes_usage else body
+
+    def _metrics(self) -> Json:
+        return {"metrics": replies.speculation([each.generation for each in self.finished], seed=self._seed)}
+
+    async def _write(self, data: bytes) -> None:
+        if not self.is_begun:
+            self.is_begun = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": SSE_HEADERS})
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def _close(self) -> None:
+        await self._send({"type": "http.response.body", "body": replies.event("[DONE]")})
+
+
+async def _send_response(response: JSONResponse, send: Send) -> None:
+    """Send it as it is: no request has a part in that."""
+    start = {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
+    await send(start)
+    await send({"type": "http.response.body", "body": response.body})

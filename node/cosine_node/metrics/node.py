@@ -1,0 +1,271 @@
+"""Prometheus metrics of the nodes in a process, read from what their services count when scraped."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from cosine_node.counts import Histogram
+from cosine_node.drafter.service import DrafterService
+from cosine_node.engine.base import Engine
+from cosine_node.verifier.service import VerifierService
+
+LABELS: Final = ("role", "model_name", "peer_id")
+
+
+class NetworkState(Protocol):
+    """What a transport knows of itself."""
+
+    @property
+    def connected_peers(self) -> int: ...
+
+    @property
+    def open_streams(self) -> int: ...
+
+    @property
+    def restarts(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedNode:
+    """A node of this process. `places` are the requests it serves at once."""
+
+    role: str
+    model_name: str
+    peer_id: str
+    target: str
+    numerics: str
+    version: str
+    places: int
+    service: VerifierService | DrafterService
+    engine: Engine
+    network: NetworkState
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.role, self.model_name, self.peer_id
+
+
+Kind = type[CounterMetricFamily] | type[GaugeMetricFamily] | type[HistogramMetricFamily]
+Value = float | Histogram | Mapping[str, float]
+_Of = TypeVar("_Of")
+
+
+@dataclass(frozen=True, slots=True)
+class Series(Generic[_Of]):
+    """One metric and how it is read; a mapping has a number for each value of one more `label`."""
+
+    name: str
+    kind: Kind
+    text: str
+    read: Callable[[_Of], Value]
+    label: str | None = None
+
+    def family(self, nodes: Sequence[tuple[tuple[str, ...], _Of]]) -> Metric:
+        """What is read of some nodes now, under their labels."""
+        family: Any = self.kind(
+            self.name, self.text, labels=LABELS if self.label is None else (*LABELS, self.label)
+        )
+        for labels, node in nodes:
+            self._add(family, labels, self.read(node))
+        made: Metric = family
+        return made
+
+    def _add(self, family: Any, labels: tuple[str, ...], value: Value) -> None:
+        if isinstance(value, Histogram):
+            counts = [float(count) for count in accumulate(value.counts)]
+            bounds = [*map(str, value.bounds), "+Inf"]
+            family.add_metric(labels, buckets=list(zip(bounds, counts, strict=True)), sum_value=value.total)
+        elif isinstance(value, Mapping):
+            for name, number in value.items():
+                family.add_metric((*labels, name), number)
+        else:
+            family.add_metric(labels, value)
+
+
+NODE: Final[tuple[Series[ObservedNode], ...]] = (
+    Series("cosine:node_requests_running", GaugeMetricFamily, "Requests served now.", lambda n: n.service.requests),
+    Series(
+        "cosine:node_requests_places", GaugeMetricFamily, "Requests served at once at most.", lambda n: n.places
+    ),
+    Series(
+        "cosine:node_requests_opened", CounterMetricFamily, "Requests taken.", lambda n: n.service.counts.opened
+    ),
+    Series(
+        "cosine:node_requests_refused",
+        CounterMetricFamily,
+        "Requests refused, by reason.",
+        lambda n: {code.name.lower(): count for code, count in dict(n.service.counts.refused).items()},
+        "reason",
+    ),
+    Series(
+        "cosine:node_requests_ended",
+        CounterMetricFamily,
+        "Requests taken that ended, by how.",
+        lambda n: dict(n.service.counts.ended),
+        "finished_reason",
+    ),
+    Series(
+        "cosine:node_streams", GaugeMetricFamily, "Streams of clients open now.", lambda n: n.service.counts.streams
+    ),
+    Series(
+        "cosine:node_passes", CounterMetricFamily, "Forward passes finished.", lambda n: n.service.progress.steps
+    ),
+    Series(
+        "cosine:node_passes_failed",
+        CounterMetricFamily,
+        "Passes that failed.",
+        lambda n: n.service.counts.passes_failed,
+    ),
+    Series("cosine:node_pass_seconds", HistogramMetricFamily, "Time of a pass.", lambda n: n.service.counts.pass_s),
+    Series(
+        "cosine:node_pass_rows", HistogramMetricFamily, "Requests in a pass.", lambda n: n.service.counts.pass_rows
+    ),
+    Series(
+        "cosine:node_kv_capacity_tokens",
+        GaugeMetricFamily,
+        "Tokens the KV pool holds.",
+        lambda n: n.service.capacity_tokens,
+    ),
+    Series(
+        "cosine:node_kv_used_tokens",
+        GaugeMetricFamily,
+        "Tokens in pages that requests hold.",
+        lambda n: n.service.capacity_tokens - n.engine.free_tokens,
+    ),
+    Series(
+        "cosine:node_kv_free_tokens",
+        GaugeMetricFamily,
+        "Tokens for which there is room, retained prefixes given up.",
+        lambda n: n.engine.free_tokens,
+    ),
+    Series(
+        "cosine:node_kv_retained_tokens",
+        GaugeMetricFamily,
+        "Tokens of prefixes kept for requests to come.",
+        lambda n: n.engine.retained_tokens,
+    ),
+    Series(
+        "libp2p_connected_peers",
+        GaugeMetricFamily,
+        "Peers the network daemon was connected to when last asked.",
+        lambda n: n.network.connected_peers,
+    ),
+    Series(
+        "libp2p_open_streams", GaugeMetricFamily, "Streams open now, both ways.", lambda n: n.network.open_streams
+    ),
+    Series(
+        "libp2p_daemon_restarts",
+        CounterMetricFamily,
+        "Restarts of the network daemon.",
+        lambda n: n.network.restarts,
+    ),
+)
+VERIFIER: Final[tuple[Series[VerifierService], ...]] = (
+    Series(
+        "cosine:verifier_requests_waiting",
+        GaugeMetricFamily,
+        "Requests taken that wait for room.",
+        lambda v: v.waiting,
+    ),
+    Series(
+        "cosine:verifier_preemptions",
+        CounterMetricFamily,
+        "Requests whose pages were taken.",
+        lambda v: v.counts.preempted,
+    ),
+    Series(
+        "cosine:verifier_passes_abandoned",
+        CounterMetricFamily,
+        "Passes stopped because nobody wanted them any more.",
+        lambda v: v.counts.passes_abandoned,
+    ),
+    Series(
+        "cosine:verifier_prompt_tokens",
+        CounterMetricFamily,
+        "Prompt tokens fed, those fed again included.",
+        lambda v: v.progress.prefill_tokens,
+    ),
+    Series(
+        "cosine:verifier_generation_tokens",
+        CounterMetricFamily,
+        "Output tokens committed.",
+        lambda v: v.counts.committed_tokens,
+    ),
+    Series(
+        "cosine:verifier_spec_decode_num_received_tokens",
+        CounterMetricFamily,
+        "Draft nodes received from clients.",
+        lambda v: v.counts.received_nodes,
+    ),
+    Series(
+        "cosine:verifier_spec_decode_num_draft_tokens",
+        CounterMetricFamily,
+        "Draft nodes of drafters fed in a pass.",
+        lambda v: v.counts.verified_nodes,
+    ),
+    Series(
+        "cosine:verifier_spec_decode_num_accepted_tokens",
+        CounterMetricFamily,
+        "Output tokens that were a drafter's.",
+        lambda v: v.counts.accepted_nodes,
+    ),
+)
+DRAFTER: Final[tuple[Series[DrafterService], ...]] = (
+    Series("cosine:drafter_busy", CounterMetricFamily, "Answers that there is no room.", lambda d: d.counts.busy),
+    Series(
+        "cosine:drafter_prompt_tokens", CounterMetricFamily, "Prompt tokens fed.", lambda d: d.counts.prompt_tokens
+    ),
+    Series(
+        "cosine:drafter_spec_decode_num_draft_tokens",
+        CounterMetricFamily,
+        "Draft nodes sent.",
+        lambda d: d.counts.sent_nodes,
+    ),
+    Series("cosine:drafter_fragments", CounterMetricFamily, "Fragments sent.", lambda d: d.counts.sent_fragments),
+    Series(
+        "cosine:drafter_fragments_dropped",
+        CounterMetricFamily,
+        "Fragments not sent to clients that read too slowly.",
+        lambda d: d.counts.dropped_fragments,
+    ),
+)
+
+
+class NodeCollector(Collector):
+    """All metrics of some nodes, which their peer ids tell apart."""
+
+    def __init__(self, nodes: Sequence[ObservedNode]) -> None:
+        self._nodes = nodes
+
+    def collect(self) -> Iterator[Metric]:
+        info = InfoMetricFamily("cosine:node", "The node's version, target and numerics.", labels=LABELS)
+        for node in self._nodes:
+            facts = {"version": node.version, "target": node.target, "numerics": node.numerics}
+            info.add_metric(node.labels, facts)
+        yield info
+        verifiers = [(n.labels, n.service) for n in self._nodes if isinstance(n.service, VerifierService)]
+        drafters = [(n.labels, n.service) for n in self._nodes if isinstance(n.service, DrafterService)]
+        nodes = [(node.labels, node) for node in self._nodes]
+        yield from (each.family(nodes) for each in NODE)
+        yield from (each.family(verifiers) for each in VERIFIER if verifiers)
+        yield from (each.family(drafters) for each in DRAFTER if drafters)
+
+
+def node_registry(nodes: Sequence[ObservedNode]) -> CollectorRegistry:
+    """The nodes' metrics and those of their process."""
+    registry = CollectorRegistry()
+    for kind in (ProcessCollector, PlatformCollector, GCCollector):
+        kind(registry=registry)
+    registry.register(NodeCollector(nodes))
+    return registry

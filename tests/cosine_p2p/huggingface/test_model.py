@@ -1,0 +1,260 @@
+"""`generate` over a swarm of the embedded models is `generate` of transformers: the same call, the same ids."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    LogitsProcessorList,
+    TextIteratorStreamer,
+    TextStreamer,
+)
+
+from cosine_node import zoo
+from cosine_node.engine.curve import CostCurve
+from cosine_node.engine.loading import load_engine
+from cosine_node.model import read_eos
+from cosine_node.runner import ThreadRunner
+from cosine_node.simulation.swarm import SimulatedSwarm
+from cosine_p2p.blocking import Client
+from cosine_p2p.client import Swarm
+from cosine_p2p.huggingface import GenerateOutput, SwarmModelForCausalLM
+from cosine_p2p.huggingface.arrays import plain
+from cosine_p2p.seeds import choice_seed
+from cosine_p2p.tokenizer import TextCodec
+from cosine_p2p.tokenizer_files import TokenizerFiles
+from cosine_protocol.errors import GenerationFailed, UsageError
+from tests.cosine_p2p.test_blocking import InProcess, joining
+
+pytestmark = pytest.mark.slow
+
+FAST = CostCurve(((1, 0.0005), (32, 0.0006)))
+TEXTS = ["Once upon a time", "def fibonacci(n):\n    ", "The doctor said that the patient"]
+TOKENS = 24
+
+
+async def embedded() -> Swarm:
+    """The embedded target and one drafter, in the client's own process."""
+    torch.set_num_threads(1)
+    files = TokenizerFiles.read(zoo.tokenizer_folder())
+    assert files is not None
+    codec = TextCodec(files.files)
+    swarm = await SimulatedSwarm(one_way_s=0.0, codec=codec, eos=read_eos(zoo.folder("target"))).__aenter__()
+    target, draft = (
+        load_engine(str(zoo.folder(name)), dtype="float32", device="cpu", pool_tokens=4096)
+        for name in ("target", "draft-general")
+    )
+    await swarm.verifier(target, curve=FAST, runner=ThreadRunner(target))
+    await swarm.drafter(draft, curve=FAST)
+    return InProcess(swarm)
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[SwarmModelForCausalLM]:
+    with SwarmModelForCausalLM.from_pretrained("zoo:target", join=embedded) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def reference() -> Any:
+    return AutoModelForCausalLM.from_pretrained(zoo.folder("target"), dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(zoo.tokenizer_folder(), padding_side="left")
+
+
+@pytest.fixture
+def prompt(tokenizer: Any) -> Any:
+    return tokenizer(TEXTS[:1], return_tensors="pt").input_ids
+
+
+@pytest.fixture
+def batch(tokenizer: Any) -> Any:
+    found = tokenizer(TEXTS, return_tensors="pt", padding=True)
+    return {name: found[name] for name in ("input_ids", "attention_mask")}
+
+
+def test_the_same_ids_as_transformers(model: SwarmModelForCausalLM, reference: Any, prompt: Any) -> None:
+    assert torch.equal(
+        model.generate(prompt, max_new_tokens=TOKENS), reference.generate(prompt, max_new_tokens=TOKENS)
+    )
+    by_default = model.generate(inputs=prompt.to(model.device))
+    assert torch.equal(by_default, reference.generate(inputs=prompt, max_new_tokens=20))
+    assert torch.equal(model.generate(prompt, max_length=30), reference.generate(prompt, max_length=30))
+
+
+def test_a_configuration_object_does_as_well(model: SwarmModelForCausalLM, reference: Any, prompt: Any) -> None:
+    config = GenerationConfig(max_new_tokens=TOKENS, repetition_penalty=1.3)
+    assert torch.equal(model.generate(prompt, config), reference.generate(prompt, config))
+    longer = model.generate(prompt, generation_config=config, max_new_tokens=30)
+    assert torch.equal(longer, reference.generate(prompt, generation_config=config, max_new_tokens=30))
+
+
+def test_a_batch_padded_on_the_left(model: SwarmModelForCausalLM, reference: Any, batch: Any) -> None:
+    assert 0 in batch["attention_mask"]
+    expected = reference.generate(**batch, max_new_tokens=TOKENS)
+    assert torch.equal(model.generate(**batch, max_new_tokens=TOKENS), expected)
+
+
+def test_a_mask_follows_from_a_padding_token(model: SwarmModelForCausalLM, reference: Any, batch: Any) -> None:
+    rows, mask = batch["input_ids"], batch["attention_mask"]
+    rare = int(set(range(200, 4000)).difference(rows.flatten().tolist()).pop())
+    marked = rows.masked_fill(mask == 0, rare)
+    expected = reference.generate(marked, max_new_tokens=TOKENS, pad_token_id=rare)
+    assert torch.equal(model.generate(marked, max_new_tokens=TOKENS, pad_token_id=rare), expected)
+
+
+def test_rows_that_end_early_are_padded_on_the_right(
+    model: SwarmModelForCausalLM, reference: Any, batch: Any
+) -> None:
+    length = batch["input_ids"].shape[1]
+    plain = reference.generate(**batch, max_new_tokens=TOKENS)
+    ending = int(plain[0, length + 5])
+    options: dict[str, Any] = {"max_new_tokens": TOKENS, "eos_token_id": [ending]}
+    expected = reference.generate(**batch, **options, pad_token_id=3)
+    assert expected[0, -1] == 3
+    assert torch.equal(model.generate(**batch, **options, pad_token_id=3), expected)
+    assert model.generate(**batch, **options)[0, -1] == ending
+    assert model.generate(batch["input_ids"][:1], max_new_tokens=TOKENS, eos_token_id=ending)[0, -1] == ending
+
+
+def test_every_kind_of_block_is_answered_in_its_kind(model: SwarmModelForCausalLM, prompt: Any) -> None:
+    expected = model.generate(prompt, max_new_tokens=8).tolist()
+    assert model.generate(prompt.tolist(), max_new_tokens=8) == expected
+    array = model.generate(prompt.numpy(), max_new_tokens=8)
+    assert (type(array), array.tolist()) == (np.ndarray, expected)
+
+
+def test_seeds_give_the_same_samples_again(model: SwarmModelForCausalLM, prompt: Any) -> None:
+    options: dict[str, Any] = {"do_sample": True, "temperature": 0.9, "top_p": 0.95, "max_new_tokens": 12}
+    three = model.generate(prompt, num_return_sequences=3, seed=7, **options)
+    assert three.shape == (3, prompt.shape[1] + 12)
+    assert len({tuple(row) for row in three.tolist()}) == 3
+    for index in range(3):
+        alone = model.generate(prompt, seed=choice_seed(7, index), **options)
+        assert torch.equal(alone[0], three[index])
+
+
+def test_stop_strings_end_an_output_with_their_last_token(
+    model: SwarmModelForCausalLM, reference: Any, tokenizer: Any, prompt: Any
+) -> None:
+    text = tokenizer.decode(reference.generate(prompt, max_new_tokens=TOKENS)[0, prompt.shape[1] :])
+    options = {"max_new_tokens": TOKENS, "stop_strings": [text[10:14]], "tokenizer": tokenizer}
+    assert torch.equal(model.generate(prompt, **options), reference.generate(prompt, **options))
+
+
+def test_a_text_streamer_prints_the_same(
+    model: SwarmModelForCausalLM, reference: Any, tokenizer: Any, prompt: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = []
+    for each in (model, reference):
+        each.generate(prompt, streamer=TextStreamer(tokenizer, skip_prompt=True), max_new_tokens=TOKENS)
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1] != ""
+
+
+@pytest.mark.parametrize("is_list", [False, True])
+def test_an_iterating_streamer_is_read_in_another_thread(
+    model: SwarmModelForCausalLM, tokenizer: Any, prompt: Any, is_list: bool
+) -> None:
+    streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, timeout=60.0)
+    block = prompt.tolist() if is_list else prompt
+    outputs: list[Any] = []
+    thread = threading.Thread(
+        target=lambda: outputs.append(model.generate(block, streamer=streamer, max_new_tokens=TOKENS))
+    )
+    thread.start()
+    text = "".join(streamer)
+    thread.join()
+    assert text == tokenizer.decode(plain(outputs[0])[0][prompt.shape[1] :])
+
+
+class Puts:
+    """A streamer that remembers."""
+
+    def __init__(self) -> None:
+        self.shapes: list[tuple[int, ...]] = []
+        self.ends = 0
+
+    def put(self, value: Any) -> None:
+        self.shapes.append(tuple(value.shape))
+
+    def end(self) -> None:
+        self.ends += 1
+
+
+def test_a_streamer_gets_the_prompt_then_single_tokens(model: SwarmModelForCausalLM, prompt: Any) -> None:
+    streamer = Puts()
+    model.generate(prompt, streamer=streamer, max_new_tokens=5)
+    assert streamer.shapes == [tuple(prompt.shape), *[(1,)] * 5]
+    assert streamer.ends == 1
+
+
+def test_a_streamer_is_ended_by_an_error_too(model: SwarmModelForCausalLM) -> None:
+    streamer = Puts()
+    with pytest.raises(UsageError, match="whole numbers from 0"):
+        model.generate([[10**6]], streamer=streamer)
+    assert streamer.ends == 1
+    with pytest.raises(UsageError, match="takes one sequence"):
+        model.generate([[5], [6]], streamer=streamer)
+
+
+def test_how_an_output_came_about_may_be_asked_for(model: SwarmModelForCausalLM, prompt: Any) -> None:
+    output = model.generate(prompt, max_new_tokens=TOKENS, return_dict_in_generate=True)
+    assert isinstance(output, GenerateOutput)
+    (generation,) = output.generations
+    assert tuple(output.sequences[0, prompt.shape[1] :].tolist()) == generation.token_ids
+    assert (generation.strategy, generation.drafted > 0) == ("cosine", True)
+
+
+def test_no_assistant_tokens_ask_no_drafter(model: SwarmModelForCausalLM, prompt: Any) -> None:
+    options: dict[str, Any] = {"max_new_tokens": TOKENS, "return_dict_in_generate": True}
+    output = model.generate(prompt, num_assistant_tokens=0, **options)
+    assert output.generations[0].drafters == ()
+    assert torch.equal(output.sequences, model.generate(prompt, num_assistant_tokens=8, **options).sequences)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"attention_mask": [[1]]}, "shape of input_ids"),
+        ({"attention_mask": [[0, 0, 0]]}, "no token that is not padding"),
+        ({"logits_processor": LogitsProcessorList([lambda ids, scores: scores])}, "logits_processor"),
+        ({"num_beams": 4}, "num_beams"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"eos_token_id": -1}, "eos"),
+        ({"do_sample": True, "top_p": 2.0}, "top_p"),
+    ],
+)
+def test_errors_name_what_is_wrong(model: SwarmModelForCausalLM, options: dict[str, Any], named: str) -> None:
+    with pytest.raises(UsageError, match=named):
+        model.generate([[5, 6, 7]], **options)
+
+
+def test_a_prompt_beyond_the_context(model: SwarmModelForCausalLM) -> None:
+    with pytest.raises(UsageError, match="context holds"):
+        model.generate([[5] * 5000], max_new_tokens=1)
+
+
+def test_the_dtype_is_the_verifiers(model: SwarmModelForCausalLM) -> None:
+    with pytest.raises(GenerationFailed, match=r"\(float32\)"):
+        SwarmModelForCausalLM.from_pretrained("zoo:target", join=embedded, dtype=torch.bfloat16)
+
+
+def test_nobody_serves_the_target_and_no_thread_is_left() -> None:
+    with pytest.raises(GenerationFailed, match="No verifier serves"):
+        SwarmModelForCausalLM.from_pretrained("zoo:target", join=joining(verifiers=0))
+    assert sum(thread.name == "cosine-client" for thread in threading.enumerate()) <= 1
+
+
+def test_a_client_of_the_callers_does_as_well() -> None:
+    with SwarmModelForCausalLM(Client(join=joining())) as model:
+        assert len(model.generate([[5, 6, 7]], max_new_tokens=4)[0]) == 7

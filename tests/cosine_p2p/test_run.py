@@ -1,0 +1,45 @@
+"""A generation under way can be looked at."""
+
+import random
+from contextlib import aclosing
+
+from cosine_node.simulation.swarm import SimulatedSwarm
+from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_p2p.generation import Generation, Progress
+from tests.swarm.reference import draft_engine, prompt_of, target_engine
+
+TOKENS = 48
+PROMPT = prompt_of(random.Random("run"))
+
+
+def looked_at() -> tuple[list[Progress], Generation]:
+    """The progress at every chunk and at the end, and the result."""
+
+    async def run() -> tuple[list[Progress], Generation]:
+        async with SimulatedSwarm() as swarm:
+            await swarm.verifier(target_engine())
+            await swarm.drafter(draft_engine(0.9))
+            client = await swarm.client()
+            generation = await client.start(PROMPT, max_new_tokens=TOKENS)
+            begun = generation.progress()
+            async with aclosing(generation.chunks()) as chunks:
+                seen = [generation.progress() async for _ in chunks]
+            return [begun, *seen, generation.progress()], generation.result()
+
+    seen, result = run_virtual(run())
+    return seen, result
+
+
+def test_progress_grows_into_the_result() -> None:
+    seen, result = looked_at()
+    first, last = seen[0], seen[-1]
+    assert (first.tokens, first.rounds, first.serving, first.drafters) == (0, 0, (), ())
+    assert [p.tokens for p in seen] == sorted(p.tokens for p in seen)
+    assert all(len(p.serving) == 1 for p in seen[1:-1])
+    assert (last.tokens, last.rounds, last.accepted) == (result.tokens, result.rounds, result.accepted)
+    assert last.drafters == result.drafters and last.tried == ()
+
+
+def test_the_latest_reasons_are_the_end_of_all_reasons() -> None:
+    seen, result = looked_at()
+    assert seen[-1].why and seen[-1].why == result.why[-len(seen[-1].why) :]

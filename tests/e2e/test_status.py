@@ -1,0 +1,77 @@
+"""The operator's view of a real swarm, and the events of a node that joins it."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.e2e.conftest import DRAFTERS, Swarm
+from tests.e2e.nodes import COMMAND, Node, run
+
+FAR: Final = "60/6@100"
+pytestmark = [pytest.mark.network, pytest.mark.timeout(200)]
+
+
+def status(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return run("status", *arguments)
+
+
+def test_every_node_is_seen_from_another_process(swarm: Swarm) -> None:
+    done = status("--json", *swarm.peers)
+    assert (done.returncode, done.stderr) == (0, "")
+    seen: dict[str, Any] = json.loads(done.stdout)
+    by_peer = {node["peer_id"]: node for node in seen["nodes"]}
+    assert set(by_peer) == {swarm.verifier.peer_id, *(drafter.peer_id for drafter in swarm.drafters)}
+    assert seen["nodes"][0]["role"] == "verifier"
+    assert {tuple(node["expertise"]) for node in seen["nodes"][1:]} == {(name,) for name in DRAFTERS}
+    for node in seen["nodes"]:
+        assert (node["reachable"], node["reason"], node["numerics"]) == (True, "", "float32")
+        assert node["rtt_ms"] > 0 and node["uptime_s"] > 0
+    assert (seen["problem"], seen["target"]) == ("", "zoo:target")
+
+
+def test_the_table_is_for_people(swarm: Swarm) -> None:
+    done = status(*swarm.peers)
+    assert done.returncode == 0
+    assert f"1 verifier and {len(DRAFTERS)} drafters of zoo:target in the network main." in done.stdout
+
+
+def test_an_emulated_node_says_so(tmp_path: Path) -> None:
+    options = ("join", "--role", "drafter", "--model", "ngram", "--threads", "1", "--emulate", FAR)
+    emulated = Node.start("emulated", options, tmp_path)
+    try:
+        done = status("--json", "--initial-peers", emulated.wait_ready().maddr)
+    finally:
+        emulated.close()
+    (node,) = json.loads(done.stdout)["nodes"]
+    assert node["emulated"] == FAR
+    # An emulated link delays its status, too; the timers of an event loop may be a millisecond early each way.
+    assert node["rtt_ms"] >= 95
+
+
+def test_nobody_in_a_network_is_a_failure_with_the_next_step(swarm: Swarm) -> None:
+    done = status("--network", "empty", *swarm.peers)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "--network" in done.stderr and "cosine-node join" in done.stderr
+
+
+def test_a_node_tells_of_its_start_one_event_a_line(swarm: Swarm) -> None:
+    place = ("--host-maddr", "/ip4/127.0.0.1/tcp/0", "--log-format", "json", "--threads", "1")
+    node = subprocess.Popen(
+        (*COMMAND, "join", "--role", "drafter", "--model", "ngram", *swarm.peers, *place),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert node.stdout is not None
+        ready = json.loads(node.stdout.readline())
+    finally:
+        node.terminate()
+        _, err = node.communicate(timeout=60)
+    started = [json.loads(line) for line in err.splitlines()]
+    assert [event["event"] for event in started] == ["loading", "measuring", "joining", "announcing", "announced"]
+    assert started[2]["initial_peers"] == [swarm.boot.maddr]
+    assert (started[4]["stored"], ready["event"]) == (True, "ready")

@@ -1,0 +1,35 @@
+import asyncio
+import logging
+
+import pytest
+
+from cosine_node.cli.events import note_loose_error
+
+
+def test_a_peer_that_hangs_up_at_once_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    """What asyncio says when a callback of a listening socket raises, provoked as the network library does."""
+
+    async def read_who(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.readexactly(1)
+
+    async def fail(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read()
+        raise ValueError("a fault of ours")
+
+    async def hang_up_on(callback: object) -> None:
+        asyncio.get_running_loop().set_exception_handler(note_loose_error)
+        server = await asyncio.start_server(callback, "127.0.0.1", 0)  # type: ignore[arg-type]
+        async with server:
+            _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            writer.close()
+            await writer.wait_closed()
+            for _ in range(1000):
+                if not caplog.records:
+                    await asyncio.sleep(0.01)
+
+    with caplog.at_level(logging.DEBUG, logger="cosine_node"):
+        asyncio.run(hang_up_on(read_who))
+    assert [record.levelno for record in caplog.records] == [logging.DEBUG]
+    caplog.clear()
+    asyncio.run(hang_up_on(fail))
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]

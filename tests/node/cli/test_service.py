@@ -1,0 +1,150 @@
+"""`cosine-node service`: a unit that systemd takes, and that runs what was asked for from any folder."""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_node import node
+from cosine_node.announcing import GOODBYE_TIMEOUT_S
+from cosine_node.cli import app, main
+from cosine_node.cli.service import STOP_S, quoted, unit_of
+from cosine_p2p.transport.daemon import END_TIMEOUT_S
+
+PEER = "/ip4/192.0.2.1/tcp/4001"
+JOIN = ("--role", "drafter", "--model", "zoo:draft-code")
+
+
+@pytest.fixture(autouse=True)
+def _nobodys_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("COSINE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(app, "default_config_file", lambda: tmp_path / "none.toml")
+    monkeypatch.chdir(tmp_path)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str, before: tuple[str, ...] = ()) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as exit_:
+        main((*before, "service", *arguments))
+    out, err = capsys.readouterr()
+    return int(exit_.value.code or 0), out, err
+
+
+def command_of(unit: str) -> list[str]:
+    (line,) = (line for line in unit.splitlines() if line.startswith("ExecStart="))
+    return shlex.split(line.removeprefix("ExecStart="))
+
+
+def verified(unit: str, folder: Path, *, is_user: bool) -> None:
+    """systemd's own opinion, where there is a systemd."""
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("no systemd-analyze here")
+    file = folder / "cosine-node.service"
+    file.write_text(unit)
+    done = subprocess.run(
+        (analyze, "--user" if is_user else "--system", "--man=no", "verify", str(file)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | {"XDG_RUNTIME_DIR": str(folder)},
+    )
+    if "Failed to initialize manager" in done.stderr:
+        pytest.skip("systemd-analyze does not work here")
+    assert (done.returncode, file.name in done.stderr) == (0, False), done.stderr
+
+
+def test_the_unit_runs_join_with_the_options_given(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, unit, err = run(capsys, *JOIN, "--initial-peers", PEER, "--max_requests", "4")
+    assert code == 0
+    options = [*JOIN, "--initial-peers", PEER, "--max_requests", "4"]
+    assert command_of(unit) == [sys.executable, "-m", "cosine_node", "join", *options]
+    assert "WantedBy=default.target" in unit and "User=" not in unit
+    assert "systemctl --user enable --now cosine-node" in err
+    verified(unit, tmp_path, is_user=True)
+
+
+def test_a_unit_for_the_machine_names_its_user(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, unit, err = run(capsys, "--system", "--user", "daemon", *JOIN)
+    assert (code, "User=daemon\n" in unit, "WantedBy=multi-user.target" in unit) == (0, True, True)
+    assert "sudo systemctl" in err and "/etc/systemd/system" in err
+    verified(unit, tmp_path, is_user=False)
+
+
+def test_a_bootstrap_node_is_a_service_too(capsys: pytest.CaptureFixture[str]) -> None:
+    code, unit, _ = run(capsys, "--for", "bootstrap", "--host-maddr", PEER)
+    assert (code, command_of(unit)[3:]) == (0, ["bootstrap", "--host-maddr", PEER])
+
+
+def test_machines_get_the_unit_and_its_place(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "--json", *JOIN)
+    told = json.loads(out)
+    assert (code, err) == (0, "")
+    assert told["file"] == "~/.config/systemd/user/cosine-node.service"
+    assert "--json" not in command_of(told["unit"])
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_paths_hold_in_any_working_directory(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, joined: bool
+) -> None:
+    (tmp_path / "my model").mkdir()
+    (tmp_path / "c.toml").touch()
+    paths = ("--model=my model", "--identity=key") if joined else ("--model", "my model", "--identity", "key")
+    code, unit, _ = run(capsys, "--role", "drafter", *paths, before=("--config", "c.toml"))
+    words = [word for argument in command_of(unit) for word in argument.split("=")]
+    assert code == 0
+    assert {str(tmp_path / name) for name in ("my model", "key", "c.toml")} <= set(words)
+
+
+def test_options_of_the_environment_go_with_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COSINE_NETWORK", 'a "50 %" net')
+    monkeypatch.setenv("COSINE_API_KEY", "secret")
+    _, unit, _ = run(capsys, *JOIN)
+    assert 'Environment="COSINE_NETWORK=a \\"50 %%\\" net"' in unit
+    assert "secret" not in unit
+    verified(unit, tmp_path, is_user=True)
+
+
+def test_a_stop_leaves_time_to_drain() -> None:
+    assert STOP_S > node.DRAIN_S + node.FAREWELL_S + GOODBYE_TIMEOUT_S + END_TIMEOUT_S
+    unit = unit_of(["x"], environment={}, description="d", user=None)
+    assert f"TimeoutStopSec={STOP_S}\n" in unit
+    # p2pd must outlive the goodbye.
+    assert "KillMode=mixed\n" in unit and "Restart=on-failure\n" in unit
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--role", "cook"),
+        (),
+        (*JOIN, "--max-requests", "many"),
+        (*JOIN, "--no-such-option"),
+        ("--for", "demo"),
+        ("--user", "me", *JOIN),
+    ],
+)
+def test_options_that_the_command_would_refuse_are_refused_now(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert "Error: " in err
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1))
+def test_whatever_is_quoted_is_one_line(text: str) -> None:
+    line = quoted(text)
+    assert "\n" not in line
+    assert line.count("%") == 2 * text.count("%") and line.count("$") == 2 * text.count("$")

@@ -1,0 +1,178 @@
+"""`cosine-node status`: a table for people, every field for machines, and what to do where nobody is found."""
+
+import io
+import json
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from cosine_node.cli import app, main, status
+from cosine_node.cli.status import as_object, picture, problem_of
+from cosine_p2p import network
+from cosine_p2p.survey import NodeSight, Survey, Surveyor
+from cosine_protocol.records import NodeRecord, Role
+from tests.cosine_p2p.plain_swarm import PlainSwarm, account
+from tests.cosine_p2p.samples import identity_of, record_of
+
+BOOT = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
+
+
+def sight(number: int = 1, *, reason: str = "", **record: Any) -> NodeSight:
+    return NodeSight(
+        record=record_of(identity_of(number), now_s=1000.0, **record),
+        rtt_s=None if reason else 0.0421,
+        requests=None if reason else 3,
+        passes=None if reason else 70,
+        uptime_s=None if reason else 12.5,
+        reason=reason,
+    )
+
+
+def survey(*nodes: NodeSight, problem: str = "") -> Survey:
+    return Survey(target="zoo:target", nodes=nodes, problem=problem)
+
+
+def drawn(seen: Survey, *, columns: int = 200) -> str:
+    out = io.StringIO()
+    Console(file=out, width=columns).print(picture(seen, "main", columns=columns))
+    return out.getvalue()
+
+
+def test_a_line_of_the_table_is_a_node() -> None:
+    verifier = sight(role=Role.VERIFIER, numerics="bfloat16", pass_us=12_340, capacity_requests=8, expertise=())
+    lines = drawn(survey(verifier, sight(2, model="ngram"))).splitlines()
+    for part in ("verifier", verifier.record.peer_id[-8:], "bfloat16", "3/8", "12.3", "42.1", "yes"):
+        assert part in lines[1]
+    assert "ngram" in lines[2] and "code" in lines[2]
+    assert lines[3] == "1 verifier and 1 drafter of zoo:target in the network main."
+    assert "emulated" not in lines[0]
+
+
+def test_on_eighty_columns_a_node_is_one_line_and_what_differs_least_is_left_out() -> None:
+    lines = drawn(survey(sight(role=Role.VERIFIER), sight(2, model="zoo:draft-code")), columns=80).splitlines()
+    assert len(lines) == 4
+    assert "numerics" not in lines[0] and "version" not in lines[0] and "reached" in lines[0]
+
+
+def test_a_silent_node_shows_its_announced_load_and_the_reason() -> None:
+    silent = sight(2, reason="no answer within 4 s", load_requests=2, emulated="60/6@10")
+    lines = drawn(survey(sight(role=Role.VERIFIER), silent)).splitlines()
+    assert "2/4" in lines[2] and lines[2].split()[-1] == "no"
+    assert "emulated" in lines[0] and "60/6@10" in lines[2]
+    assert lines[3] == f"…{silent.record.peer_id[-8:]}: no answer within 4 s"
+    assert "1 not reached" in lines[4]
+
+
+def test_strangers_cannot_steer_the_terminal() -> None:
+    evil = sight(model="\x1b[2J[red]x", reason="\x1b]0;title\x07")
+    assert "\x1b" not in drawn(survey(evil)) and "[red]x" in drawn(survey(evil))
+
+
+@pytest.mark.parametrize(
+    ("seen", "part"),
+    [
+        (survey(), "check --network, --target and --initial-peers"),
+        (survey(sight()), "cosine-node join --role verifier --model zoo:target"),
+        (survey(sight(role=Role.VERIFIER, reason="gone")), "No verifier can be reached"),
+        (survey(problem="the DHT did not answer in time"), "cosine-node doctor"),
+    ],
+)
+def test_what_stands_in_the_way_is_said_with_the_next_step(seen: Survey, part: str) -> None:
+    assert part in problem_of(seen, "main")
+    assert problem_of(survey(sight(role=Role.VERIFIER)), "main") == ""
+
+
+def test_machines_get_every_field() -> None:
+    (node,) = as_object(survey(sight()), "main")["nodes"]
+    assert set(node) >= set(NodeRecord.__dataclass_fields__)
+    assert node["target_digest"] == "01" * 32
+    assert (node["rtt_ms"], node["requests"], node["passes"], node["uptime_s"]) == (42.1, 3, 70, 12.5)
+    assert (node["reachable"], node["reason"]) == (True, "")
+    json.dumps(node)
+
+
+@pytest.fixture(autouse=True)
+def _nobodys_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    for name in [name for name in os.environ if name.startswith("COSINE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(app, "default_config_file", lambda: tmp_path / "none.toml")
+    monkeypatch.setattr(status, "LOOK_AGAIN_S", (0.0,))
+
+
+def run_status(
+    monkeypatch: pytest.MonkeyPatch, arrange: Callable[[PlainSwarm], Awaitable[Any]], *arguments: str
+) -> int:
+    """The command over an in-memory swarm; its exit code."""
+
+    def joining(peers: tuple[str, ...], *, network: str) -> Callable[[], Awaitable[PlainSwarm]]:
+        assert peers == (BOOT,)
+
+        async def join() -> PlainSwarm:
+            swarm = PlainSwarm()
+            await arrange(swarm)
+            return swarm
+
+        return join
+
+    monkeypatch.setattr(network, "joining", joining)
+    with pytest.raises(SystemExit) as exit_:
+        main(("status", "--initial-peers", BOOT, "--target", "someone/model", *arguments))
+    return int(exit_.value.code or 0)
+
+
+async def a_verifier(swarm: PlainSwarm) -> None:
+    await swarm.announce(1, account(), role=Role.VERIFIER)
+
+
+async def nobody(swarm: PlainSwarm) -> None:
+    return
+
+
+def test_the_command_prints_a_table_and_succeeds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_status(monkeypatch, a_verifier) == 0
+    out, err = capsys.readouterr()
+    assert ("1 verifier and 0 drafters of someone/model" in out, err) == (True, "")
+
+
+def test_the_command_prints_one_object(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_status(monkeypatch, a_verifier, "--json", "--network", "mine") == 0
+    seen = json.loads(capsys.readouterr().out)
+    assert (seen["target"], seen["network"], seen["problem"]) == ("someone/model", "mine", "")
+    assert [node["requests"] for node in seen["nodes"]] == [2]
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",)])
+def test_nobody_found_is_a_failure_with_the_next_step(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    assert run_status(monkeypatch, nobody, *arguments) == 1
+    out, err = capsys.readouterr()
+    sentence = json.loads(out)["problem"] if arguments else err
+    assert "Nobody serves 'someone/model'" in sentence and "cosine-node join" in sentence
+    assert bool(out) == bool(arguments)
+
+
+def test_watching_tells_again_and_again_until_interrupted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looks = 0
+
+    async def a_few(self: Any) -> Survey:
+        nonlocal looks
+        looks += 1
+        if looks == 4:
+            raise KeyboardInterrupt
+        return replace(survey(sight()), target=f"look {looks}")
+
+    monkeypatch.setattr(status, "WATCH_EVERY_S", 0.0)
+    monkeypatch.setattr(Surveyor, "survey", a_few)
+    assert run_status(monkeypatch, nobody, "--watch", "--json") == 0
+    assert [json.loads(line)["target"] for line in capsys.readouterr().out.splitlines()] == [
+        "look 1", "look 2", "look 3"
+    ]  # fmt: skip

@@ -1,0 +1,102 @@
+"""Examining what a test has arranged: a subject with healthy defaults, and the findings of some of its checks."""
+
+import asyncio
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Thread
+from typing import Any, Final
+
+from cosine_node.doctor.checks import Facts, Subject, checks_of
+from cosine_node.doctor.examination import examine
+from cosine_node.doctor.finding import Finding, Outcome
+from cosine_node.doctor.installation import find_daemon
+from cosine_p2p.keys import load_identity
+
+OTHER_PEER: Final = "12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
+
+
+def subject(folder: Path, **changes: Any) -> Subject:
+    """A machine that nothing is wrong with, a client that asks nobody."""
+    fields: dict[str, Any] = {
+        "initial_peers": (),
+        "relays": (),
+        "host_maddrs": ("/ip4/127.0.0.1/tcp/0",),
+        "announce_maddrs": (),
+        "network": "test",
+        "target": "zoo:target",
+        "role": None,
+        "models": (),
+        "identity": folder / "identity",
+        "device": "cpu",
+        "dtype": "auto",
+        "quantize": None,
+        "config": folder / "config.toml",
+        "is_config_named": False,
+        "unknown": (),
+    }
+    return Subject(**(fields | changes))
+
+
+def findings(examined: Subject, about: str) -> list[Finding]:
+    """What the checks whose name begins like this find, run as the command runs them."""
+
+    async def run() -> list[Finding]:
+        facts = Facts(examined)
+        try:
+            chosen = [check for check in checks_of(examined, facts) if check.what.startswith(about)]
+            assert chosen, f"no check is about {about}"
+            return await examine(chosen, lambda finding: None)
+        finally:
+            await facts.close()
+
+    return asyncio.run(run())
+
+
+def failure_of(examined: Subject, about: str) -> Finding:
+    """The one failure these checks find."""
+    (failure,) = (finding for finding in findings(examined, about) if finding.outcome is Outcome.FAILURE)
+    return failure
+
+
+@contextmanager
+def running_daemon() -> Iterator[str]:
+    """The address of a real p2pd, which is all there is of a node to somebody who dials it."""
+    file = find_daemon().file
+    assert file is not None
+    # A path under pytest's own folders may be too long for a socket.
+    with tempfile.TemporaryDirectory() as folder:
+        peer_id = load_identity(Path(folder) / "identity").peer_id
+        place = (f"-listen=/unix{folder}/control.sock", "-hostAddrs=/ip4/127.0.0.1/tcp/0")
+        command = (str(file), *place, f"-id={folder}/identity")
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            try:
+                assert process.stdout is not None
+                lines = (line.strip() for line in process.stdout)
+                yield f"{next(line for line in lines if line.startswith('/ip4/127.'))}/p2p/{peer_id}"
+            finally:
+                process.kill()
+
+
+@contextmanager
+def running_greeter(server: socket.socket, greeting: bytes) -> Iterator[None]:
+    """Says the same to everybody who connects."""
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(1024)
+                    connection.sendall(greeting)
+
+    thread = Thread(target=serve)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()

@@ -1,0 +1,66 @@
+"""What is installed: judged by what is there, and p2pd by starting it."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from cosine_node.doctor.finding import Outcome
+from cosine_node.doctor.installation import (
+    EXTRAS,
+    Daemon,
+    find_daemon,
+    judge_daemon,
+    judge_extras,
+    judge_imports,
+    judge_python,
+    missing_packages,
+    try_daemon,
+)
+
+
+@pytest.mark.parametrize(("version", "outcome"), [((3, 10, 9), "failure"), ((3, 11, 0), "ok"), ((3, 14, 1), "ok")])
+def test_python_must_be_new_enough(version: tuple[int, int, int], outcome: str) -> None:
+    assert judge_python(version).outcome == outcome
+
+
+def test_only_a_node_needs_the_packages_of_a_node() -> None:
+    whole = dict.fromkeys(EXTRAS, ())
+    bare = EXTRAS
+    assert judge_extras(whole, needs_node=True).outcome is Outcome.OK
+    assert judge_extras(bare, needs_node=False).outcome is Outcome.WARNING
+    found = judge_extras({**whole, "node": ("torch",)}, needs_node=True)
+    assert (found.outcome, "torch" in found.found) == (Outcome.FAILURE, True)
+    assert "cosine-p2p[node]" in found.fix
+
+
+def test_what_is_missing_is_found_without_importing() -> None:
+    assert missing_packages()["node"] == ()
+
+
+def test_a_package_that_cannot_be_loaded_is_named() -> None:
+    found = judge_imports({"torch": "OSError: libcudart.so.12", "numpy": ""}, {"numpy": "2.0"})
+    assert (found.outcome, "torch" in found.found, "libcudart" in found.found) == (Outcome.FAILURE, True, True)
+    assert found.fix.endswith("--force-reinstall torch`.")
+    assert judge_imports({"numpy": ""}, {"numpy": "2.0"}).found == "numpy 2.0"
+    assert judge_imports({}, {}).outcome is Outcome.SKIPPED
+
+
+def test_the_daemon_of_this_installation_starts() -> None:
+    assert judge_daemon(asyncio.run(try_daemon(find_daemon()))).outcome is Outcome.OK
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [("#!/bin/sh\nexit 3\n", "code 3"), ("#!/no/such/interpreter\n", "No such file"), ("", "format")],
+)
+def test_what_a_daemon_says_instead_of_starting_is_passed_on(tmp_path: Path, content: str, said: str) -> None:
+    file = tmp_path / "p2pd"
+    file.write_text(content)
+    file.chmod(0o755)
+    found = judge_daemon(asyncio.run(try_daemon(find_daemon(file))))
+    assert (found.outcome, said in found.found) == (Outcome.FAILURE, True), found
+
+
+def test_without_hivemind_there_is_no_daemon_to_judge() -> None:
+    assert judge_daemon(Daemon(file=None)).outcome is Outcome.SKIPPED

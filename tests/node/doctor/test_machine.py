@@ -1,0 +1,66 @@
+"""Devices, memory and architectures, judged by what a probe of the machine told."""
+
+from pathlib import Path
+
+import pytest
+
+from cosine_node.doctor.finding import Outcome
+from cosine_node.doctor.machine import Machine, free_memory_bytes, judge_architecture, judge_device
+
+CPU = Machine(has_torch=True, free_bytes=8 << 30)
+GPU = Machine(has_torch=True, has_nvidia=True, cuda_build="13.0", cuda_devices=(("H200", 100), ("A100", 50)))
+UNUSED = Machine(has_torch=True, has_nvidia=True)
+MISMATCH = Machine(has_torch=True, has_nvidia=True, cuda_build="13.0", cuda_error="the driver is too old")
+
+
+@pytest.mark.parametrize(
+    ("machine", "device", "outcome", "part"),
+    [
+        (Machine(), "auto", "skipped", "PyTorch"),
+        (CPU, "auto", "ok", "the CPU"),
+        (CPU, "cpu", "ok", "the CPU"),
+        (CPU, "mps", "ok", "mps"),
+        (CPU, "cuda", "failure", "built for the CPU alone"),
+        (UNUSED, "auto", "warning", "built for the CPU alone"),
+        (UNUSED, "cpu", "ok", "the CPU"),
+        (MISMATCH, "auto", "warning", "the driver is too old"),
+        (MISMATCH, "cuda:0", "failure", "the driver is too old"),
+        (GPU, "auto", "ok", "H200, A100"),
+        (GPU, "cuda:1", "ok", "H200, A100"),
+        (GPU, "cuda:2", "failure", "no cuda:2"),
+        (GPU, "cpu", "ok", "though there is H200"),
+    ],
+)
+def test_a_device_is_there_or_it_is_said_why_not(machine: Machine, device: str, outcome: str, part: str) -> None:
+    found = judge_device(machine, device=device)
+    assert (found.outcome, part in found.found) == (outcome, True), found
+    assert bool(found.fix) == (outcome in ("warning", "failure"))
+
+
+@pytest.mark.parametrize(
+    ("machine", "device", "memory"),
+    [
+        (CPU, "auto", (8 << 30, "this machine")),
+        (GPU, "auto", (100, "H200")),
+        (GPU, "cuda:1", (50, "A100")),
+        (GPU, "cuda:7", (0, "cuda:7")),
+        (CPU, "mps", (0, "mps")),
+    ],
+)
+def test_memory_is_that_of_the_device(machine: Machine, device: str, memory: tuple[int, str]) -> None:
+    assert machine.memory_of(device) == memory
+
+
+def test_free_memory_is_what_programs_could_still_get(tmp_path: Path) -> None:
+    file = tmp_path / "meminfo"
+    file.write_text("MemTotal:  9 kB\nMemAvailable:       7 kB\n")
+    assert free_memory_bytes(file) == 7 * 1024
+    file.write_text("MemTotal:  9 kB\n")
+    assert (free_memory_bytes(file), free_memory_bytes(tmp_path / "none")) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "outcome"), [(None, Outcome.SKIPPED), ("", Outcome.OK), ("It has state.", Outcome.FAILURE)]
+)
+def test_architectures(refusal: str | None, outcome: Outcome) -> None:
+    assert judge_architecture("m", refusal).outcome is outcome

@@ -1,0 +1,71 @@
+"""So many at once, so many more in line, in the order they came."""
+
+import asyncio
+
+import pytest
+
+from cosine_node.gateway.admission import Admission, Tickets
+from cosine_node.gateway.api_errors import ApiError
+from cosine_node.simulation.virtual_loop import run_virtual
+
+
+async def hold(tickets: Tickets, name: str, order: list[str]) -> None:
+    async with tickets.place():
+        order.append(name)
+        await asyncio.sleep(1)
+
+
+def counts(admission: Admission) -> tuple[int, int]:
+    return admission.running, admission.waiting
+
+
+def test_places_are_given_in_order_and_given_back() -> None:
+    async def run() -> None:
+        admission = Admission(places=2, max_waiting=10)
+        order: list[str] = []
+        with admission.admitted(5) as tickets:
+            asking = [asyncio.ensure_future(hold(tickets, name, order)) for name in "abcde"]
+            seen = []
+            for _ in range(3):
+                await asyncio.sleep(0.5)
+                seen.append(counts(admission))
+                await asyncio.sleep(0.5)
+            await asyncio.gather(*asking)
+        assert seen == [(2, 3), (2, 1), (1, 0)]
+        assert (order, counts(admission)) == (list("abcde"), (0, 0))
+
+    run_virtual(run())
+
+
+def test_a_full_line_refuses_whoever_comes_next() -> None:
+    admission = Admission(places=1, max_waiting=2)
+    with admission.admitted(1), admission.admitted(2):
+        with pytest.raises(ApiError) as refused, admission.admitted(1):
+            pass
+        assert (refused.value.status, refused.value.code) == (503, "overloaded")
+    assert counts(admission) == (0, 0)
+    with admission.admitted(1):
+        assert counts(admission) == (0, 1)
+
+
+def test_many_choices_come_in_whole() -> None:
+    admission = Admission(places=1, max_waiting=0)
+    with admission.admitted(20), pytest.raises(ApiError), admission.admitted(1):
+        pass
+    assert counts(admission) == (0, 0)
+
+
+def test_who_leaves_the_line_leaves_no_trace() -> None:
+    async def run() -> None:
+        admission = Admission(places=1, max_waiting=3)
+        with admission.admitted(3) as tickets:
+            asking = [asyncio.ensure_future(hold(tickets, name, [])) for name in "abc"]
+            await asyncio.sleep(0.5)
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+        assert counts(admission) == (0, 0)
+        with admission.admitted(1) as tickets:
+            await hold(tickets, "d", [])
+
+    run_virtual(run())

@@ -1,0 +1,271 @@
+"""What a body asks for: defaults, refusals that name their field, and nothing that slips through."""
+
+import json
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_node.gateway.api_errors import ApiError
+from cosine_node.gateway.wanted import (
+    DEFAULT_CHAT_TOKENS,
+    DEFAULT_COMPLETION_TOKENS,
+    MAX_CHOICES,
+    MAX_STOP_CHARACTERS,
+    Parse,
+    Wanted,
+    parse_chat,
+    parse_completion,
+)
+from cosine_p2p.seeds import choice_seed
+from cosine_protocol.limits import MAX_NEW_TOKENS
+from cosine_protocol.request import MAX_SEED, Sampling
+
+CHAT: Final[dict[str, Any]] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+COMPLETION: Final[dict[str, Any]] = {"model": "m", "prompt": "hi"}
+BOTH: Final = pytest.mark.parametrize(("parse", "body"), [(parse_chat, CHAT), (parse_completion, COMPLETION)])
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = ["model", "messages", "prompt", "n", "max_tokens", "max_completion_tokens", "stop", "echo", "unheard_of"]
+FIELDS += ["stream", "stream_options", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed"]
+FIELDS += ["suffix", "best_of", "logprobs", "tools", "response_format"]
+
+
+def refusal(parse: Parse, body: dict[str, Any]) -> ApiError:
+    with pytest.raises(ApiError) as refused:
+        parse(body)
+    return refused.value
+
+
+@BOTH
+def test_what_is_not_said_has_openais_default(parse: Parse, body: dict[str, Any]) -> None:
+    wanted = parse(body)
+    assert wanted.sampling == Sampling(temperature=1.0)
+    assert (wanted.n, wanted.seed, wanted.stop) == (1, None, ())
+    assert (wanted.is_streamed, wanted.includes_usage, wanted.is_echoed) == (False, False, False)
+
+
+@BOTH
+def test_null_is_as_good_as_absent(parse: Parse, body: dict[str, Any]) -> None:
+    names = (
+        "n",
+        "max_tokens",
+        "temperature",
+        "top_p",
+        "seed",
+        "stop",
+        "stream",
+        "stream_options",
+        "logit_bias",
+        "tools",
+    )
+    assert parse(body | dict.fromkeys(names)) == parse(body)
+
+
+@BOTH
+def test_unknown_fields_are_ignored(parse: Parse, body: dict[str, Any]) -> None:
+    assert parse(body | {"user": "u", "store": True, "metadata": {"a": 1}, "unheard_of": [1]}) == parse(body)
+
+
+@BOTH
+def test_sampling_parameters_are_taken(parse: Parse, body: dict[str, Any]) -> None:
+    values: dict[str, Any] = {"temperature": 0, "top_p": 0.5, "top_k": 4, "min_p": 0.1, "repetition_penalty": 1.1}
+    assert parse(body | values).sampling == Sampling(**values)
+    assert parse(body | {"top_k": -1}).sampling.top_k == 0
+
+
+def test_lengths() -> None:
+    assert parse_chat(CHAT).max_new_tokens == DEFAULT_CHAT_TOKENS
+    assert parse_completion(COMPLETION).max_new_tokens == DEFAULT_COMPLETION_TOKENS
+    assert parse_chat(CHAT | {"max_tokens": 7}).max_new_tokens == 7
+    assert parse_chat(CHAT | {"max_tokens": 7, "max_completion_tokens": 9}).max_new_tokens == 9
+    assert parse_completion(COMPLETION | {"max_tokens": 10**9}).max_new_tokens == MAX_NEW_TOKENS
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("model", 5),
+        ("n", 0),
+        ("n", True),
+        ("n", MAX_CHOICES + 1),
+        ("n", 1.5),
+        ("max_tokens", 0),
+        ("max_tokens", "9"),
+        ("temperature", "hot"),
+        ("temperature", True),
+        ("temperature", -0.1),
+        ("temperature", 10**400),
+        ("top_p", 0),
+        ("top_p", 1.01),
+        ("top_k", -2),
+        ("min_p", 2),
+        ("repetition_penalty", 0),
+        ("seed", -1),
+        ("seed", MAX_SEED + 1),
+        ("seed", 1.0),
+        ("stop", 5),
+        ("stop", {"a": 1}),
+        ("stop", [""]),
+        ("stop", ["a", 5]),
+        ("stop", list("abcde")),
+        ("stop", "x" * (MAX_STOP_CHARACTERS + 1)),
+        ("stop", "\ud800"),
+        ("stream", 1),
+        ("stream_options", {"include_usage": True}),
+    ],
+)
+def test_a_value_that_means_nothing_is_refused_by_name(
+    parse: Parse, body: dict[str, Any], name: str, value: Any
+) -> None:
+    refused = refusal(parse, body | {name: value})
+    assert (refused.status, refused.param, refused.code) == (400, name, "invalid_value")
+    assert name in refused.message
+
+
+@pytest.mark.parametrize("missing", ["model", "messages"])
+def test_a_field_that_must_be_there(missing: str) -> None:
+    refused = refusal(parse_chat, {name: value for name, value in CHAT.items() if name != missing})
+    assert (refused.param, refused.message) == (missing, f"{missing} is required.")
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("name", "value", "harmless"),
+    [
+        ("best_of", 3, 1),
+        ("logit_bias", {"50256": -100}, {}),
+        ("frequency_penalty", 0.5, 0),
+        ("presence_penalty", -0.5, 0.0),
+        ("logprobs", True, False),
+        ("logprobs", 0, None),
+        ("top_logprobs", 5, 0),
+        ("tools", [{"type": "function"}], []),
+        ("tool_choice", "required", "auto"),
+        ("functions", [{}], []),
+        ("response_format", {"type": "json_schema"}, {"type": "text"}),
+        ("audio", {"voice": "alloy"}, None),
+        ("modalities", ["text", "audio"], ["text"]),
+        ("suffix", "the end", ""),
+        ("min_tokens", 5, 0),
+        ("ignore_eos", True, False),
+    ],
+)
+def test_what_the_swarm_cannot_do_is_refused_by_name(
+    parse: Parse, body: dict[str, Any], name: str, value: Any, harmless: Any
+) -> None:
+    refused = refusal(parse, body | {name: value})
+    assert (refused.status, refused.param, refused.code) == (400, name, "unsupported_parameter")
+    assert parse(body | {name: harmless}) == parse(body)
+
+
+def test_the_best_n_of_n_are_n_choices() -> None:
+    assert parse_completion(COMPLETION | {"best_of": 3, "n": 3}).n == 3
+    assert refusal(parse_completion, COMPLETION | {"best_of": 3, "n": 2}).param == "best_of"
+
+
+def messages_of(*messages: dict[str, Any]) -> Any:
+    (prompt,) = parse_chat({"model": "m", "messages": list(messages)}).prompts
+    return prompt
+
+
+def test_messages_keep_role_content_and_name() -> None:
+    given: list[dict[str, Any]] = [
+        {"role": "system", "content": ""},
+        {"role": "any", "content": "b", "name": "c", "weight": 1},
+    ]
+    assert messages_of(*given) == [{"role": "system", "content": ""}, {"role": "any", "content": "b", "name": "c"}]
+
+
+def test_text_parts_are_joined() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert messages_of({"role": "user", "content": parts}) == [{"role": "user", "content": "a\nb"}]
+
+
+@pytest.mark.parametrize(
+    ("message", "param", "code"),
+    [
+        ("hi", "messages[0]", "invalid_value"),
+        ({"content": "a"}, "messages[0].role", "invalid_value"),
+        ({"role": "user"}, "messages[0].content", "invalid_value"),
+        ({"role": 1, "content": "a"}, "messages[0].role", "invalid_value"),
+        ({"role": "user", "content": 5}, "messages[0].content", "invalid_value"),
+        ({"role": "user", "content": "\udfff"}, "messages[0].content", "invalid_value"),
+        ({"role": "user", "content": ["a"]}, "messages[0].content[0]", "invalid_value"),
+        ({"role": "user", "content": [{"type": "text"}]}, "messages[0].content[0].text", "invalid_value"),
+        (
+            {"role": "user", "content": [{"type": "image_url", "image_url": {}}]},
+            "messages[0].content[0].type",
+            "unsupported_parameter",
+        ),
+        (
+            {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]},
+            "messages[0].tool_calls",
+            "unsupported_parameter",
+        ),
+    ],
+)
+def test_a_message_that_cannot_be_is_refused_by_place(message: Any, param: str, code: str) -> None:
+    refused = refusal(parse_chat, {"model": "m", "messages": [message]})
+    assert (refused.status, refused.param, refused.code) == (400, param, code)
+
+
+@pytest.mark.parametrize("messages", [[], {}, "hi"])
+def test_a_chat_has_messages(messages: Any) -> None:
+    assert refusal(parse_chat, CHAT | {"messages": messages}).param == "messages"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "code"),
+    [
+        ([1, 2, 3], "unsupported_parameter"),
+        ([[1, 2], [3]], "unsupported_parameter"),
+        ([], "invalid_value"),
+        (5, "invalid_value"),
+        ([None], "invalid_value"),
+        ("\ud800", "invalid_value"),
+    ],
+)
+def test_prompts_are_text(prompt: Any, code: str) -> None:
+    refused = refusal(parse_completion, COMPLETION | {"prompt": prompt})
+    assert (refused.param, refused.code) == ("prompt", code)
+
+
+def test_choices_of_several_prompts_begin_their_seeds_anew() -> None:
+    wanted = parse_completion({"model": "m", "prompt": ["a", "b"], "n": 2, "echo": True})
+    choices = wanted.choices(5)
+    assert [(c.index, c.number, c.prompt, c.lead) for c in choices] == [
+        (0, 0, "a", "a"),
+        (1, 1, "a", "a"),
+        (2, 0, "b", "b"),
+        (3, 1, "b", "b"),
+    ]
+    assert [c.seed for c in choices] == [5, choice_seed(5, 1)] * 2
+
+
+def test_one_request_is_so_many_choices_at_most() -> None:
+    body = {"model": "m", "prompt": ["a"] * 9, "n": 8}
+    assert refusal(parse_completion, body).param == "n"
+    assert refusal(parse_completion, COMPLETION | {"prompt": ["a"] * (MAX_CHOICES + 1)}).status == 400
+
+
+@given(st.sampled_from([parse_chat, parse_completion]), st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=6))
+def test_any_body_is_understood_or_refused(parse: Parse, body: dict[str, Any]) -> None:
+    base = CHAT if parse is parse_chat else COMPLETION
+    given_body = json.loads(json.dumps(base | body))
+    try:
+        wanted = parse(given_body)
+    except ApiError as refused:
+        assert refused.status == 400
+        assert refused.param is not None
+        json.dumps(refused.body).encode()
+        return
+    assert isinstance(wanted, Wanted)
+    assert 1 <= len(wanted.choices(0)) <= MAX_CHOICES
+    assert wanted.max_new_tokens >= 1

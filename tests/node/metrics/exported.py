@@ -1,0 +1,79 @@
+"""All metrics of this project, as a scrape would have them."""
+
+from dataclasses import dataclass
+from functools import cache
+
+from prometheus_client import CollectorRegistry
+
+from cosine_node.gateway.admission import Admission
+from cosine_node.gateway.metrics import RequestMetrics
+from cosine_node.metrics import GenerationMetrics
+from cosine_node.metrics.node import LABELS, NodeCollector
+from cosine_node.simulation.swarm import SimulatedSwarm
+from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_protocol.errors import ErrorCode
+from tests.node.gateway.generations import DONE
+from tests.node.metrics.observed import observed
+
+SHARED = {*LABELS, "le"}
+SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "info": ("_info",), "gauge": ("",)}
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A metric by the name people write, its type in a scrape, and the labels only it has."""
+
+    name: str
+    kind: str
+    text: str
+    labels: frozenset[str]
+
+
+@cache
+def node_registry() -> CollectorRegistry:
+    """Of a verifier and a drafter that have refused something and ended something."""
+
+    async def run() -> list[NodeCollector]:
+        async with SimulatedSwarm() as swarm:
+            members = [await swarm.verifier(), await swarm.drafter()]
+            for member in members:
+                member.service.counts.refused[ErrorCode.OVERLOADED] += 1
+                member.service.counts.ended["error"] += 1
+            return [NodeCollector([observed(member) for member in members])]
+
+    registry = CollectorRegistry()
+    registry.register(*run_virtual(run()))
+    return registry
+
+
+@cache
+def generation_registry() -> CollectorRegistry:
+    """Of a gateway that has answered something."""
+    registry = CollectorRegistry()
+    GenerationMetrics(registry, model_name="m").observe(DONE)
+    requests = RequestMetrics(registry, Admission(places=1, max_waiting=1), model_name="m")
+    requests.count_response(200)
+    return registry
+
+
+def exported() -> list[Exported]:
+    return [
+        Exported(
+            family.name + (SUFFIXES[family.type][0] if family.type in ("counter", "info") else ""),
+            "gauge" if family.type == "info" else family.type,
+            family.documentation,
+            frozenset(name for sample in family.samples for name in sample.labels) - SHARED,
+        )
+        for registry in (node_registry(), generation_registry())
+        for family in registry.collect()
+    ]
+
+
+def series_names() -> set[str]:
+    """What a query may name."""
+    return {
+        family.name + suffix
+        for registry in (node_registry(), generation_registry())
+        for family in registry.collect()
+        for suffix in SUFFIXES[family.type]
+    }
