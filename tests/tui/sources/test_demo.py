@@ -1,0 +1,56 @@
+"""The demo is the real simulation: real text, real drafters, a verifier that dies, the same in every run."""
+
+from functools import lru_cache
+
+import pytest
+
+from cosine_protocol.records import Role
+from cosine_tui.picture import EventKind, LinkState, Picture, Reach, RequestState
+from cosine_tui.shooting import simulated_picture
+from cosine_tui.sources.demo import DemoSource, demo_scenario
+
+PROMPT = "something medical please"
+
+
+@lru_cache
+def picture_after(seconds: float) -> Picture:
+    return simulated_picture(DemoSource(seed=1), after_s=seconds, prompts={2.0: PROMPT})
+
+
+def test_everybody_is_there_and_drafts() -> None:
+    picture = picture_after(8.0)
+    assert picture.connection.state is LinkState.LIVE and "simulated" in picture.note
+    scenario = demo_scenario(1)
+    roles = [node.role for node in picture.nodes]
+    assert (roles.count(Role.VERIFIER), roles.count(Role.DRAFTER)) == (scenario.verifiers, scenario.drafters)
+    assert all(node.reach is Reach.UP and node.emulated == scenario.profile for node in picture.nodes)
+    assert any(node.text_share for node in picture.nodes)
+
+
+def test_a_prompt_that_names_a_domain_gets_a_recorded_answer_from_it() -> None:
+    (own,) = [request for request in picture_after(8.0).requests if request.is_own]
+    assert (own.prompt, own.label, own.state) == (PROMPT, "medical", RequestState.FINISHED)
+    text = "".join(run.text for run in own.text)
+    assert "prevalence" in text and len(text) > 60
+    assert max(own.drafters, key=lambda drafter: drafter.accepted).domain == "medical"
+
+
+def test_a_verifier_dies_and_its_requests_go_on() -> None:
+    picture = picture_after(22.0)
+    kinds = [event.kind for event in picture.events]
+    assert EventKind.FAILOVER in kinds and EventKind.UNREACHABLE in kinds
+    lost = [node for node in picture.nodes if node.reach is Reach.LOST]
+    assert [node.role for node in lost] == [Role.VERIFIER]
+    assert not any(request.state is RequestState.FAILED for request in picture.requests)
+
+
+def test_equal_seeds_give_equal_pictures() -> None:
+    again = simulated_picture(DemoSource(seed=1), after_s=8.0, prompts={2.0: PROMPT})
+    assert again == picture_after(8.0)
+
+
+@pytest.mark.parametrize("seconds", [8.0, 22.0])
+def test_every_token_has_an_author_and_the_text_is_whole(seconds: float) -> None:
+    for request in picture_after(seconds).requests:
+        assert request.tokens == sum(d.accepted for d in request.drafters) + request.own_tokens
+        assert "\ufffd" not in "".join(run.text for run in request.text)

@@ -1,0 +1,184 @@
+"""The live source in virtual time: joining, losing the swarm, coming back."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from cosine_node.simulation.swarm import TARGET, SimulatedSwarm, numbered_identity
+from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_p2p.client import Swarm
+from cosine_p2p.directory import Directory
+from cosine_p2p.tokenizer import TextCodec
+from cosine_p2p.transport.base import Transport
+from cosine_protocol.errors import PeerLost, UsageError
+from cosine_protocol.records import NodeRecord, Role
+from cosine_tui.picture import EventKind, LinkState, Picture, RequestState
+from cosine_tui.prompt_line import Options
+from cosine_tui.sources.live import LiveSource, retry_pause_s
+from tests.swarm.reference import draft_engine, target_engine
+
+NODES_NOTICE_S = 1.0
+"""By then nodes have ended what they did for a client that is gone."""
+
+
+@dataclass(slots=True)
+class Weather:
+    """What the network lets happen; every way in and every look passes here."""
+
+    is_up: bool = True
+    joins: int = 0
+    closed: int = 0
+
+    def check(self) -> None:
+        if not self.is_up:
+            raise PeerLost("bootstrap", "no initial peer answers")
+
+
+@dataclass(slots=True)
+class WeatheredDirectory:
+    inner: Directory
+    weather: Weather
+
+    async def announce(self, record: NodeRecord, names: Sequence[str]) -> None:
+        await self.inner.announce(record, names)
+
+    async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
+        self.weather.check()
+        return await self.inner.find(role, target, wanted=wanted)
+
+
+@dataclass(slots=True)
+class WeatheredPlace:
+    inner: Swarm
+    weather: Weather
+    directory: Directory = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.directory = WeatheredDirectory(self.inner.directory, self.weather)
+
+    @property
+    def transport(self) -> Transport:
+        return self.inner.transport
+
+    async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextCodec:
+        return await self.inner.text_codec(verifiers)
+
+    def choose_digest(self, name: str, offered: Sequence[bytes]) -> bytes:
+        return self.inner.choose_digest(name, offered)
+
+    async def close(self) -> None:
+        self.weather.closed += 1
+        await self.inner.close()
+
+
+Play = Callable[[LiveSource, Weather, list[Picture]], Awaitable[None]]
+
+
+def played(play: Play, *, weather: Weather | None = None) -> tuple[list[Picture], Weather]:
+    """All pictures of a live source on a simulated swarm while `play` goes on."""
+    weather = weather or Weather()
+    pictures: list[Picture] = []
+
+    async def run() -> None:
+        async with SimulatedSwarm() as swarm:
+            await swarm.verifier(target_engine())
+            await swarm.drafter(draft_engine(0.9))
+
+            async def join() -> Swarm:
+                weather.check()
+                weather.joins += 1
+                return WeatheredPlace(swarm.place(numbered_identity(100 + weather.joins)), weather)
+
+            before = asyncio.all_tasks()
+            source = LiveSource(join, network="test", target=TARGET, began_unix_s=0.0)
+            running = asyncio.ensure_future(source.run(pictures.append))
+            await play(source, weather, pictures)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await asyncio.sleep(NODES_NOTICE_S)
+            assert asyncio.all_tasks() <= before
+
+    run_virtual(run())
+    return pictures, weather
+
+
+def states(pictures: list[Picture]) -> list[LinkState]:
+    """The states in the order they came, repetitions left out."""
+    found: list[LinkState] = []
+    for picture in pictures:
+        if not found or found[-1] is not picture.connection.state:
+            found.append(picture.connection.state)
+    return found
+
+
+def test_it_joins_looks_and_generates() -> None:
+    async def play(source: LiveSource, weather: Weather, pictures: list[Picture]) -> None:
+        await asyncio.sleep(4.0)
+        source.ask("ABCDEFGH", Options(max_new_tokens=24))
+        await asyncio.sleep(4.0)
+
+    pictures, weather = played(play)
+    last = pictures[-1]
+    assert states(pictures) == [LinkState.JOINING, LinkState.LIVE]
+    assert [node.role for node in last.nodes] == [Role.VERIFIER, Role.DRAFTER]
+    assert (last.requests[0].state, last.requests[0].tokens) == (RequestState.FINISHED, 24)
+    assert (weather.joins, weather.closed) == (1, 1)
+
+
+def test_a_lost_swarm_is_said_kept_in_sight_and_joined_again() -> None:
+    async def play(source: LiveSource, weather: Weather, pictures: list[Picture]) -> None:
+        await asyncio.sleep(4.0)
+        weather.is_up = False
+        await asyncio.sleep(20.0)
+        lost = pictures[-1]
+        assert lost.connection.state is LinkState.LOST and "no initial peer answers" in lost.connection.reason
+        assert lost.connection.retry_at_s is not None and len(lost.nodes) == 2
+        weather.is_up = True
+        await asyncio.sleep(40.0)
+
+    pictures, weather = played(play)
+    assert states(pictures) == [LinkState.JOINING, LinkState.LIVE, LinkState.LOST, LinkState.LIVE]
+    kinds = [event.kind for event in pictures[-1].events]
+    assert kinds == [EventKind.JOINED, EventKind.SWARM_LOST, EventKind.SWARM_FOUND]
+    assert (weather.joins, weather.closed) == (2, 2)
+
+
+def test_a_network_that_is_not_there_at_first_is_waited_for() -> None:
+    async def play(source: LiveSource, weather: Weather, pictures: list[Picture]) -> None:
+        await asyncio.sleep(5.0)
+        source.ask("ABCDEFGH", Options())
+        await asyncio.sleep(1.0)
+        weather.is_up = True
+        await asyncio.sleep(20.0)
+
+    pictures, _ = played(play, weather=Weather(is_up=False))
+    assert states(pictures) == [LinkState.JOINING, LinkState.LOST, LinkState.LIVE]
+    (request,) = pictures[-1].requests
+    assert request.state is RequestState.FAILED and "the swarm is not there" in request.error
+
+
+def test_one_look_in_vain_is_not_a_loss() -> None:
+    async def play(source: LiveSource, weather: Weather, pictures: list[Picture]) -> None:
+        await asyncio.sleep(4.0)
+        weather.is_up = False
+        await asyncio.sleep(3.0)
+        weather.is_up = True
+        await asyncio.sleep(9.0)
+
+    pictures, weather = played(play)
+    assert states(pictures) == [LinkState.JOINING, LinkState.LIVE] and weather.joins == 1
+
+
+def test_an_address_that_cannot_be_ends_the_source() -> None:
+    async def join() -> Swarm:
+        raise UsageError("That is no address.")
+
+    source = LiveSource(join, network="test", target=TARGET, began_unix_s=0.0)
+    with pytest.raises(UsageError, match="That is no address"):
+        run_virtual(source.run(lambda _: None))
+
+
+def test_retries_come_ever_more_seldom() -> None:
+    assert [retry_pause_s(attempt) for attempt in (0, 1, 2, 5, 1000)] == [1.0, 2.0, 4.0, 30.0, 30.0]

@@ -1,0 +1,94 @@
+"""Pictures on their way to the screen: floods coalesce, a source's thread ends when it is told to."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+from cosine_protocol.errors import UsageError
+from cosine_tui.feed import Latest, StillFeed, ThreadFeed
+from cosine_tui.picture import Picture
+from cosine_tui.prompt_line import Options
+
+
+class ScriptedSource:
+    """Publishes a flood of pictures, then waits for wishes."""
+
+    def __init__(self, *, error: Exception | None = None) -> None:
+        self.asked: list[str] = []
+        self.cancelled: list[int] = []
+        self.flooded = threading.Event()
+        self.heard = threading.Event()
+        self.was_cancelled = False
+        self._error = error
+
+    async def run(self, publish: Callable[[Picture], None]) -> None:
+        for number in range(1000):
+            publish(Picture(title=str(number)))
+        self.flooded.set()
+        if self._error is not None:
+            raise self._error
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.was_cancelled = True
+            raise
+
+    def ask(self, prompt: str, options: Options) -> None:
+        self.asked.append(prompt)
+        self.heard.set()
+
+    def cancel(self, number: int) -> None:
+        self.cancelled.append(number)
+        self.heard.set()
+
+
+def test_of_a_flood_only_the_latest_is_left() -> None:
+    latest: Latest[int] = Latest()
+    assert latest.take() is None
+    for number in range(1000):
+        latest.put(number)
+    assert (latest.take(), latest.take()) == (999, None)
+
+
+def test_a_source_lives_in_its_thread_until_it_is_closed() -> None:
+    source = ScriptedSource()
+    feed = ThreadFeed(source)
+    feed.start()
+    source.flooded.wait()
+    assert feed.take() == Picture(title="999") and feed.take() is None
+    feed.ask("Hello", Options())
+    source.heard.wait()
+    source.heard.clear()
+    feed.cancel(3)
+    source.heard.wait()
+    feed.close()
+    assert (source.asked, source.cancelled, source.was_cancelled) == (["Hello"], [3], True)
+    assert not any(thread.name == "cosine-tui-source" for thread in threading.enumerate())
+
+
+def test_closing_twice_and_wishing_afterwards_do_no_harm() -> None:
+    feed = ThreadFeed(ScriptedSource())
+    feed.start()
+    feed.close()
+    feed.close()
+    feed.ask("Hello", Options())
+    assert feed.error() is None
+
+
+def test_what_ends_a_source_is_told() -> None:
+    source = ScriptedSource(error=UsageError("That is no address."))
+    feed = ThreadFeed(source)
+    feed.start()
+    source.flooded.wait()
+    feed.close()
+    assert str(feed.error()) == "That is no address."
+
+
+def test_a_still_feed_gives_its_picture_once_and_keeps_wishes() -> None:
+    feed = StillFeed(Picture(title="one"))
+    feed.start()
+    assert feed.take() == Picture(title="one") and feed.take() is None
+    feed.ask("Hello", Options())
+    feed.cancel(2)
+    feed.close()
+    assert (feed.asked, feed.cancelled, feed.is_closed) == ([("Hello", Options())], [2], True)

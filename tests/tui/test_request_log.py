@@ -1,0 +1,75 @@
+"""One request as it is heard: authors, passes, rates, and what stays when it is over."""
+
+import pytest
+
+from cosine_p2p.generation import TARGET_SOURCE, Chunk, DrafterReport, Progress
+from cosine_tui.picture import RequestState, TextRun
+from cosine_tui.request_log import Asked, RequestLog
+from tests.tui.pictures import CODE, MATH, SPARE, VERIFIER
+
+AUTHORS = {CODE: 1, MATH: 2}
+
+
+def new_log() -> RequestLog:
+    return RequestLog(1, Asked(prompt="Add", strategy="cosine"), began_s=10.0, number_of=AUTHORS.__getitem__)
+
+
+def progress_of(
+    tokens: int = 0, *, serving: tuple[str, ...] = (VERIFIER,), code: tuple[int, int] = (0, 0)
+) -> Progress:
+    return Progress(
+        tokens=tokens,
+        rounds=2,
+        accepted=code[1],
+        serving=serving,
+        tried=(),
+        drafters=(DrafterReport(CODE, "code", *code, 40.0),),
+        why=("code: 15 tokens deep",),
+    )
+
+
+def test_a_request_that_has_heard_nothing_is_asking() -> None:
+    view = new_log().view()
+    assert (view.state, view.text, view.tokens, view.first_s) == (RequestState.ASKING, (), 0, None)
+
+
+def test_text_keeps_its_authors_and_joins_what_one_wrote_in_a_row() -> None:
+    log = new_log()
+    log.note_chunk(Chunk("def", (1,), CODE), rounds=1, now_s=10.5)
+    log.note_chunk(Chunk(" add", (2,), CODE), rounds=2, now_s=10.6)
+    log.note_chunk(Chunk("(", (3,), TARGET_SOURCE), rounds=2, now_s=10.6)
+    log.note_chunk(Chunk("", (4,), MATH), rounds=3, now_s=10.7)
+    view = log.view()
+    assert view.text == (TextRun("def add", 1), TextRun("(", 0))
+    assert (view.state, view.tokens, view.own_tokens, view.first_s) == (RequestState.WRITING, 4, 1, 0.5)
+
+
+def test_each_pass_counts_the_drafted_tokens_it_accepted() -> None:
+    log = new_log()
+    for source, tokens, rounds in ((TARGET_SOURCE, 1, 1), (CODE, 3, 2), (TARGET_SOURCE, 1, 2), (MATH, 2, 3)):
+        log.note_chunk(Chunk("x", tuple(range(tokens)), source), rounds=rounds, now_s=11.0)
+    assert log.view().passes == (0, 3, 2)
+
+
+def test_rates_are_of_just_now_and_of_the_whole_once_it_is_over() -> None:
+    log = new_log()
+    log.note_chunk(Chunk("x" * 40, tuple(range(40)), CODE), rounds=1, now_s=10.5)
+    log.note_progress(progress_of(40, code=(80, 40)), 11.0)
+    assert log.view().tokens_per_s == pytest.approx(40.0)
+    for second in range(12, 21):
+        log.note_progress(progress_of(40, code=(80, 40)), float(second))
+    assert log.view().tokens_per_s == 0.0
+    log.end(RequestState.FINISHED, 20.0, finish_reason="length")
+    view = log.view()
+    assert (view.tokens_per_s, view.own_per_s, view.seconds) == pytest.approx((4.0, 0.0, 10.0))
+    assert (view.drafters[0].drafted_per_s, view.drafters[0].accepted_per_s) == pytest.approx((8.0, 4.0))
+
+
+def test_the_last_verifier_stays_named_when_the_request_is_over() -> None:
+    log = new_log()
+    log.note_progress(progress_of(serving=(VERIFIER,)), 11.0)
+    log.note_progress(progress_of(serving=(SPARE,)), 12.0)
+    assert log.view().verifiers == (SPARE,)
+    log.note_progress(progress_of(serving=()), 13.0)
+    log.end(RequestState.FINISHED, 13.0)
+    assert log.view().verifiers == (SPARE,)

@@ -1,0 +1,46 @@
+"""The screen as SVG without a terminal."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_protocol.errors import UsageError
+from cosine_tui.feed import StillFeed
+from cosine_tui.picture import Picture
+from cosine_tui.shooting import read_size, shoot, shoot_picture
+from cosine_tui.themes import DARK
+from tests.tui.pictures import PICTURE
+
+
+def test_equal_pictures_give_equal_files() -> None:
+    first = shoot_picture(PICTURE, size=(80, 24), theme=DARK, keys=("3",))
+    assert first == shoot_picture(PICTURE, size=(80, 24), theme=DARK, keys=("3",))
+    assert first.startswith("<svg") and "REQUEST" in first
+
+
+def test_sizes_are_read() -> None:
+    assert read_size("160x48") == (160, 48)
+
+
+@pytest.mark.parametrize("text", ["", "80", "80x", "0x0", "8000x24", "80x24x2", "eighty"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--size must be COLUMNSxROWS"):
+        read_size(text)
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_size_or_refused(text: str) -> None:
+    try:
+        columns, rows = read_size(text)
+    except UsageError:
+        return
+    assert columns >= 40 and rows >= 10
+
+
+def test_what_ends_a_feed_before_its_first_picture_is_raised() -> None:
+    feed = StillFeed(Picture())
+    feed.fail(UsageError("That is no address."))
+    with pytest.raises(UsageError, match="That is no address"):
+        asyncio.run(shoot(feed, size=(80, 24), theme=DARK))

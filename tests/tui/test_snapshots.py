@@ -1,0 +1,32 @@
+"""The screen as it was approved, at both sizes and in both themes; `--snapshot-update` approves anew."""
+
+from collections.abc import Callable
+
+import pytest
+
+from cosine_tui.app import MonitorApp
+from cosine_tui.feed import StillFeed
+from cosine_tui.themes import DARK, LIGHT
+from tests.tui.pictures import LOST, PICTURE
+
+NARROW, WIDE = (80, 24), (160, 48)
+
+Compare = Callable[..., bool]
+
+
+@pytest.mark.parametrize("theme", [DARK, LIGHT])
+def test_wide(snap_compare: Compare, theme: str) -> None:
+    assert snap_compare(MonitorApp(StillFeed(PICTURE), theme=theme), terminal_size=WIDE)
+
+
+@pytest.mark.parametrize("key", ["1", "2", "3", "4"])
+def test_narrow(snap_compare: Compare, key: str) -> None:
+    assert snap_compare(MonitorApp(StillFeed(PICTURE)), terminal_size=NARROW, press=[key])
+
+
+def test_lost(snap_compare: Compare) -> None:
+    assert snap_compare(MonitorApp(StillFeed(LOST)), terminal_size=WIDE)
+
+
+def test_help(snap_compare: Compare) -> None:
+    assert snap_compare(MonitorApp(StillFeed(PICTURE)), terminal_size=NARROW, press=["question_mark"])

@@ -1,0 +1,1 @@
+"""The monitor in the terminal: `cosine-tui`."""

@@ -1,0 +1,52 @@
+"""What happened between two looks at the swarm, and whether it is lost."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from cosine_p2p.survey import Survey
+from cosine_protocol.records import Role
+from cosine_tui.figures import counted, short_name
+from cosine_tui.picture import Event, EventKind, NodeView, Reach
+
+
+def node_title(node: NodeView) -> str:
+    """A node in a few words: `code drafter 4fQk2v`."""
+    domains = f"{'+'.join(node.domains)} " if node.domains and node.role == Role.DRAFTER else ""
+    return f"{domains}{node.role} {short_name(node.peer_id)}"
+
+
+def node_events(before: Mapping[str, NodeView], after: Sequence[NodeView], now_s: float) -> Iterator[Event]:
+    """Nodes that joined, left, ceased to answer or answer again; the first look is one event."""
+    if not before:
+        if after:
+            yield Event(now_s, EventKind.JOINED, _census(after))
+        return
+    present = {node.peer_id for node in after}
+    for node in after:
+        old = before.get(node.peer_id)
+        if old is None:
+            yield Event(now_s, EventKind.JOINED, node_title(node))
+        if node.reach is Reach.LOST and (old is None or old.reach is Reach.UP):
+            yield Event(now_s, EventKind.UNREACHABLE, f"{node_title(node)}: {node.reason}")
+        elif node.reach is Reach.UP and old is not None and old.reach is Reach.LOST:
+            yield Event(now_s, EventKind.REACHABLE, node_title(node))
+    for peer_id, node in before.items():
+        if peer_id not in present:
+            yield Event(now_s, EventKind.LEFT, node_title(node))
+
+
+def _census(nodes: Sequence[NodeView]) -> str:
+    verifiers = sum(node.role == Role.VERIFIER for node in nodes)
+    lost = sum(node.reach is Reach.LOST for node in nodes)
+    rest = f", {lost:,} of them unreachable" if lost else ""
+    return f"found {counted(verifiers, 'verifier')} and {counted(len(nodes) - verifiers, 'drafter')}{rest}"
+
+
+def why_lost(survey: Survey, *, has_known_nodes: bool) -> str:
+    """Why the swarm must be thought lost after a look at it; "" if it is there."""
+    if any(not sight.reason for sight in survey.nodes):
+        return ""
+    if survey.problem:
+        return survey.problem
+    if survey.nodes:
+        return f"none of {len(survey.nodes)} announced nodes answers"
+    return "nobody is announced any more" if has_known_nodes else ""

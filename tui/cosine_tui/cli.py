@@ -1,0 +1,148 @@
+"""The `cosine-tui` command: options, and which source the screen shows."""
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from cosine_node.cli.app import FAILURE_EXIT, INTERRUPT_EXIT, USAGE_EXIT, spread_peers
+from cosine_node.cli.options import InitialPeers, Network, Target
+from cosine_p2p.target import Target as TargetName
+from cosine_p2p.transport.config import DEFAULT_NETWORK
+from cosine_protocol.errors import CosineError, UsageError
+
+if TYPE_CHECKING:
+    from cosine_tui.feed import Feed
+
+EXTRAS: Final = {"textual": "tui", "numpy": "tui"}
+"""What may be missing, and the extra of cosine-p2p that brings it."""
+MIN_SPEED: Final = 0.05
+MAX_SPEED: Final = 20.0
+
+app = typer.Typer(
+    name="cosine-tui",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"token_normalize_func": lambda token: token.replace("_", "-")},
+)
+
+
+@app.command()
+def monitor(
+    initial_peers: InitialPeers = None,
+    network: Network = DEFAULT_NETWORK,
+    target: Target = "zoo:target",
+    demo: Annotated[bool, typer.Option("--demo", help="Show a simulated swarm; needs no network.")] = False,
+    demo_speed: Annotated[float, typer.Option(help="Simulated seconds a real one.")] = 1.0,
+    demo_seed: Annotated[int, typer.Option(help="Same seed, same demo.")] = 1,
+    theme: Annotated[str, typer.Option(envvar="COSINE_THEME", help="dark or light")] = "dark",
+    screenshot: Annotated[Path | None, typer.Option(help="Write the screen to this SVG file and exit.")] = None,
+    size: Annotated[str, typer.Option(help="Of the screenshot, COLUMNSxROWS.")] = "160x48",
+    after: Annotated[float, typer.Option(help="Seconds before the screenshot; simulated ones with --demo.")] = 8.0,
+) -> None:
+    """Watch a swarm and generate in it: its nodes, who drafts for whom, the text as it comes, what goes wrong."""
+    if theme not in ("dark", "light"):
+        raise UsageError(f"--theme is dark or light, not {theme!r}.")
+    if not MIN_SPEED <= demo_speed <= MAX_SPEED:
+        raise UsageError(f"--demo-speed lies between {MIN_SPEED:g} and {MAX_SPEED:g}.")
+    if not demo and not initial_peers:
+        raise UsageError(
+            "No initial peers: give the address of at least one node of the network with --initial-peers, or look "
+            "at a simulated swarm with --demo."
+        )
+    if after <= 0:
+        raise UsageError("--after must be above 0 seconds.")
+    theme = f"cosine-{theme}"
+    if screenshot is not None and demo:
+        _write(screenshot, partial(_simulated, demo_seed, after, size, theme))
+        return
+    feed = _demo(demo_seed, demo_speed) if demo else _live(tuple(initial_peers or ()), network, target)
+    if screenshot is not None:
+        _write(screenshot, partial(_live_screen, feed, after, size, theme))
+        return
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("cosine-tui needs a terminal; without one, --screenshot FILE.svg draws the screen.")
+    raise typer.Exit(asyncio.run(_show(feed, theme)))
+
+
+def _demo(seed: int, speed: float) -> "Feed":
+    from cosine_tui.feed import ThreadFeed
+    from cosine_tui.sources.demo import DemoSource
+    from cosine_tui.sources.paced_loop import PacedLoop
+
+    return ThreadFeed(DemoSource(seed=seed), loop_factory=partial(PacedLoop, speed))
+
+
+def _live(initial_peers: tuple[str, ...], network: str, target: str) -> "Feed":
+    from cosine_p2p.network import joining
+    from cosine_tui.feed import ThreadFeed
+    from cosine_tui.sources.live import LiveSource
+
+    folder = TargetName.parse(target).folder
+    join = joining(initial_peers, network=network, tokenizer_folder=folder)
+    return ThreadFeed(LiveSource(join, network=network, target=target, began_unix_s=time.time()))
+
+
+async def _show(feed: "Feed", theme: str) -> int:
+    """Run the screen until the user, a signal or the feed ends it; the exit code."""
+    from cosine_tui.app import MonitorApp
+
+    screen = MonitorApp(feed, theme=theme)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, screen.exit)
+    await screen.run_async()
+    if isinstance(screen.failure, CosineError):
+        raise screen.failure
+    if screen.failure is not None:
+        raise RuntimeError("the source of the monitor failed") from screen.failure
+    return screen.return_code or 0
+
+
+def _simulated(seed: int, after_s: float, size: str, theme: str) -> str:
+    from cosine_tui.shooting import read_size, shoot_picture, simulated_picture
+    from cosine_tui.sources.demo import DemoSource
+
+    columns_rows = read_size(size)
+    return shoot_picture(simulated_picture(DemoSource(seed=seed), after_s=after_s), size=columns_rows, theme=theme)
+
+
+def _live_screen(feed: "Feed", after_s: float, size: str, theme: str) -> str:
+    from cosine_tui.shooting import read_size, shoot
+
+    return asyncio.run(shoot(feed, size=read_size(size), theme=theme, wait_s=after_s))
+
+
+def _write(file: Path, draw: "partial[str]") -> None:
+    if not file.parent.is_dir():
+        raise UsageError(f"{file.parent} is no folder; make it first.")
+    svg = draw()
+    try:
+        file.write_text(svg, "utf-8")
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written ({error.strerror}).") from None
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the monitor and exit: 0 when it was left, 2 on bad usage, 1 on failure, with one sentence on stderr."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        app(args=spread_peers(given), prog_name="cosine-tui")
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPT_EXIT)
+    except ModuleNotFoundError as missing:
+        extra = EXTRAS.get((missing.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        sys.stderr.write(f"Error: This needs {missing.name}; install cosine-p2p[{extra}].\n")
+        sys.exit(USAGE_EXIT)
+    except CosineError as error:
+        sys.stderr.write(f"Error: {error}\n")
+        sys.exit(USAGE_EXIT if isinstance(error, UsageError) else FAILURE_EXIT)

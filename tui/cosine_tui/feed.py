@@ -1,0 +1,176 @@
+"""How pictures reach the screen: a slot for the latest one, and the thread in which a source lives."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Final, Generic, Protocol, TypeVar
+
+from cosine_tui.picture import Picture
+from cosine_tui.prompt_line import Options
+
+FRAMES_PER_S: Final = 8
+STOP_TIMEOUT_S: Final = 10.0
+
+_T = TypeVar("_T")
+
+
+class Latest(Generic[_T]):
+    """A slot between threads that keeps only the latest value: whoever takes seldom misses the ones between."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._value: _T | None = None
+
+    def put(self, value: _T) -> None:
+        with self._lock:
+            self._value = value
+
+    def take(self) -> _T | None:
+        """The latest value, once."""
+        with self._lock:
+            value, self._value = self._value, None
+            return value
+
+
+class Source(Protocol):
+    """Makes pictures of a swarm on its own event loop and generates in it."""
+
+    async def run(self, publish: Callable[[Picture], None]) -> None:
+        """Publish until cancelled. Raises `CosineError` where it makes no sense to go on."""
+        ...
+
+    def ask(self, prompt: str, options: Options) -> None:
+        """Begin a generation. Errors become part of the picture."""
+        ...
+
+    def cancel(self, number: int) -> None:
+        """End a request of this monitor's own, if it still goes on."""
+        ...
+
+
+class Feed(Protocol):
+    """What the screen holds: pictures out, wishes in. None of it waits."""
+
+    def start(self) -> None: ...
+
+    def take(self) -> Picture | None:
+        """The latest picture, if there is a new one."""
+        ...
+
+    def error(self) -> BaseException | None:
+        """Why there will be no more pictures, if so."""
+        ...
+
+    def ask(self, prompt: str, options: Options) -> None: ...
+
+    def cancel(self, number: int) -> None: ...
+
+    def close(self) -> None:
+        """End everything; returns when it has ended."""
+        ...
+
+
+class ThreadFeed:
+    """A source in a thread of its own, with an event loop of its own, so that nothing it does stops the screen."""
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+        stop_timeout_s: float = STOP_TIMEOUT_S,
+    ) -> None:
+        self._source = source
+        self._loop_factory = loop_factory
+        self._stop_timeout_s = stop_timeout_s
+        self._latest: Latest[Picture] = Latest()
+        self._thread = threading.Thread(target=self._live, name="cosine-tui-source", daemon=True)
+        self._ready = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._main: asyncio.Task[None] | None = None
+        self._error: BaseException | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+        self._ready.wait()
+
+    def take(self) -> Picture | None:
+        return self._latest.take()
+
+    def error(self) -> BaseException | None:
+        return self._error
+
+    def ask(self, prompt: str, options: Options) -> None:
+        self._call(lambda: self._source.ask(prompt, options))
+
+    def cancel(self, number: int) -> None:
+        self._call(lambda: self._source.cancel(number))
+
+    def close(self) -> None:
+        if not self._thread.is_alive():
+            return
+        self._call(lambda: self._main and self._main.cancel())
+        self._thread.join(self._stop_timeout_s)
+
+    def _call(self, wish: Callable[[], object]) -> None:
+        try:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(wish)
+        except RuntimeError:  # the loop has ended in between: nobody is left to wish from
+            return
+
+    def _live(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=self._loop_factory) as runner:
+                self._loop = runner.get_loop()
+                runner.run(self._until_cancelled())
+        except BaseException as error:  # a thread's end is a task boundary: the screen tells it
+            self._error = error
+        finally:
+            self._ready.set()
+
+    async def _until_cancelled(self) -> None:
+        self._main = asyncio.ensure_future(self._source.run(self._latest.put))
+        self._ready.set()
+        try:
+            await self._main
+        except asyncio.CancelledError:
+            return
+
+
+class StillFeed:
+    """One picture and nothing else; wishes are kept for whoever looks."""
+
+    def __init__(self, picture: Picture) -> None:
+        self.asked: list[tuple[str, Options]] = []
+        self.cancelled: list[int] = []
+        self.is_closed = False
+        self._latest: Latest[Picture] = Latest()
+        self._latest.put(picture)
+        self._error: BaseException | None = None
+
+    def start(self) -> None:
+        return
+
+    def take(self) -> Picture | None:
+        return self._latest.take()
+
+    def error(self) -> BaseException | None:
+        return self._error
+
+    def show(self, picture: Picture) -> None:
+        """Another picture from now on."""
+        self._latest.put(picture)
+
+    def fail(self, error: BaseException) -> None:
+        """The source has ended."""
+        self._error = error
+
+    def ask(self, prompt: str, options: Options) -> None:
+        self.asked.append((prompt, options))
+
+    def cancel(self, number: int) -> None:
+        self.cancelled.append(number)
+
+    def close(self) -> None:
+        self.is_closed = True

@@ -1,0 +1,74 @@
+"""Numbers as people read them: aligned, with units, never more digits than they are worth."""
+
+import math
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+NONE: Final = "–"
+_EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
+_HEIGHTS: Final = "▁▂▃▄▅▆▇█"
+GAP: Final = "·"
+
+
+def milliseconds(value_ms: float | None) -> str:
+    """`0.8 ms`, `41 ms`, `1.2 s`; a dash for what is not known."""
+    if value_ms is None:
+        return NONE
+    if value_ms >= 1000:
+        return f"{value_ms / 1000:.1f} s"
+    return f"{value_ms:.1f} ms" if value_ms < 10 else f"{value_ms:.0f} ms"
+
+
+def per_second(rate: float) -> str:
+    """A rate without its unit: one digit after the point below 100."""
+    return f"{rate:.1f}" if rate < 99.95 else f"{rate:,.0f}"
+
+
+def percent(share: float | None) -> str:
+    return NONE if share is None else f"{100 * share:.0f} %"
+
+
+def counted(number: int, thing: str) -> str:
+    """`1 node`, `2,000 nodes`."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """`4 s`, `2 min 05 s`, `3 h 07 min`."""
+    whole = max(0, math.floor(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def clock(at_s: float, began_unix_s: float | None) -> str:
+    """A moment: local time where the monitor knows when it began, else minutes and seconds since then."""
+    if began_unix_s is not None:
+        return datetime.fromtimestamp(began_unix_s + at_s).strftime("%H:%M:%S")
+    whole = max(0, math.floor(at_s))
+    return f"{whole // 60:02d}:{whole % 60:02d}"
+
+
+def bar(share: float, width: int) -> str:
+    """A share from 0 to 1 as a bar of `width` cells; what is there shows, however little."""
+    eighths = round(8 * width * min(1.0, max(0.0, share)))
+    if share > 0 and width > 0:
+        eighths = max(1, eighths)
+    full, rest = divmod(eighths, 8)
+    text = "█" * full + (_EIGHTHS[rest] if rest else "")
+    return text + GAP * (width - len(text))
+
+
+def sparkline(values: Sequence[int], width: int) -> str:
+    """The last `width` values as heights, the full one at least 8; 0 is a dot: nothing is not a little."""
+    shown = values[-width:] if width > 0 else ()
+    top = max(8, *shown) if shown else 8
+    return "".join(GAP if value <= 0 else _HEIGHTS[math.ceil(8 * value / top) - 1] for value in shown)
+
+
+def short_name(peer_id: str) -> str:
+    """The end of a peer id: every Ed25519 one begins alike."""
+    return peer_id[-6:]

@@ -1,0 +1,147 @@
+"""What was heard of one request, and how it looks in a picture."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from cosine_p2p.generation import TARGET_SOURCE, Chunk, DrafterReport, Progress
+from cosine_tui.picture import DrafterView, RequestState, RequestView, TextRun
+from cosine_tui.rates import Rate
+
+MAX_PASSES: Final = 256
+MAX_TEXT_RUNS: Final = 4096
+"""More than any request has tokens that anybody reads; the oldest are let go."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request as it was asked. `label` says in a word what it is about, "" if nobody knows."""
+
+    prompt: str
+    strategy: str
+    label: str = ""
+    is_own: bool = True
+
+
+class RequestLog:
+    """One request as it goes on; `number_of` gives each drafter its number from 1."""
+
+    def __init__(self, number: int, asked: Asked, *, began_s: float, number_of: Callable[[str], int]) -> None:
+        self.number = number
+        self.asked = asked
+        self.seed: int | None = None
+        self.state = RequestState.ASKING
+        self.error = ""
+        self.finish_reason = ""
+        self.progress: Progress | None = None
+        self._number_of = number_of
+        self._began_s = began_s
+        self._first_s: float | None = None
+        self._seconds = 0.0
+        self._text: deque[TextRun] = deque(maxlen=MAX_TEXT_RUNS)
+        self._tokens = 0
+        self._own_tokens = 0
+        self._passes: deque[int] = deque(maxlen=MAX_PASSES)
+        self._last_round = 0
+        self._verifiers: list[str] = []
+        self._token_rate = Rate(began_s=began_s)
+        self._own_rate = Rate(began_s=began_s)
+        self._drafter_rates: dict[str, tuple[Rate, Rate]] = {}
+
+    @property
+    def tokens(self) -> int:
+        return self._tokens
+
+    def tokens_of(self) -> dict[str, int]:
+        """Tokens of the text by the drafter that proposed them; all that were asked are there."""
+        return {report.peer_id: report.accepted for report in self.progress.drafters} if self.progress else {}
+
+    def note_chunk(self, chunk: Chunk, *, rounds: int, now_s: float) -> None:
+        """Text came, in the pass with that number."""
+        author = 0 if chunk.source == TARGET_SOURCE else self._number_of(chunk.source)
+        self._add_text(chunk.text, author)
+        tokens = len(chunk.token_ids)
+        self._tokens += tokens
+        self._own_tokens += 0 if author else tokens
+        if rounds != self._last_round and tokens:
+            self._passes.append(0)
+            self._last_round = rounds
+        if author and self._passes:
+            self._passes[-1] += tokens
+        if tokens and self._first_s is None:
+            self._first_s = now_s - self._began_s
+        self.state = RequestState.WRITING
+
+    def note_progress(self, progress: Progress, now_s: float) -> None:
+        """How far it has come; call this several times a second."""
+        self.progress = progress
+        self._seconds = now_s - self._began_s
+        self._token_rate.note(self._tokens, now_s)
+        self._own_rate.note(self._own_tokens, now_s)
+        for report in progress.drafters:
+            drafted, accepted = self._drafter_rates.setdefault(
+                report.peer_id, (Rate(began_s=self._began_s), Rate(began_s=self._began_s))
+            )
+            drafted.note(report.drafted, now_s)
+            accepted.note(report.accepted, now_s)
+        self._verifiers += [peer_id for peer_id in progress.serving if peer_id not in self._verifiers]
+
+    def end(self, state: RequestState, now_s: float, *, error: str = "", finish_reason: str = "") -> None:
+        self.state = state
+        self.error = error
+        self.finish_reason = finish_reason
+        self._seconds = now_s - self._began_s
+
+    def view(self) -> RequestView:
+        progress = self.progress
+        serving = progress.serving if progress and not self.state.is_over else ()
+        return RequestView(
+            number=self.number,
+            prompt=self.asked.prompt,
+            label=self.asked.label,
+            is_own=self.asked.is_own,
+            strategy=self.asked.strategy,
+            seed=self.seed,
+            state=self.state,
+            error=self.error,
+            seconds=self._seconds,
+            first_s=self._first_s,
+            text=tuple(self._text),
+            tokens=self._tokens,
+            own_tokens=self._own_tokens,
+            rounds=progress.rounds if progress else 0,
+            passes=tuple(self._passes),
+            tokens_per_s=self._per_s(self._tokens, self._token_rate),
+            own_per_s=self._per_s(self._own_tokens, self._own_rate),
+            finish_reason=self.finish_reason,
+            verifiers=serving or tuple(self._verifiers[-1:]),
+            drafters=tuple(map(self._drafter, progress.drafters)) if progress else (),
+            why=progress.why if progress else (),
+        )
+
+    def _add_text(self, text: str, author: int) -> None:
+        if not text:
+            return
+        if self._text and self._text[-1].author == author:
+            text = self._text.pop().text + text
+        self._text.append(TextRun(text, author))
+
+    def _drafter(self, report: DrafterReport) -> DrafterView:
+        drafted, accepted = self._drafter_rates[report.peer_id]
+        return DrafterView(
+            peer_id=report.peer_id,
+            domain=report.domain,
+            author=self._number_of(report.peer_id),
+            rtt_ms=report.rtt_ms,
+            drafted=report.drafted,
+            accepted=report.accepted,
+            drafted_per_s=self._per_s(report.drafted, drafted),
+            accepted_per_s=self._per_s(report.accepted, accepted),
+        )
+
+    def _per_s(self, count: int, rate: Rate) -> float:
+        """Of just now; of the whole request once it is over."""
+        if not self.state.is_over:
+            return rate.per_s
+        return count / self._seconds if self._seconds > 0 else 0.0

@@ -1,0 +1,73 @@
+"""`python -m cosine_tui.screenshots FOLDER`: the pictures of docs/monitor.md, the same in every run."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cosine_protocol.errors import UsageError
+from cosine_tui.picture import Picture
+from cosine_tui.shooting import shoot_picture, simulated_picture
+from cosine_tui.sources.demo import DemoSource
+from cosine_tui.themes import DARK, LIGHT
+
+SIZES: Final = ((80, 24), (160, 48))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """A moment of the demo. `keys` are pressed where only one pane fits on the screen."""
+
+    name: str
+    seed: int
+    after_s: float
+    prompts: Mapping[float, str]
+    keys: tuple[str, ...]
+
+    def picture(self) -> Picture:
+        return simulated_picture(DemoSource(seed=self.seed), after_s=self.after_s, prompts=self.prompts)
+
+
+SCENES: Final = (
+    Scene(
+        name="load",
+        seed=1,
+        after_s=17.2,
+        prompts={3.0: "a page of literature", 14.4: "another page of literature"},
+        keys=("3",),
+    ),
+    Scene(name="dead-verifier", seed=1, after_s=21.5, prompts={17.0: "some code"}, keys=("1",)),
+)
+
+
+def write_screenshots(folder: Path) -> list[Path]:
+    """Every scene at every size in both themes."""
+    written = []
+    for scene in SCENES:
+        picture = scene.picture()
+        for columns, rows in SIZES:
+            for theme in (DARK, LIGHT):
+                shade = theme.removeprefix("cosine-")
+                file = folder / f"tui-{scene.name}-{columns}x{rows}-{shade}.svg"
+                svg = shoot_picture(picture, size=(columns, rows), theme=theme, keys=scene.keys)
+                file.write_text(svg, "utf-8")
+                written.append(file)
+    return written
+
+
+def main(arguments: Sequence[str]) -> int:
+    if len(arguments) != 1 or not Path(arguments[0]).is_dir():
+        sys.stderr.write("Usage: python -m cosine_tui.screenshots FOLDER\n")
+        return 2
+    try:
+        for file in write_screenshots(Path(arguments[0])):
+            sys.stdout.write(f"{file}\n")
+    except UsageError as error:
+        sys.stderr.write(f"Error: {error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,172 @@
+"""A simulated swarm to look at: the production nodes and clients on an in-memory network, replaying recorded text.
+
+Verifiers and drafters die and come back now and then. No network, no weights, no torch.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Final
+
+from cosine_node import zoo
+from cosine_node.simulation.cast import Cast, identity_of
+from cosine_node.simulation.links import seeded
+from cosine_node.simulation.report import EventLog
+from cosine_node.simulation.scenario import Scenario, Source
+from cosine_node.simulation.swarm import TARGET
+from cosine_node.simulation.traces import Trace, TraceSet
+from cosine_node.simulation.workload import LOOKUP, TEST_SPLIT, TraceWorkload
+from cosine_p2p.client import AsyncClient
+from cosine_p2p.strategies import STRATEGIES
+from cosine_p2p.survey import Surveyor
+from cosine_p2p.text import REPLACEMENT
+from cosine_p2p.tokenizer import TextCodec
+from cosine_tui.notebook import Notebook
+from cosine_tui.picture import Picture
+from cosine_tui.prompt_line import Options
+from cosine_tui.request_log import Asked
+from cosine_tui.sources.watching import Watching
+
+SURVEY_EVERY_S: Final = 1.0
+MEAN_PAUSE_S: Final = 1.0
+"""Between two requests of a client."""
+FIRST_DEATH_S: Final = 20.0
+DEATHS_EVERY_S: Final = 45.0
+DEATHS: Final = 400
+VERIFIER_DEAD_S: Final = 12.0
+DRAFTER_DEAD_S: Final = 8.0
+DRAFTER_DIES_AFTER_S: Final = 25.0
+PROFILE: Final = "120/8"
+RTT_MS: Final = 40.0
+NOTE: Final = f"simulated: recorded text, emulated {PROFILE} ms, RTT {RTT_MS:g} ms"
+
+
+def demo_scenario(seed: int) -> Scenario:
+    """Three verifiers and a drafter for each domain, with somebody dying every now and then."""
+    deaths = [FIRST_DEATH_S + number * DEATHS_EVERY_S for number in range(DEATHS)]
+    faults = [f"restart-verifier=1@{at_s:g}+{VERIFIER_DEAD_S:g}" for at_s in deaths]
+    faults += [f"restart-drafter=1@{at_s + DRAFTER_DIES_AFTER_S:g}+{DRAFTER_DEAD_S:g}" for at_s in deaths]
+    return Scenario(
+        name="monitor",
+        seed=seed,
+        verifiers=3,
+        drafters=7,
+        domains=(*zoo.DOMAINS, "general", LOOKUP),
+        profile=PROFILE,
+        rtt_ms=RTT_MS,
+        jitter_ms=4.0,
+        clients=3,
+        source=Source.TRACES,
+        max_new_tokens=128,
+        faults=",".join(faults),
+    )
+
+
+class ReplayCodec(TextCodec):
+    """Stands for a tokenizer in a swarm that replays traces: a prompt is the number of one."""
+
+    def __init__(self, traces: TraceSet) -> None:
+        super().__init__({"tokenizer.json": (zoo.tokenizer_folder() / "tokenizer.json").read_bytes()})
+        self._traces = traces
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return self._traces.numbered(int(text)).prompt()
+
+    def can_follow(self, prompt: Sequence[int]) -> bool:
+        """Whether what follows a stand-in prompt, which is no text, can be told from it."""
+        return not self.decode(prompt).endswith(REPLACEMENT)
+
+
+class Repertoire:
+    """The recorded requests, by turns from all domains, or the next of one domain."""
+
+    def __init__(self, traces: Sequence[Trace]) -> None:
+        self._traces = traces
+        self._turns = count()
+        self._turns_of = {trace.domain: count() for trace in traces}
+
+    def next(self) -> Trace:
+        return self._traces[next(self._turns) % len(self._traces)]
+
+    def answering(self, prompt: str) -> Trace:
+        """The next one of the first domain that a prompt names; if it names none, simply the next."""
+        named = next((word for word in prompt.lower().split() if word in self._turns_of), None)
+        if named is None:
+            return self.next()
+        of_domain = [trace for trace in self._traces if trace.domain == named]
+        return of_domain[next(self._turns_of[named]) % len(of_domain)]
+
+
+class DemoSource:
+    """Implements `cosine_tui.feed.Source`; equal seeds and equal virtual times give equal pictures."""
+
+    def __init__(self, *, seed: int = 1) -> None:
+        self._scenario = demo_scenario(seed)
+        traces = TraceSet.load_shipped()
+        self._workload = TraceWorkload(self._scenario, traces)
+        self._codec = ReplayCodec(traces)
+        recorded = traces.select(split=TEST_SPLIT, temperature=0.0, domains=zoo.DOMAINS)
+        self._repertoire = Repertoire([trace for trace in recorded if self._codec.can_follow(trace.prompt())])
+        self._notebook = Notebook(title="demo", target=TARGET, note=NOTE)
+        self._watching: Watching | None = None
+        self._client: AsyncClient | None = None
+
+    async def run(self, publish: Callable[[Picture], None]) -> None:
+        cast = Cast(self._scenario, self._workload, EventLog())
+        cast.swarm.codec = self._codec
+        async with cast.swarm:
+            await cast.enter()
+            watching = self._watching = Watching(self._notebook)
+            self._client = await cast.swarm.client(identity=identity_of("monitor", 0))
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._look(cast, watching))
+                    group.create_task(cast.suffer())
+                    for index in range(self._scenario.clients):
+                        client = await cast.client(index, STRATEGIES)
+                        group.create_task(self._ask_again_and_again(index, client, watching))
+                    group.create_task(watching.publish(publish))
+            finally:
+                await watching.close()
+
+    def ask(self, prompt: str, options: Options) -> None:
+        if self._watching is None or self._client is None:
+            return
+        trace = self._repertoire.answering(prompt)
+        asked = Asked(prompt=prompt, strategy=options.strategy, label=trace.domain)
+        self._watching.begin(
+            self._client,
+            str(trace.number),
+            asked,
+            max_new_tokens=options.max_new_tokens,
+            seed=trace.seed,
+            strategy=options.strategy,
+        )
+
+    def cancel(self, number: int) -> None:
+        if self._watching is not None:
+            self._watching.cancel(number)
+
+    async def _look(self, cast: Cast, watching: Watching) -> None:
+        place = cast.swarm.place(identity_of("surveyor", 0))
+        surveyor = Surveyor(place, target=TARGET)
+        try:
+            while True:
+                survey = await surveyor.survey()
+                self._notebook.note_survey(survey, watching.now_s())
+                self._notebook.note_live(watching.now_s())
+                await asyncio.sleep(SURVEY_EVERY_S)
+        finally:
+            await surveyor.close()
+            await place.close()
+
+    async def _ask_again_and_again(self, index: int, client: AsyncClient, watching: Watching) -> None:
+        rng = seeded(self._scenario.seed, "pauses", index)
+        for number in count(1):
+            await asyncio.sleep(rng.expovariate(1 / MEAN_PAUSE_S))
+            trace = self._repertoire.next()
+            prompt = f"client {index + 1}, request {number}: a recorded {trace.domain} prompt"
+            asked = Asked(prompt=prompt, strategy=self._scenario.strategy, label=trace.domain, is_own=False)
+            await watching.begin(
+                client, str(trace.number), asked, max_new_tokens=self._scenario.max_new_tokens, seed=trace.seed
+            )

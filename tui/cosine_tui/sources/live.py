@@ -1,0 +1,149 @@
+"""A real network: join it, look at it every few seconds, generate in it, and come back when it is lost."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from cosine_p2p.client import AsyncClient, Swarm
+from cosine_p2p.run import Prompt
+from cosine_p2p.survey import Surveyor
+from cosine_protocol.errors import GenerationFailed, PeerLost, RemoteProtocolError
+from cosine_tui.changes import why_lost
+from cosine_tui.notebook import Notebook
+from cosine_tui.picture import LinkState, Picture
+from cosine_tui.prompt_line import Options
+from cosine_tui.request_log import Asked
+from cosine_tui.sources.watching import Watching
+
+SURVEY_EVERY_S: Final = 3.0
+LOST_LOOKS: Final = 2
+"""Looks in a row that find nobody before the monitor joins anew."""
+FIRST_RETRY_S: Final = 1.0
+MAX_RETRY_S: Final = 30.0
+
+Join = Callable[[], Awaitable[Swarm]]
+
+
+def retry_pause_s(attempt: int) -> float:
+    """How long to wait before joining again, after so many attempts in vain."""
+    return min(MAX_RETRY_S, FIRST_RETRY_S * 2.0 ** min(attempt, 10))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Joined:
+    """The swarm while it is there."""
+
+    client: AsyncClient
+    surveyor: Surveyor
+
+
+class LiveSource:
+    """Implements `cosine_tui.feed.Source` on a network that `join` leads into.
+
+    Losing the swarm ends nothing: the last picture stays, and joining is tried again, ever more seldom. What
+    `join` raises as `UsageError` goes on to the caller of `run`.
+    """
+
+    def __init__(
+        self, join: Join, *, network: str, target: str, began_unix_s: float, survey_every_s: float = SURVEY_EVERY_S
+    ) -> None:
+        self._join = join
+        self._target = target
+        self._survey_every_s = survey_every_s
+        self._notebook = Notebook(title=f"network {network}", target=target, began_unix_s=began_unix_s)
+        self._watching: Watching | None = None
+        self._joined: _Joined | None = None
+
+    async def run(self, publish: Callable[[Picture], None]) -> None:
+        self._watching = Watching(self._notebook)
+        tasks = [
+            asyncio.ensure_future(self._watching.publish(publish)),
+            asyncio.ensure_future(self._stay(self._watching)),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, self._watching.close(), return_exceptions=True)
+
+    def ask(self, prompt: str, options: Options) -> None:
+        if self._watching is None:
+            return
+        asked = Asked(prompt=prompt, strategy=options.strategy)
+        if self._joined is None:
+            self._watching.refuse(asked, "the swarm is not there; the monitor goes on trying to join it")
+            return
+        messages: Prompt = [{"role": "user", "content": prompt}] if options.is_chat else prompt
+        self._watching.begin(
+            self._joined.client,
+            messages,
+            asked,
+            max_new_tokens=options.max_new_tokens,
+            temperature=options.temperature,
+            top_p=options.top_p,
+            top_k=options.top_k,
+            seed=options.seed,
+            strategy=options.strategy,
+        )
+
+    def cancel(self, number: int) -> None:
+        if self._watching is not None:
+            self._watching.cancel(number)
+
+    async def _stay(self, watching: Watching) -> None:
+        """Join, look until the swarm is lost, and again."""
+        attempt = 0
+        while True:
+            try:
+                swarm = await self._join()
+            except (PeerLost, RemoteProtocolError, GenerationFailed, OSError) as error:
+                pause_s = retry_pause_s(attempt)
+                self._notebook.note_lost(str(error), watching.now_s(), retry_at_s=watching.now_s() + pause_s)
+                attempt += 1
+                await asyncio.sleep(pause_s)
+                continue
+            if await self._look_until_lost(swarm, watching):
+                attempt = 0
+
+    async def _look_until_lost(self, swarm: Swarm, watching: Watching) -> bool:
+        """Returns when the swarm is lost and no request goes on; whether it was there at all."""
+        async with AsyncExitStack() as stack:
+            client = AsyncClient(join=_returning(swarm), target=self._target)
+            await stack.enter_async_context(client)
+            surveyor = Surveyor(swarm, target=self._target)
+            stack.push_async_callback(surveyor.close)
+            self._joined = _Joined(client=client, surveyor=surveyor)
+            stack.callback(self._leave)
+            return await self._look(surveyor, watching)
+
+    def _leave(self) -> None:
+        self._joined = None
+
+    async def _look(self, surveyor: Surveyor, watching: Watching) -> bool:
+        misses, was_there = 0, False
+        while misses < LOST_LOOKS or not watching.is_idle:
+            survey = await surveyor.survey()
+            reason = why_lost(survey, has_known_nodes=bool(self._notebook.nodes))
+            if reason:
+                misses += 1
+                if misses >= LOST_LOOKS or self._notebook.connection.state is not LinkState.LIVE:
+                    self._notebook.note_lost(reason, watching.now_s())
+            else:
+                misses, was_there = 0, True
+                self._notebook.note_live(watching.now_s())
+            if survey.nodes or not reason:
+                self._notebook.note_survey(survey, watching.now_s())
+            await asyncio.sleep(self._survey_every_s)
+        return was_there
+
+
+def _returning(swarm: Swarm) -> Join:
+    async def join() -> Swarm:
+        return swarm
+
+    return join

@@ -1,0 +1,48 @@
+"""A virtual-time loop that keeps step with real time, so that people can watch a simulation."""
+
+import asyncio
+import selectors
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+MAX_LAG_S: Final = 0.25
+"""A simulation that falls further behind real time than this does not try to catch up."""
+
+
+class _PacedSelector(selectors.SelectSelector):
+    """Waits for each timer `speed` times as fast as it says; commands from other threads wake it at once."""
+
+    def __init__(self, speed: float, clock: Callable[[], float]) -> None:
+        super().__init__()
+        self.now_s = 0.0
+        self._speed = speed
+        self._clock = clock
+        self._began_s = clock()
+
+    def select(self, timeout: float | None = None) -> Any:
+        if timeout is None:
+            ready = super().select(None)
+            self.now_s = max(self.now_s, self._virtual_s())
+            return ready
+        until_s = self.now_s + max(0.0, timeout)
+        wait_s = until_s / self._speed - (self._clock() - self._began_s)
+        if wait_s < -MAX_LAG_S:
+            self._began_s -= wait_s
+        ready = super().select(max(0.0, wait_s) if timeout > 0 else 0)
+        self.now_s = min(until_s, max(self.now_s, self._virtual_s())) if ready else until_s
+        return ready
+
+    def _virtual_s(self) -> float:
+        return (self._clock() - self._began_s) * self._speed
+
+
+class PacedLoop(asyncio.SelectorEventLoop):
+    """`time()` starts at 0 and goes `speed` seconds a real one; what runs between timers takes no time."""
+
+    def __init__(self, speed: float = 1.0, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._paced = _PacedSelector(speed, clock)
+        super().__init__(self._paced)
+
+    def time(self) -> float:
+        return self._paced.now_s

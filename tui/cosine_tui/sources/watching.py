@@ -1,0 +1,98 @@
+"""Requests on their way: each runs in a task, and what it says goes into the notebook."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any, Final
+
+from cosine_p2p.client import AsyncClient
+from cosine_p2p.run import Prompt, Run
+from cosine_protocol.errors import CosineError
+from cosine_tui.feed import FRAMES_PER_S
+from cosine_tui.notebook import Notebook
+from cosine_tui.picture import Picture, RequestState
+from cosine_tui.request_log import Asked, RequestLog
+
+logger = logging.getLogger(__name__)
+
+UNEXPECTED: Final = "an unexpected error ended it ({error!r})"
+
+
+class Watching:
+    """The requests of a source that are not over. Make it inside the event loop; its time begins then."""
+
+    def __init__(self, notebook: Notebook) -> None:
+        self._notebook = notebook
+        self._began_s = asyncio.get_running_loop().time()
+        self._runs: dict[int, tuple[RequestLog, Run]] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    def now_s(self) -> float:
+        """Seconds since the monitor began."""
+        return asyncio.get_running_loop().time() - self._began_s
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._tasks
+
+    def begin(self, client: AsyncClient, prompt: Prompt, asked: Asked, **options: Any) -> asyncio.Task[None]:
+        """Start a request; the task ends with it and raises nothing but its cancellation."""
+        log = self._notebook.ask(asked, self.now_s())
+        task = asyncio.ensure_future(self._perform(log, client, prompt, options))
+        self._tasks[log.number] = task
+        task.add_done_callback(lambda _: self._tasks.pop(log.number, None))
+        return task
+
+    def refuse(self, asked: Asked, error: str) -> None:
+        """A request that cannot even begin."""
+        log = self._notebook.ask(asked, self.now_s())
+        self._notebook.end(log, RequestState.FAILED, self.now_s(), error=error)
+
+    def cancel(self, number: int) -> None:
+        if task := self._tasks.get(number):
+            task.cancel()
+
+    async def close(self) -> None:
+        """End every request."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def publish(self, publish: Callable[[Picture], None]) -> None:
+        """A picture `FRAMES_PER_S` times a second, however much happens in between, until cancelled."""
+        while True:
+            publish(self.picture())
+            await asyncio.sleep(1 / FRAMES_PER_S)
+
+    def picture(self) -> Picture:
+        for log, run in self._runs.values():
+            self._notebook.note_progress(log, run.progress(), self.now_s())
+        return self._notebook.picture(self.now_s())
+
+    async def _perform(self, log: RequestLog, client: AsyncClient, prompt: Prompt, options: dict[str, Any]) -> None:
+        state, error, finish_reason = RequestState.CANCELLED, "", ""
+        try:
+            run = await client.start(prompt, **options)
+            finish_reason = await self._follow(log, run)
+            state = RequestState.FINISHED
+        except CosineError as failed:
+            state, error = RequestState.FAILED, str(failed)
+        except Exception as bug:
+            logger.exception("request %d", log.number)
+            state, error = RequestState.FAILED, UNEXPECTED.format(error=bug)
+        finally:
+            self._notebook.end(log, state, self.now_s(), error=error, finish_reason=finish_reason)
+
+    async def _follow(self, log: RequestLog, run: Run) -> str:
+        log.seed = run.request.sampling.seed
+        self._runs[log.number] = (log, run)
+        try:
+            async with aclosing(run.chunks()) as chunks:
+                async for chunk in chunks:
+                    log.note_chunk(chunk, rounds=run.progress().rounds, now_s=self.now_s())
+        finally:
+            del self._runs[log.number]
+            self._notebook.note_progress(log, run.progress(), self.now_s())
+        return run.result().finish_reason

@@ -1,0 +1,1 @@
+"""Widgets draw lines and take keys; they know nothing of the network."""
