@@ -1,0 +1,106 @@
+"""A swarm of embedded models with a gateway, which every documented command meets; started once."""
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from cosine_node import zoo
+from tests.docs.exemptions import ADDRESS, FREE_PORT, GATEWAY, METRICS, SUBSTITUTIONS, TOKENIZER
+from tests.docs.pages import DOCS, ROOT, blocks_of
+from tests.e2e.nodes import HOST, Node
+
+MODULES: Final = {"cosine-node": "-m cosine_node", "cosine-tui": "-m cosine_tui", "python": ""}
+# One thread a process: they share the machine with the swarm.
+QUIET: Final = {"HF_HUB_OFFLINE": "1", "COSINE_THREADS": "1", "OMP_NUM_THREADS": "1", "COSINE_PORT": "0"}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where documented commands run, and what the names in them stand for."""
+
+    folder: Path
+    environment: dict[str, str]
+    names: dict[str, str]
+
+    def real(self, text: str) -> str:
+        """A command, or a program, with this swarm's addresses."""
+        for substitution in SUBSTITUTIONS:
+            text = substitution.apply(text)
+        for name, here in self.names.items():
+            text = text.replace(name, here)
+        return text
+
+    def folder_of(self, page: Path) -> Path:
+        """One for each page, with the files that its commands name."""
+        folder = self.folder / page.stem
+        folder.mkdir(exist_ok=True)
+        (folder / "question.txt").write_text("What is 3 plus 4?\n")
+        (scenario,) = (block.text for block in blocks_of(DOCS / "simulate.md") if block.language == "toml")
+        (folder / "mine.toml").write_text(scenario)
+        return folder
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("documentation")
+    environment = {**os.environ, **QUIET, **_home(folder), "COSINE_HOST_MADDR": HOST}
+    environment["PATH"] = os.pathsep.join((str(_programs(folder)), environment["PATH"]))
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, (*(ROOT / n for n in ("node", "protocol", "tui")), ROOT)))
+    with ExitStack() as stack:
+
+        def started(name: str, *arguments: Any) -> Node:
+            node = Node.start(name, arguments, folder, **environment)
+            stack.callback(node.close)
+            return node
+
+        boot = started("boot", "bootstrap").wait_ready()
+        peers = ("--initial-peers", boot.maddr)
+        metrics = str(free_port())
+        nodes = [
+            started("verifier", "join", "--role", "verifier", "--metrics-port", metrics, *peers),
+            started("drafter", "join", "--role", "drafter", "--model", "zoo:draft-code", *peers),
+            started("gateway", "serve", *peers),
+        ]
+        gateway = [node.wait_ready() for node in nodes][-1]
+        names = {
+            ADDRESS: boot.maddr,
+            GATEWAY: gateway.ready["url"],
+            METRICS: f"http://127.0.0.1:{metrics}",
+            FREE_PORT: str(free_port()),
+            TOKENIZER: str(zoo.tokenizer_folder()),
+        }
+        yield Place(folder, environment, names)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _home(folder: Path) -> dict[str, str]:
+    """Nothing is read from or left in the user's own folders."""
+    places = ("XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "HOME")
+    homes = {name: folder / "home" / name.lower() for name in places}
+    for home in homes.values():
+        home.mkdir(parents=True)
+    return {name: str(home) for name, home in homes.items()}
+
+
+def _programs(folder: Path) -> Path:
+    """The commands as an installation has them, wherever these tests run."""
+    programs = folder / "bin"
+    programs.mkdir()
+    for name, module in MODULES.items():
+        program = programs / name
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
+        program.chmod(0o755)
+    return programs

@@ -1,0 +1,78 @@
+"""Commands of the documentation that a test cannot run as they stand, each with the reason."""
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+
+class Check(Enum):
+    """What is still looked at where a command is not run."""
+
+    OPTIONS = "our command line understands it"
+    TARGET = "the Makefile has the target"
+    EXTRAS = "the package has the extras"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Exemption:
+    """`pattern` has to match a whole command."""
+
+    pattern: str
+    check: Check
+    reason: str
+
+    def covers(self, command: str) -> bool:
+        return re.fullmatch(self.pattern, command, re.DOTALL) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Substitution:
+    """A part of commands that stands for something else here."""
+
+    pattern: str
+    replacement: str
+    reason: str
+
+    def apply(self, text: str) -> str:
+        return re.sub(self.pattern, self.replacement, text)
+
+
+EXEMPTIONS: Final = (
+    Exemption(r"make .*", Check.TARGET, "installs into .venv, or runs all tests, this one among them"),
+    Exemption(r"pip install .*", Check.EXTRAS, "tests/packaging installs the wheel"),
+    Exemption(r"\. \.venv/bin/activate", Check.NOTHING, "there is one only after make install"),
+    Exemption(r"docker compose .*", Check.NOTHING, "needs Docker; tests/packaging runs what is in compose.yaml"),
+    Exemption(r"(systemctl|loginctl|journalctl) .*", Check.NOTHING, "changes the services of this machine"),
+    Exemption(r"cosine-node --install-completion", Check.OPTIONS, "changes the shell; tests/node/cli has its test"),
+    Exemption(r"cosine-node demo", Check.OPTIONS, "takes a minute and a half; `make demo` is it"),
+    Exemption(r"cosine-node (?!bench).*someone/.*", Check.OPTIONS, "stands for a model of the reader's choice"),
+    Exemption(r"cosine-tui .*someone/.*", Check.OPTIONS, "stands for a model of the reader's choice"),
+    Exemption(r"cosine-node bench \w+", Check.OPTIONS, "measures for hours and writes into docs/"),
+    Exemption(r"python -m cosine_tui\.screenshots docs/images", Check.NOTHING, "tests/tui draws the same pictures"),
+)
+
+ADDRESS: Final = "{address}"
+GATEWAY: Final = "{gateway}"
+METRICS: Final = "{metrics}"
+FREE_PORT: Final = "{port}"
+TOKENIZER: Final = "{tokenizer}"
+SUBSTITUTIONS: Final = (
+    Substitution(r'(?<=\[)"?ADDRESS"?(?=\])', f'"{ADDRESS}"', "an address that a node printed, in Python"),
+    Substitution(r"\bADDRESS\b", ADDRESS, "the same in a command"),
+    Substitution(r"/ip4/[\d.]+/tcp/\d+/p2p/12D3KooW\.\.\.", ADDRESS, "the same, cut short"),
+    Substitution(r"http://127\.0\.0\.1:8000", GATEWAY, "the port may be taken"),
+    Substitution(r"http://127\.0\.0\.1:9100", METRICS, "the port may be taken"),
+    Substitution(r"(?<=--metrics-port )9100|(?<=start_http_server\()9101", FREE_PORT, "the port may be taken"),
+    Substitution(
+        r'(?<=AutoTokenizer.from_pretrained\()"someone/model"', f'"{TOKENIZER}"', "a model of the reader's"
+    ),
+    Substitution(r'(?<=SwarmModelForCausalLM.from_pretrained\()"someone/model"', '"zoo:target"', "the same"),
+    Substitution(r"/tcp/4001\b", "/tcp/0", "the port may be taken"),
+    Substitution(r"--seeds 0:2000", "--seeds 0:3", "2,000 runs take minutes; tests/swarm does them"),
+    Substitution(
+        r"--scenario strangers", "--scenario strangers --clients 2", "fewer requests do, in a third of the time"
+    ),
+    Substitution(r"--out /tmp/", "--out ", "nothing is left outside the test's own folder"),
+)

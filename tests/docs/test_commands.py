@@ -1,0 +1,134 @@
+"""Every command and every Python program in the documentation does what it is there for, on a real swarm."""
+
+import re
+import shlex
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from typer.main import get_command
+
+from cosine_node.cli.app import app, spread_peers
+from cosine_tui.cli import app as monitor
+from tests.docs import processes
+from tests.docs.conftest import Place
+from tests.docs.exemptions import EXEMPTIONS, SUBSTITUTIONS, Check, Exemption
+from tests.docs.pages import PAGES, ROOT, Command, all_commands, blocks_of, inline_of, python_of
+
+COMMANDS: Final = all_commands()
+NOT_COMMANDS: Final = {("docs/gateway.md", '"metrics":'), ("docs/telemetry.md", '{"event":')}
+"""Blocks of no stated language that are something else, by page and first word."""
+
+PROGRAMS: Final = [page for page in PAGES if python_of(page)]
+
+
+def exemption_of(command: Command) -> Exemption | None:
+    return next((exemption for exemption in EXEMPTIONS if exemption.covers(command.text)), None)
+
+
+RUN: Final = [command for command in COMMANDS if exemption_of(command) is None]
+LOOKED_AT: Final = [
+    (command, exemption.check)
+    for command in COMMANDS
+    if (exemption := exemption_of(command)) is not None and exemption.check is not Check.NOTHING
+]
+
+
+@pytest.mark.network
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("command", RUN, ids=str)
+def test_a_command_works(command: Command, place: Place) -> None:
+    text, folder = place.real(command.text), place.folder_of(command.block.page)
+    if processes.is_server(text):
+        processes.serve(text, folder, place.environment)
+    elif processes.is_screen(text):
+        processes.show(text, folder, place.environment)
+    else:
+        processes.run(text, folder, place.environment)
+
+
+@pytest.mark.network
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("page", PROGRAMS, ids=lambda page: page.name)
+def test_the_python_of_a_page_works(page: Path, place: Place) -> None:
+    folder = place.folder_of(page)
+    (folder / "typed.py").write_text(place.real(python_of(page)))
+    processes.run("python typed.py", folder, place.environment)
+
+
+@pytest.mark.parametrize(("command", "check"), LOOKED_AT, ids=str)
+def test_what_cannot_be_run_is_looked_at(command: Command, check: Check) -> None:
+    CHECKS[check](command.text)
+
+
+def understand(text: str) -> None:
+    """Our own command line parses it, values included."""
+    program, *arguments = shlex.split(text)
+    cli: Any = get_command(app if program == "cosine-node" else monitor)
+    if program == "cosine-node" and not arguments[0].startswith("-"):
+        cli = cli.commands[arguments.pop(0)]
+    elif program == "cosine-node":
+        assert arguments[0] in {option for parameter in cli.params for option in parameter.opts}
+        return
+    with cli.make_context(program, spread_peers(arguments)):
+        pass
+
+
+def find_targets(text: str) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    (target, *_) = shlex.split(text)[1:]
+    assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"the Makefile has no {target}"
+
+
+def find_extras(text: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = {extra for extras in re.findall(r"\[([\w,]+)\]", text) for extra in extras.split(",")}
+    assert wanted <= project["optional-dependencies"].keys()
+
+
+CHECKS: Final[dict[Check, Callable[[str], None]]] = {
+    Check.OPTIONS: understand,
+    Check.TARGET: find_targets,
+    Check.EXTRAS: find_extras,
+}
+
+
+def own_options() -> set[str]:
+    """Every option of every command of ours."""
+    cli: Any = get_command(app)
+    parsers: list[Any] = [cli, get_command(monitor), *cli.commands.values()]
+    return {option for parser in parsers for parameter in parser.params for option in parameter.opts} | {"--help"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_options_named_in_prose_exist(page: Path) -> None:
+    named = {option.replace("_", "-") for code in inline_of(page) for option in re.findall(r"--[a-z][\w-]*", code)}
+    assert named <= own_options()
+
+
+def test_a_wrong_option_is_found() -> None:
+    with pytest.raises(Exception, match="--no-such-option"):
+        understand("cosine-node join --role drafter --no-such-option")
+
+
+@pytest.mark.parametrize("exemption", EXEMPTIONS, ids=lambda exemption: exemption.pattern)
+def test_an_exemption_is_still_needed(exemption: Exemption) -> None:
+    assert [command for command in COMMANDS if exemption_of(command) == exemption]
+
+
+@pytest.mark.parametrize("substitution", SUBSTITUTIONS, ids=lambda substitution: substitution.pattern)
+def test_a_substitution_is_still_needed(substitution: Any) -> None:
+    texts = [command.text for command in RUN] + [python_of(page) for page in PAGES]
+    assert [text for text in texts if substitution.apply(text) != text]
+
+
+def test_blocks_of_no_language_are_commands_or_known() -> None:
+    others = {
+        (str(page.relative_to(ROOT)), block.first_word)
+        for page in PAGES
+        for block in blocks_of(page)
+        if not block.language and not block.is_commands
+    }
+    assert others == NOT_COMMANDS

@@ -1,0 +1,95 @@
+"""What compose.yaml and the Dockerfile say is understood here, and its commands form a swarm that works and drains.
+
+The image itself is built nowhere in these tests: that needs Docker and a network.
+"""
+
+import json
+import re
+import shlex
+import subprocess
+from typing import Any, Final
+from urllib.request import Request, urlopen
+
+import pytest
+from typer.main import get_command
+
+from cosine_node.cli.app import app, spread_peers
+from tests.packaging.conftest import ROOT, Composed, compose
+
+SERVICES: Final = compose()["services"]
+DOCKERFILE: Final = (ROOT / "Dockerfile").read_text()
+OWN: Final = re.compile(r"cosine-node (\w+)((?: (?!>|&&|\|)\S+)*)")
+
+
+def own_commands(text: str) -> list[tuple[str, list[str]]]:
+    """The commands of ours within a script, with an address where it computes one."""
+    plain = re.sub(r"\$\$\(cat /swarm/address\)", "ADDRESS", text)
+    return [(name, shlex.split(rest.rstrip(")"))) for name, rest in OWN.findall(plain)]
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_command_is_understood(service: str) -> None:
+    commands: Any = getattr(get_command(app), "commands", {})
+    scripts = [*SERVICES[service]["command"], *SERVICES[service]["healthcheck"]["test"]]
+    found = [own for script in scripts for own in own_commands(script)]
+    assert found
+    for name, arguments in found:
+        with commands[name].make_context(name, spread_peers(arguments)):
+            pass
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_drains_and_keeps_what_must_last(service: str) -> None:
+    told = SERVICES[service]
+    assert int(told["stop_grace_period"].removesuffix("s")) >= 45
+    assert "exec cosine-node" in told["command"][-1]
+    mounts = {mount.split(":")[1]: mount.split(":")[0] for mount in told["volumes"]}
+    assert mounts["/data"] == service
+    assert set(mounts.values()) <= compose()["volumes"].keys()
+
+
+def test_only_the_gateway_is_published_and_only_here() -> None:
+    ports = {name: told["ports"] for name, told in SERVICES.items() if "ports" in told}
+    assert ports == {"gateway": ["127.0.0.1:8000:8000"]}
+
+
+def test_what_the_dockerfile_copies_is_there_and_not_ignored() -> None:
+    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = {
+        source
+        for line in re.findall(r"^COPY (?!--from)(.+)$", DOCKERFILE, re.MULTILINE)
+        for source in line.split()[:-1]
+    }
+    assert copied == kept
+    assert [source for source in copied if not (ROOT / source).exists()] == []
+
+
+def test_the_image_runs_as_an_ordinary_user() -> None:
+    *_, last = re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE)
+    assert re.findall(r"^USER (\w+)$", last, re.MULTILINE) == ["cosine"]
+    assert re.findall(r"^STOPSIGNAL (\w+)$", last, re.MULTILINE) == ["SIGTERM"]
+
+
+@pytest.mark.network
+@pytest.mark.timeout(300)
+def test_the_services_form_a_swarm_that_answers_and_drains(composed: Composed) -> None:
+    for name, told in SERVICES.items():
+        assert health_of(composed, name, told["healthcheck"]["test"]) == 0, name
+    body = json.dumps({"model": "cosine", "prompt": "def quicksort(values):", "max_tokens": 24, "temperature": 0})
+    asked = Request(f"{composed.gateway}/v1/completions", data=body.encode(), method="POST")
+    with urlopen(asked, timeout=60) as answer:
+        done = json.load(answer)
+    assert done["usage"]["completion_tokens"] == 24
+    assert {d["domain"] for d in done["metrics"]["speculative_decoding"]["drafters"]} >= {"code"}
+    for name, service in reversed(composed.services.items()):
+        grace_s = int(SERVICES[name]["stop_grace_period"].removesuffix("s"))
+        assert service.stop(grace_s) == 0, name
+
+
+def health_of(composed: Composed, service: str, test: list[str]) -> int:
+    kind, *command = [composed.here(part) for part in test]
+    arguments = ("sh", "-c", *command) if kind == "CMD-SHELL" else command
+    environment = composed.environment(service)
+    return subprocess.run(
+        arguments, env=environment, capture_output=True, timeout=60, cwd=composed.folder
+    ).returncode

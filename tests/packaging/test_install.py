@@ -1,0 +1,137 @@
+"""In a clean environment the wheel's base install is a client: from `pip install` to text from a running swarm."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import venv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.packaging.conftest import ROOT, Built, Composed
+
+pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.timeout(900)]
+
+PROMPT: Final = "def quicksort(values):"
+MEGABYTE: Final = 1_000_000
+UNRESOLVED: Final = ("No matching distribution found", "Could not find a version", "ResolutionImpossible", "gmp.h")
+
+
+def cpu_s() -> float:
+    """What children that have ended took of the machine."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+@pytest.fixture(scope="module")
+def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a fresh environment with nothing but the wheel and what it asks for."""
+    folder = tmp_path_factory.mktemp("installed")
+    venv.create(folder, with_pip=True)
+    constraints = ("--constraint", str(ROOT / "constraints.txt"))
+    done = subprocess.run(
+        (str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", *constraints, str(built.wheel)),
+        capture_output=True,
+        text=True,
+    )
+    if any(sign in done.stderr for sign in UNRESOLVED):
+        pytest.skip(f"pip cannot install the dependencies here: {done.stderr.splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def clean_environment(home: Path) -> dict[str, str]:
+    """Nothing of this checkout or this user."""
+    kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
+    return {**kept, "HOME": str(home), "XDG_DATA_HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}
+
+
+@pytest.fixture(scope="module")
+def ask(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
+    home = tmp_path_factory.mktemp("home")
+
+    def run(*arguments: str) -> dict[str, Any]:
+        done = subprocess.run(
+            (str(installed / "bin" / "cosine-node"), *arguments, "--json"),
+            env=clean_environment(home),
+            cwd=home,
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert done.returncode == 0, done.stderr
+        parsed: dict[str, Any] = json.loads(done.stdout)
+        return parsed
+
+    return run
+
+
+def test_from_install_to_text(built: Built, composed: Composed, request: pytest.FixtureRequest) -> None:
+    """The figures stand in the report of the tests, where one is written."""
+    before_s = cpu_s()
+    folder: Path = request.getfixturevalue("installed")
+    run: Callable[..., dict[str, Any]] = request.getfixturevalue("ask")
+    done = run("generate", PROMPT, "--initial-peers", composed.address, "--max-new-tokens", "24")
+    used_s = cpu_s() - before_s
+    assert (done["tokens"], bool(done["drafted"])) == (24, True)
+    request.node.user_properties += [
+        ("cpu_s", round(used_s, 1)),
+        ("wheel_mb", round(built.wheel.stat().st_size / MEGABYTE, 1)),
+        ("installed_mb", round(_bytes_below(folder) / MEGABYTE)),
+    ]
+
+
+def _bytes_below(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+
+
+def test_the_text_is_the_one_everybody_gets(ask: Callable[..., dict[str, Any]], composed: Composed) -> None:
+    peers = ("--initial-peers", composed.address, "--max-new-tokens", "24", "--temperature", "0.8", "--seed", "7")
+    here = ask("generate", PROMPT, *peers)
+    there = subprocess.run(
+        (sys.executable, "-m", "cosine_node", "generate", PROMPT, *peers, "--strategy", "plain", "--json"),
+        env=composed.environment("client"),
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert there.returncode == 0, there.stderr
+    assert here["token_ids"] == json.loads(there.stdout)["token_ids"]
+
+
+def test_status_and_doctor_work_in_it(ask: Callable[..., dict[str, Any]], composed: Composed) -> None:
+    peers = ("--initial-peers", composed.address)
+    assert {node["role"] for node in ask("status", *peers)["nodes"]} == {"verifier", "drafter"}
+    assert ask("doctor", *peers)["failures"] == 0
+
+
+def test_it_brings_no_machine_learning(installed: Path, tmp_path: Path) -> None:
+    code = (
+        "import cosine_p2p; from importlib.util import find_spec; print(find_spec('torch'), find_spec('hivemind'))"
+    )
+    done = subprocess.run(
+        (str(installed / "bin" / "python"), "-c", code),
+        env=clean_environment(tmp_path),
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout.strip(), done.stderr) == ("None None", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra"), [(("cosine-node", "serve"), "gateway"), (("cosine-tui", "--demo"), "tui")]
+)
+def test_what_needs_an_extra_names_it(
+    arguments: tuple[str, ...], extra: str, installed: Path, tmp_path: Path
+) -> None:
+    program, *rest = arguments
+    done = subprocess.run(
+        (str(installed / "bin" / program), *rest), env=clean_environment(tmp_path), capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "cosine-p2p[" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert extra in done.stderr or "node" in done.stderr

@@ -1,0 +1,118 @@
+"""The wheel holds the four packages, what they need to run, the licence, and nothing else."""
+
+import tarfile
+import tomllib
+from configparser import ConfigParser
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+from zipfile import ZipFile
+
+import pytest
+
+from cosine_node import zoo
+from tests.packaging.conftest import ROOT, Built
+
+PACKAGES: Final = {
+    "cosine_p2p": ROOT / "cosine_p2p",
+    "cosine_node": ROOT / "node" / "cosine_node",
+    "cosine_protocol": ROOT / "protocol" / "cosine_protocol",
+    "cosine_tui": ROOT / "tui" / "cosine_tui",
+}
+MAX_WHEEL_BYTES: Final = 40_000_000
+HEAVY: Final = ("torch", "transformers", "hivemind", "numpy", "textual", "starlette")
+
+
+@pytest.fixture(scope="module")
+def sizes(built: Built) -> dict[str, int]:
+    with ZipFile(built.wheel) as wheel:
+        return {entry.filename: entry.file_size for entry in wheel.infolist() if not entry.is_dir()}
+
+
+@pytest.fixture(scope="module")
+def metadata(built: Built) -> Message:
+    with ZipFile(built.wheel) as wheel:
+        (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+        return Parser().parsestr(wheel.read(name).decode())
+
+
+def project() -> dict[str, Any]:
+    parsed: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return parsed
+
+
+def source_files(package: str) -> set[str]:
+    folder = PACKAGES[package]
+    files = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return {str(PurePosixPath(package, *path.parts)) for path in files if "__pycache__" not in path.parts}
+
+
+def test_nothing_else_is_put_into_site_packages(sizes: dict[str, int]) -> None:
+    tops = {PurePosixPath(name).parts[0] for name in sizes}
+    assert {top for top in tops if not top.endswith(".dist-info")} == PACKAGES.keys()
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_is_whole(package: str, sizes: dict[str, int]) -> None:
+    packed = {name for name in sizes if name.startswith(f"{package}/")}
+    assert packed == source_files(package)
+    assert f"{package}/py.typed" in packed
+    assert not [name for name in packed if "test" in PurePosixPath(name).name]
+
+
+def test_the_embedded_models_come_along(sizes: dict[str, int]) -> None:
+    weights = {PurePosixPath(name).parent.name for name in sizes if name.endswith("/model.safetensors")}
+    assert weights == set(zoo.names())
+    assert all(size > 1_000_000 for name, size in sizes.items() if name.endswith("/model.safetensors"))
+
+
+def test_the_wheel_is_no_larger_than_its_models_explain(built: Built) -> None:
+    assert built.wheel.stat().st_size < MAX_WHEEL_BYTES
+
+
+def test_licence_and_notice_are_inside(sizes: dict[str, int], metadata: Message) -> None:
+    inside = {PurePosixPath(name).name for name in sizes if ".dist-info/licenses/" in name}
+    assert inside == {"LICENSE", "NOTICE"}
+    assert metadata["License-Expression"] == "Apache-2.0"
+
+
+def test_the_commands_lead_somewhere(built: Built) -> None:
+    with ZipFile(built.wheel) as wheel:
+        (name,) = (name for name in wheel.namelist() if name.endswith("/entry_points.txt"))
+        entries = ConfigParser()
+        entries.read_string(wheel.read(name).decode())
+    assert dict(entries["console_scripts"]) == {
+        "cosine-node": "cosine_node.cli:main",
+        "cosine-tui": "cosine_tui.cli:main",
+    }
+
+
+def test_the_metadata_are_those_of_the_project(metadata: Message) -> None:
+    ours = project()
+    assert (metadata["Name"], metadata["Version"]) == (ours["name"], ours["version"])
+    assert metadata["Requires-Python"] == ours["requires-python"]
+    assert set(metadata.get_all("Provides-Extra", ())) == ours["optional-dependencies"].keys()
+    assert (ROOT / "README.md").read_text().strip() in str(metadata.get_payload())
+
+
+def test_the_base_is_a_light_client(metadata: Message) -> None:
+    base = [line for line in metadata.get_all("Requires-Dist", ()) if "extra ==" not in line]
+    assert base
+    assert [line for line in base if line.startswith(HEAVY)] == []
+
+
+def test_the_sdist_can_be_built_and_tested(built: Built) -> None:
+    with tarfile.open(built.sdist) as sdist:
+        names = {str(PurePosixPath(*PurePosixPath(name).parts[1:])) for name in sdist.getnames()}
+    for name in (
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "NOTICE",
+        "constraints.txt",
+        "Makefile",
+        "tests/__init__.py",
+    ):
+        assert name in names
+    assert not [name for name in names if Path(name).parts[:1] in ((".venv",), ("dist",), ("site",), (".git",))]
