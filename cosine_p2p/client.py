@@ -1,6 +1,7 @@
 """The client for asyncio programs; `blocking.py` has the one for everybody else."""
 
 import asyncio
+import logging
 import random
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -24,7 +25,7 @@ from cosine_p2p.strategies.base import StrategyKind
 from cosine_p2p.target import Target
 from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.transport.base import Transport
-from cosine_protocol.errors import GenerationFailed, PromptRefused, PromptTooLong, UsageError
+from cosine_protocol.errors import GenerationFailed, PeerLost, PromptRefused, PromptTooLong, UsageError
 from cosine_protocol.limits import MAX_EOS_TOKENS, MAX_TOKEN_ID, NONCE_BYTES
 from cosine_protocol.protocols import DRAFT, VERIFY
 from cosine_protocol.records import NodeRecord, Role
@@ -36,6 +37,8 @@ WANTED_VERIFIERS: Final = 32
 WANTED_DRAFTERS: Final = 128
 DEFAULT_MAX_NEW_TOKENS: Final = 128
 DEFAULT_TIMEOUT_S: Final = 600.0
+
+LOG = logging.getLogger(__name__)
 
 
 class Swarm(Protocol):
@@ -196,11 +199,16 @@ class AsyncClient:
         kind = self._kind(strategy)
         nonce = self._nonces()
         chance = random.Random(nonce).random
-        verifiers = await self._find_verifiers(swarm, links, chance)
-        codec = await swarm.text_codec(verifiers)
-        prompt = _encode(codec, ask.prompt)
-        request = _request(ask, prompt, verifiers[0], client=swarm.transport.peer_id, nonce=nonce)
-        drafters = await self._find_drafters(swarm, links, kind, verifiers[0], chance)
+        # Drafters are looked up beside the verifiers: over a DHT each look-up takes round trips.
+        looking = asyncio.ensure_future(self._look_up_drafters(swarm, kind))
+        try:
+            verifiers = await self._find_verifiers(swarm, links, chance)
+            codec = await swarm.text_codec(verifiers)
+            prompt = _encode(codec, ask.prompt)
+            request = _request(ask, prompt, verifiers[0], client=swarm.transport.peer_id, nonce=nonce)
+            drafters = self._pick_drafters(await looking, links, verifiers[0], chance)
+        finally:
+            looking.cancel()
         job = Job(
             number=next(self._numbers),
             deadline_s=asyncio.get_running_loop().time() + self._config.timeout_s,
@@ -262,23 +270,32 @@ class AsyncClient:
             found = await swarm.directory.find(Role.VERIFIER, self._target.name, wanted=wanted)
         return found
 
-    async def _find_drafters(
-        self, swarm: Swarm, links: Links, kind: StrategyKind, verifier: NodeRecord, chance: Chance
+    async def _look_up_drafters(self, swarm: Swarm, kind: StrategyKind) -> list[NodeRecord]:
+        if not kind.wants_drafters or not self._max_drafters:
+            return []
+        wanted = None if self._config.trust else max(WANTED_DRAFTERS, self._max_drafters)
+        try:
+            return await swarm.directory.find(Role.DRAFTER, self._target.name, wanted=wanted)
+        except PeerLost as lost:
+            LOG.warning("no drafters could be looked up: %s", lost)
+            return []
+
+    def _pick_drafters(
+        self, found: list[NodeRecord], links: Links, verifier: NodeRecord, chance: Chance
     ) -> tuple[NodeRecord, ...]:
-        config = self._config
-        if not kind.wants_drafters or config.max_drafters == 0:
-            return ()
-        limit = MAX_ASKED_DRAFTERS if config.max_drafters is None else config.max_drafters
-        wanted = None if config.trust else max(WANTED_DRAFTERS, limit)
-        found = await swarm.directory.find(Role.DRAFTER, self._target.name, wanted=wanted)
         return pick_drafters(
             found,
             tokenizer_digest=verifier.tokenizer_digest,
-            limit=limit,
+            limit=self._max_drafters,
             chance=chance,
-            trust=config.trust,
+            trust=self._config.trust,
             rtts_s=_known_rtts_s(found, links, DRAFT),
         )
+
+    @property
+    def _max_drafters(self) -> int:
+        given = self._config.max_drafters
+        return MAX_ASKED_DRAFTERS if given is None else given
 
     async def _check_in_thread(self, check: Callable[[], None]) -> None:
         await asyncio.get_running_loop().run_in_executor(self._checker, check)

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cosine_p2p.postings import PostingChecker, RecordOpener, RecordStore
@@ -170,8 +171,11 @@ class HivemindTransport:
         from cosine_p2p.transport.addresses import with_ports
         from cosine_p2p.transport.daemon import start_daemon
         from cosine_p2p.transport.dht_node import start_dht
+        from cosine_p2p.transport.relay import ask_granted_bytes, start_relay
 
-        daemon = await start_daemon(self.config, host_maddrs=self._host_maddrs, peers=peers)
+        start = partial(start_daemon, self.config, host_maddrs=self._host_maddrs, peers=peers)
+        ask = partial(ask_granted_bytes, host_maddrs=self._host_maddrs)
+        daemon = await (start_relay(start, ask) if self.config.is_relay else start())
         try:
             async with asyncio.timeout(self.config.start_timeout_s):
                 dht = await start_dht(

@@ -80,6 +80,11 @@ class LightTransport:
         self._streams.add(stream)
         return stream
 
+    async def reserve(self, peer_id: str) -> int:
+        """The bytes each way that a relay lets a circuit to us carry. Raises `PeerLost`."""
+        work = partial(self._host.reserve, peer_id, self._addresses(peer_id))
+        return await self._in_time(peer_id, self._thread.call(work))
+
     async def serve(self, protocol: str, handler: StreamHandler) -> None:
         raise LocalProtocolError("a light client serves nobody")
 

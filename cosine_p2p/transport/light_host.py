@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS: Final = 128
 MAX_HOP_BYTES: Final = 4096
+UNLIMITED_BYTES: Final = 1 << 63
 MAX_ATTEMPTS: Final = 8
 # Relays are for peers that cannot be reached directly.
 RELAY_DELAY_S: Final = 0.5
@@ -74,6 +75,18 @@ class LightHost:
             with trio.move_on_after(self._dial_timeout_s):
                 await self._connected(peer_id, addresses)
                 return
+        except Unreachable as error:
+            raise PeerLost(peer_id, str(error)) from None
+        raise PeerLost(peer_id, f"no answer within {self._dial_timeout_s:g} s")
+
+    async def reserve(self, peer_id: str, addresses: Sequence[PeerAddress]) -> int:
+        """The bytes each way that a relay lets a circuit to us carry. Raises what `open` raises."""
+        try:
+            with trio.move_on_after(self._dial_timeout_s):
+                stream = await (await self._connected(peer_id, addresses)).open(_HOP)
+                answer = await _ask_relay(stream, HopMessage(type=HopMessage.RESERVE))
+                await stream.close()
+                return answer.limit.data or UNLIMITED_BYTES
         except Unreachable as error:
             raise PeerLost(peer_id, str(error)) from None
         raise PeerLost(peer_id, f"no answer within {self._dial_timeout_s:g} s")
@@ -149,17 +162,9 @@ class LightHost:
         assert address.relay is not None
         relay = await self._connected(address.relay, [PeerAddress(address.relay, address.host, address.port)])
         stream = await relay.open(_HOP)
-        try:
-            question = HopMessage(type=HopMessage.CONNECT)
-            question.peer.id = ID.from_string(address.peer_id).to_bytes()
-            await stream.write(encode_varint_prefixed(question.SerializeToString()))
-            answer = HopMessage.FromString(await read_varint_prefixed_bytes_limited(stream, MAX_HOP_BYTES))
-            if answer.status != Status.OK:
-                raise Unreachable(f"{Status.Name(answer.status).lower().replace('_', ' ')}")
-        except BaseException:
-            with trio.CancelScope(shield=True):
-                await stream.reset()
-            raise
+        question = HopMessage(type=HopMessage.CONNECT)
+        question.peer.id = ID.from_string(address.peer_id).to_bytes()
+        await _ask_relay(stream, question)
         # What lies below is the relay's connection, which others may use.
         return RawConnection(NetStream(stream, None, None), True), lambda: None
 
@@ -196,6 +201,20 @@ class _Race:
             race.cancel()
         else:
             connection.end()
+
+
+async def _ask_relay(stream: YamuxStream, question: HopMessage) -> HopMessage:
+    """Circuit relay v2. Raises `Unreachable` with the relay's reason."""
+    try:
+        await stream.write(encode_varint_prefixed(question.SerializeToString()))
+        answer = HopMessage.FromString(await read_varint_prefixed_bytes_limited(stream, MAX_HOP_BYTES))
+        if answer.status != Status.OK:
+            raise Unreachable(f"{Status.Name(answer.status).lower().replace('_', ' ')}")
+    except BaseException:
+        with trio.CancelScope(shield=True):
+            await stream.reset()
+        raise
+    return answer
 
 
 def _reason(error: Exception) -> str:

@@ -1,5 +1,6 @@
 """The client over a whole in-memory swarm: what is asked, what is yielded, what is refused."""
 
+import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -13,12 +14,13 @@ from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.directory import MemoryDirectory
 from cosine_p2p.generation import Chunk, Generation
-from cosine_protocol.errors import GenerationFailed, PromptRefused, PromptTooLong, UsageError
+from cosine_protocol.errors import GenerationFailed, PeerLost, PromptRefused, PromptTooLong, UsageError
 from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
 
 TOKENS = 24
+LOOK_UP_S = 0.3
 PROMPT = prompt_of(random.Random("client"))
 EXPECTED = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
 TEXT = LetterCodec().decode(EXPECTED)
@@ -237,3 +239,41 @@ def test_any_few_nodes_will_do() -> None:
 @pytest.mark.parametrize("options", [{"verifier": "the one"}, {"dtype": "scripted"}])
 def test_those_that_are_meant_are_looked_for_among_all(options: dict[str, Any]) -> None:
     assert wanted_with(**options)[Role.VERIFIER] is None
+
+
+class Far(MemoryDirectory):
+    """A directory that takes its time, and may lose sight of the drafters."""
+
+    def __init__(self, *, shows_drafters: bool = True) -> None:
+        super().__init__()
+        self._shows_drafters = shows_drafters
+
+    async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
+        await asyncio.sleep(LOOK_UP_S)
+        if role is Role.DRAFTER and not self._shows_drafters:
+            raise PeerLost("the directory", "no node answered a look-up")
+        return await super().find(role, target)
+
+
+def start_with(directory: Far, *, verifiers: int) -> float:
+    """How long it takes to prepare a generation."""
+
+    async def run() -> float:
+        async with SimulatedSwarm(directory_of=lambda _: directory) as swarm:
+            for _ in range(verifiers):
+                await swarm.verifier(target_engine())
+            await swarm.drafter(draft_engine(0.9))
+            client = await swarm.client()
+            began_s = asyncio.get_running_loop().time()
+            await client.start(PROMPT)
+            return asyncio.get_running_loop().time() - began_s
+
+    return run_virtual(run())
+
+
+def test_verifiers_and_drafters_are_looked_up_at_once() -> None:
+    assert start_with(Far(), verifiers=1) == pytest.approx(LOOK_UP_S)
+
+
+def test_a_directory_that_does_not_show_drafters_stops_nobody() -> None:
+    assert start_with(Far(shows_drafters=False), verifiers=1) == pytest.approx(LOOK_UP_S)

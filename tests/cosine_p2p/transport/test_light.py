@@ -34,6 +34,8 @@ NOBODY = Identity.from_seed(b"\x09" * 32).peer_id
 SEED, OTHER_SEED = b"\x02" * 32, b"\x03" * 32
 CLOSED_PORT = "/ip4/127.0.0.1/tcp/1"
 SHORT_S = 0.4
+# libp2p's default for a circuit is 128 KiB.
+MUCH_BYTES = 2 << 20
 
 Play = Callable[[LightTransport, Server], Awaitable[None]]
 
@@ -344,11 +346,13 @@ def test_a_peer_cannot_fill_our_memory() -> None:
 
 
 async def through_a_relay(folder: Path) -> bytes:
-    """What an echo behind a relay answers."""
+    """What a peer behind a relay sends."""
     from cosine_p2p.transport.hivemind import HivemindTransport
 
-    async def echo(stream: Stream) -> None:
-        await stream.write(await stream.read())
+    async def send(stream: Stream) -> None:
+        for _ in range(MUCH_BYTES >> 16):
+            await stream.write(bytes(1 << 16))
+        stream.close()
 
     async with AsyncExitStack() as stack:
 
@@ -362,21 +366,22 @@ async def through_a_relay(folder: Path) -> bytes:
         relay = await started("relay", is_relay=True)
         peers = await relay.visible_maddrs()
         node = await started("node", initial_peers=peers, relays=peers)
-        await node.serve(ECHO, echo)
+        await node.serve(ECHO, send)
         transport = await LightTransport.start(config(*peers))
         stack.push_async_callback(transport.close)
         transport.note_addresses(node.peer_id, [f"{peers[0]}/p2p-circuit"])
         stream = await transport.dial(node.peer_id, ECHO)
         assert stream.peer_id == node.peer_id
-        await stream.write(b"through")
-        return await stream.read()
+        return await read_all(stream)
 
 
 @needs_hivemind
-def test_a_peer_behind_a_relay_is_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_behind_a_relay_is_reached_and_sends_more_than_libp2p_relays_by_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # A node on loopback gets its reservation, but does not show the address that comes with it.
     monkeypatch.setattr("cosine_p2p.transport.hivemind.CIRCUIT_WAIT_S", 1.0)
-    assert asyncio.run(asyncio.wait_for(through_a_relay(tmp_path), 60)) == b"through"
+    assert len(asyncio.run(asyncio.wait_for(through_a_relay(tmp_path), 60))) == MUCH_BYTES
 
 
 def python(code: str) -> "subprocess.CompletedProcess[str]":
