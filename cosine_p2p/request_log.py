@@ -17,9 +17,14 @@ class RequestLog(logging.LoggerAdapter[logging.Logger]):
         return f"{shown}: {msg}", {**kwargs, "extra": fields}
 
 
+def request_name(d_0: bytes) -> str:
+    """What a request's lines call it, wherever they are written."""
+    return d_0[:NAME_BYTES].hex()
+
+
 def request_log(log: logging.Logger, d_0: bytes, *, client: str | None = None) -> RequestLog:
     """A log for one request, named by the beginning of its digest; `client` is the peer id of who asks."""
-    fields: dict[str, object] = {"request": d_0[:NAME_BYTES].hex()}
+    fields: dict[str, object] = {"request": request_name(d_0)}
     if client is not None:
         # Peer ids all begin alike.
         fields["client"] = client[-PEER_LETTERS:]

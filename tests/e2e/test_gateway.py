@@ -89,7 +89,10 @@ def test_sigterm_finishes_the_stream_and_exits_0(swarm: Swarm, tmp_path: Path) -
         assert "".join(pieces) == own_text(PROMPT)
         assert node.process.wait(timeout=30) == 0
         assert node.events.get(timeout=10) == {"event": "stopped"}
-        (told,) = [json.loads(line) for line in node.log.read_text().splitlines() if line.startswith("{")]
+        lines = [json.loads(line) for line in node.log.read_text().splitlines()]
+        (told,) = [line for line in lines if line["event"] == "request"]
+        # The log of the client inside names the request as the event does.
+        assert {line["request"] for line in lines if "request" in line} == set(told["requests"])
         assert (told["event"], told["path"], told["status"]) == ("request", "/v1/completions", 200)
         assert told["completion_tokens"] == TOKENS
     finally:

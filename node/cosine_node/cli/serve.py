@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -10,6 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from cosine_node.cli.events import run_until_stopped, several
+from cosine_node.cli.json_log import logging_as_json
 from cosine_node.cli.options import AsJson, InitialPeers, LogFormat, Network, Target
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
@@ -82,7 +84,8 @@ def serve(
     place = listening(host, port)
     if not options.api_keys and not is_loopback(host):
         emit("open", {"host": host})
-    run_until_stopped(lambda stop: serve_gateway(place, host, client, options, emit, stop))
+    with logging_as_json() if log_format == "json" else nullcontext():
+        run_until_stopped(lambda stop: serve_gateway(place, host, client, options, emit, stop))
 
 
 def emitter(log_format: str, *, as_json: bool) -> Callable[[str, dict[str, object]], None]:

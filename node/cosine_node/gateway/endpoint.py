@@ -16,12 +16,14 @@ from cosine_node.gateway.admission import Admission
 from cosine_node.gateway.answers import Answer, StreamedAnswer, WholeAnswer
 from cosine_node.gateway.api_errors import ApiError, internal, of_failure, unavailable
 from cosine_node.gateway.bodies import read_object
-from cosine_node.gateway.choices import ChoiceRuns, Finished
+from cosine_node.gateway.choices import ChoiceRuns, Finished, Started
 from cosine_node.gateway.endings import Ending, until_ended
 from cosine_node.gateway.replies import Heading, Style, reason_of
 from cosine_node.gateway.source import TextSource
 from cosine_node.gateway.wanted import Choice, Parse, Wanted
 from cosine_p2p.generation import Observer
+from cosine_p2p.request_log import request_name
+from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import CosineError
 
 LOG = logging.getLogger(__name__)
@@ -98,7 +100,9 @@ class Endpoint:
         receive: Receive,
         facts: dict[str, object],
     ) -> None:
-        work = self._generate(wanted, choices, answer)
+        names: list[str] = []
+        facts["requests"] = names
+        work = self._generate(wanted, choices, answer, names)
         ending = await until_ended(work, receive=receive, closing=self._service.closing)
         facts.update(_facts_of(answer.finished))
         if ending is Ending.CLOSING:
@@ -108,12 +112,14 @@ class Endpoint:
             return
         await answer.end()
 
-    async def _generate(self, wanted: Wanted, choices: Sequence[Choice], answer: Answer) -> None:
+    async def _generate(self, wanted: Wanted, choices: Sequence[Choice], answer: Answer, names: list[str]) -> None:
         service = self._service
         with service.admission.admitted(len(choices)) as tickets:
             runs = ChoiceRuns(wanted, choices, service.source, tickets, service.observer)
             async with runs, aclosing(runs.events()) as events:
                 async for event in events:
+                    if isinstance(event, Started):
+                        names.append(request_name(request_digest(event.request)))
                     await answer.take(event)
 
 

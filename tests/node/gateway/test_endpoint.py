@@ -1,6 +1,7 @@
 """A request from its body to its answer, over a swarm in virtual time."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -226,8 +227,9 @@ def test_what_the_log_says_of_a_request_is_not_what_it_said() -> None:
         return running.told
 
     served, refused = with_gateway(use)
-    seconds = served.pop("seconds")
-    assert seconds > 0
+    assert served.pop("seconds") > 0
+    (name,) = served.pop("requests")
+    assert re.fullmatch("[0-9a-f]{8}", name)
     drafted, accepted = served.pop("drafted"), served.pop("accepted")
     assert drafted >= accepted > 0
     assert served == {
