@@ -1,5 +1,6 @@
 """Request bodies: bounded, strict JSON objects."""
 
+import asyncio
 import json
 from http import HTTPStatus
 from typing import Any, Final, NoReturn
@@ -9,17 +10,27 @@ from starlette.requests import Request
 from cosine_node.gateway.api_errors import ApiError
 
 MAX_BODY_BYTES: Final = 4 << 20
+BODY_TIMEOUT_S: Final = 30.0
 
 
 async def read_object(request: Request) -> dict[str, Any]:
-    """The JSON object a request carries. Raises `ApiError`."""
+    """The JSON object a request carries. Raises `ApiError`, after `BODY_TIMEOUT_S` at the latest."""
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            return parse_object(await _read(request))
+    except TimeoutError:
+        message = f"The body was not there within {BODY_TIMEOUT_S:g} s."
+        raise ApiError(HTTPStatus.REQUEST_TIMEOUT, message, code="body_too_slow") from None
+
+
+async def _read(request: Request) -> bytes:
     data = bytearray()
     async for piece in request.stream():
         data += piece
         if len(data) > MAX_BODY_BYTES:
             message = f"The body has more than {MAX_BODY_BYTES} bytes."
             raise ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message, code="body_too_large")
-    return parse_object(bytes(data))
+    return bytes(data)
 
 
 def parse_object(data: bytes) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Bodies are bounded JSON objects."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 
 from cosine_node.gateway.api_errors import ApiError
-from cosine_node.gateway.bodies import MAX_BODY_BYTES, parse_object, read_object
+from cosine_node.gateway.bodies import BODY_TIMEOUT_S, MAX_BODY_BYTES, parse_object, read_object
 from cosine_node.simulation.virtual_loop import run_virtual
 
 VALUES = st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.text())
@@ -61,3 +62,17 @@ def test_a_body_without_end_is_not_read_to_its_end() -> None:
         run_virtual(read_object(Request({"type": "http", "method": "POST", "headers": []}, receive)))
     assert (refused.value.status, refused.value.code) == (413, "body_too_large")
     assert pieces == (MAX_BODY_BYTES >> 20) + 1
+
+
+def test_a_body_that_comes_too_slowly_is_not_waited_for() -> None:
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(1)
+        return {"type": "http.request", "body": b" ", "more_body": True}
+
+    async def read() -> float:
+        with pytest.raises(ApiError) as refused:
+            await read_object(Request({"type": "http", "method": "POST", "headers": []}, receive))
+        assert (refused.value.status, refused.value.code) == (408, "body_too_slow")
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(read()) == pytest.approx(BODY_TIMEOUT_S)
