@@ -21,6 +21,7 @@ from cosine_protocol.errors import UsageError
 
 LOG = logging.getLogger(__name__)
 Emit = Callable[[str, dict[str, object]], None]
+_TextOf = Callable[[str, dict[str, object]], str]
 
 _SENTENCES = {
     "loading": "Loading {model} ...",
@@ -32,9 +33,9 @@ _NO_BARS = "HF_HUB_DISABLE_PROGRESS_BARS"
 
 
 @contextmanager
-def telling(log_format: str, *, as_json: bool) -> Iterator[Emit]:
+def telling(log_format: str, *, as_json: bool, sentences: Mapping[str, str] = _SENTENCES) -> Iterator[Emit]:
     """`emitter`, and where that is for people and stderr is a terminal, the stages of a start shown there."""
-    emit = emitter(log_format, as_json=as_json)
+    emit = emitter(log_format, as_json=as_json, sentences=sentences)
     if as_json or log_format == "json":
         # A bar would come between the lines.
         os.environ.setdefault(_NO_BARS, "1")
@@ -51,40 +52,44 @@ def telling(log_format: str, *, as_json: bool) -> Iterator[Emit]:
 
 
 def emitter(log_format: str, *, as_json: bool, sentences: Mapping[str, str] = _SENTENCES) -> Emit:
-    """How events are told; with `as_json` only the ready line goes to stdout. Raises `UsageError`.
+    """How events are told: `ready` and `stopped` on stdout, all else on stderr. Raises `UsageError`.
 
-    `sentences` are what people read of each event; of one without a sentence they read nothing.
+    `sentences` are what people read of each event; of one without a sentence they read nothing. With `as_json`
+    nothing but the ready line is on stdout.
     """
+    if log_format not in ("pretty", "json"):
+        raise UsageError(f"--log-format must be pretty or json, not {log_format!r}.")
     if as_json:
-        return partial(_emit_json, stdout_events=frozenset({"ready"}))
-    if log_format == "json":
-        return partial(_emit_json, stdout_events=frozenset({"ready", "stopped"}))
-    if log_format == "pretty":
-        return partial(_emit_pretty, sentences=sentences)
-    raise UsageError(f"--log-format must be pretty or json, not {log_format!r}.")
+        return partial(_emit, text_of=_json_line, on_stdout=("ready",))
+    text_of = _json_line if log_format == "json" else partial(_sentence, sentences=sentences)
+    return partial(_emit, text_of=text_of, on_stdout=("ready", "stopped"))
 
 
-def _emit_json(event: str, fields: dict[str, object], *, stdout_events: frozenset[str]) -> None:
+def _emit(event: str, fields: dict[str, object], *, text_of: _TextOf, on_stdout: tuple[str, ...]) -> None:
     # A machine reads the ready line first, so what comes before it goes to stderr.
-    out = sys.stdout if event in stdout_events else sys.stderr
-    out.write(json.dumps({"event": event, **fields}) + "\n")
-    out.flush()
+    if text := text_of(event, fields):
+        out = sys.stdout if event in on_stdout else sys.stderr
+        out.write(text + "\n")
+        out.flush()
+
+
+def _json_line(event: str, fields: dict[str, object]) -> str:
+    return json.dumps({"event": event, **fields})
+
+
+def _sentence(event: str, fields: dict[str, object], *, sentences: Mapping[str, str]) -> str:
+    if event not in sentences:
+        return ""
+    problem = f": {fields['error']}" if "error" in fields else ""
+    addresses = fields.get("maddrs")
+    listed = addresses if isinstance(addresses, list) else ()
+    return "\n".join([sentences[event].format(**fields) + problem, *(f"  {maddr}" for maddr in listed)])
 
 
 def _emit_with_progress(event: str, fields: dict[str, object], *, progress: Progress, emit: Emit) -> None:
     progress.follow(event, fields)
     if event not in STAGES:
         emit(event, fields)
-
-
-def _emit_pretty(event: str, fields: dict[str, object], *, sentences: Mapping[str, str]) -> None:
-    sentence = sentences.get(event)
-    if sentence is None:
-        return
-    addresses = fields.get("maddrs")
-    listed = addresses if isinstance(addresses, list) else ()
-    sys.stdout.write("\n".join([sentence.format(**fields), *(f"  {maddr}" for maddr in listed)]) + "\n")
-    sys.stdout.flush()
 
 
 def run_until_stopped(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:

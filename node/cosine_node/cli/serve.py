@@ -1,17 +1,12 @@
 """`cosine-node serve`: the swarm behind OpenAI's API."""
 
-import json
-import sys
-from collections.abc import Callable
-from contextlib import nullcontext
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from cosine_node.cli.events import run_until_stopped, several
-from cosine_node.cli.json_log import logging_as_json
+from cosine_node.cli.events import run_until_stopped, several, telling
 from cosine_node.cli.options import AsJson, InitialPeers, LogFormat, Network, Target
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
@@ -61,7 +56,6 @@ def serve(
     from cosine_node.gateway.app import GatewayOptions
     from cosine_node.gateway.server import listening, serve_gateway
 
-    emit = emitter(log_format, as_json=as_json)
     if not 0 <= port <= MAX_PORT:
         raise UsageError(f"--port must lie between 0 and {MAX_PORT}.")
     if max_requests < 1:
@@ -81,35 +75,13 @@ def serve(
         "trust": several(trust),
         "timeout_s": timeout,
     }
-    place = listening(host, port)
-    if not options.api_keys and not is_loopback(host):
-        emit("open", {"host": host})
-    with logging_as_json() if log_format == "json" else nullcontext():
+    with (
+        telling(log_format, as_json=as_json, sentences=SENTENCES) as emit,
+        listening(host, port) as place,
+    ):
+        if not options.api_keys and not is_loopback(host):
+            emit("open", {"host": host})
         run_until_stopped(lambda stop: serve_gateway(place, host, client, options, emit, stop))
-
-
-def emitter(log_format: str, *, as_json: bool) -> Callable[[str, dict[str, object]], None]:
-    """How events are told: `ready` and `stopped` on stdout, requests on stderr. Raises `UsageError`.
-
-    With `as_json` nothing but the ready line is on stdout.
-    """
-    if log_format not in ("pretty", "json"):
-        raise UsageError(f"--log-format must be pretty or json, not {log_format!r}.")
-    told_on_stdout = ("ready",) if as_json else ("ready", "stopped")
-    is_json = as_json or log_format == "json"
-
-    def emit(event: str, fields: dict[str, object]) -> None:
-        line = json.dumps({"event": event, **fields}) if is_json else _sentence(event, fields)
-        out = sys.stdout if event in told_on_stdout else sys.stderr
-        out.write(line + "\n")
-        out.flush()
-
-    return emit
-
-
-def _sentence(event: str, fields: dict[str, object]) -> str:
-    problem = f": {fields['error']}" if "error" in fields else ""
-    return SENTENCES[event].format(**fields) + problem
 
 
 def model_name(target: str) -> str:
