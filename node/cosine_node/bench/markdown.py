@@ -45,7 +45,7 @@ def shown(value: Any) -> str:
 
 def _rounded(value: float) -> str:
     if value == int(value) and abs(value) < 1e6:
-        return str(int(value))
+        return f"{int(value):,}"
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}" if abs(value) >= 0.01 else f"{value:.2g}"
