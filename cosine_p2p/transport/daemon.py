@@ -32,6 +32,8 @@ CONTROL_TIMEOUT_S: Final = 5.0
 END_TIMEOUT_S: Final = 3.0
 # In a session of its own p2pd survives the Ctrl-C that tells us to drain; it ends when our connections do.
 _DETACH: Final = "import os, sys; os.setsid(); os.execv(sys.argv[1], sys.argv[1:])"
+# On one processor the race that `relay` tells of nearly always ends well.
+_DETACH_RELAY: Final = _DETACH.replace("os.setsid()", "os.setsid(); os.environ['GOMAXPROCS'] = '1'")
 
 Accept = Callable[[str, str, asyncio.StreamReader, asyncio.StreamWriter], None]
 
@@ -48,7 +50,8 @@ def _p2p_class(folder: Path, created: list[Any]) -> Any:
         def _make_process_args(*args: Any, **flags: Any) -> list[str]:
             # With relay discovery on, p2pd waits three minutes before it uses a relay it was given.
             extra = ["-relayDiscovery=0"] if flags.get("autoRelay") else []
-            return [sys.executable, "-ISc", _DETACH, *P2P._make_process_args(*args, **flags), *extra]
+            detach = _DETACH_RELAY if flags.get("forceReachabilityPublic") else _DETACH
+            return [sys.executable, "-ISc", detach, *P2P._make_process_args(*args, **flags), *extra]
 
     return PrivateP2P
 

@@ -168,14 +168,21 @@ class HivemindTransport:
         return self._dht
 
     async def _build(self, peers: Sequence[str]) -> None:
+        from cosine_p2p.transport.relay import ask_granted_bytes, start_relay
+
+        build = partial(self._build_once, peers)
+        if self.config.is_relay:
+            await start_relay(build, lambda daemon: ask_granted_bytes(daemon, host_maddrs=self._host_maddrs))
+        else:
+            await build()
+
+    async def _build_once(self, peers: Sequence[str]) -> "Daemon":
         from cosine_p2p.transport.addresses import with_ports
         from cosine_p2p.transport.daemon import start_daemon
         from cosine_p2p.transport.dht_node import start_dht
-        from cosine_p2p.transport.relay import ask_granted_bytes, start_relay
 
-        start = partial(start_daemon, self.config, host_maddrs=self._host_maddrs, peers=peers)
-        ask = partial(ask_granted_bytes, host_maddrs=self._host_maddrs)
-        daemon = await (start_relay(start, ask) if self.config.is_relay else start())
+        self._daemon = self._dht = None
+        daemon = await start_daemon(self.config, host_maddrs=self._host_maddrs, peers=peers)
         try:
             async with asyncio.timeout(self.config.start_timeout_s):
                 dht = await start_dht(
@@ -197,6 +204,7 @@ class HivemindTransport:
         self._daemon, self._dht, self.peer_id, self._maddrs = daemon, dht, daemon.peer_id, maddrs
         if not self.config.client_mode:
             self._host_maddrs = with_ports(self._host_maddrs, maddrs)
+        return daemon
 
     async def _rebuild(self) -> None:
         daemon, self._daemon, self._dht = self._daemon, None, None
