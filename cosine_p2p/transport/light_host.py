@@ -8,7 +8,8 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 import trio
 
@@ -41,6 +42,7 @@ MAX_ATTEMPTS: Final = 8
 RELAY_DELAY_S: Final = 0.5
 _HOP: Final = "/libp2p/circuit/relay/0.2.0/hop"
 
+_T = TypeVar("_T")
 Spawn = Callable[[Callable[[], Awaitable[None]]], None]
 
 
@@ -61,32 +63,32 @@ class LightHost:
 
         Raises `PeerLost` with the reason, at the latest after the dial timeout.
         """
-        try:
-            with trio.move_on_after(self._dial_timeout_s):
-                stream = await self._open_on_known(peer_id, protocol)
-                return stream or await (await self._connected(peer_id, addresses)).open(protocol)
-        except Unreachable as error:
-            raise PeerLost(peer_id, str(error)) from None
-        raise PeerLost(peer_id, f"no answer within {self._dial_timeout_s:g} s")
+
+        async def work() -> YamuxStream:
+            stream = await self._open_on_known(peer_id, protocol)
+            return stream or await (await self._connected(peer_id, addresses)).open(protocol)
+
+        return await self._in_time(peer_id, work)
 
     async def connect(self, peer_id: str, addresses: Sequence[PeerAddress]) -> None:
         """Have a connection to a peer. Raises what `open` raises."""
-        try:
-            with trio.move_on_after(self._dial_timeout_s):
-                await self._connected(peer_id, addresses)
-                return
-        except Unreachable as error:
-            raise PeerLost(peer_id, str(error)) from None
-        raise PeerLost(peer_id, f"no answer within {self._dial_timeout_s:g} s")
+        await self._in_time(peer_id, partial(self._connected, peer_id, addresses))
 
     async def reserve(self, peer_id: str, addresses: Sequence[PeerAddress]) -> int:
         """The bytes each way that a relay lets a circuit to us carry. Raises what `open` raises."""
+
+        async def work() -> int:
+            stream = await (await self._connected(peer_id, addresses)).open(_HOP)
+            answer = await _ask_relay(stream, HopMessage(type=HopMessage.RESERVE))
+            await stream.close()
+            return answer.limit.data or UNLIMITED_BYTES
+
+        return await self._in_time(peer_id, work)
+
+    async def _in_time(self, peer_id: str, work: Callable[[], Awaitable[_T]]) -> _T:
         try:
             with trio.move_on_after(self._dial_timeout_s):
-                stream = await (await self._connected(peer_id, addresses)).open(_HOP)
-                answer = await _ask_relay(stream, HopMessage(type=HopMessage.RESERVE))
-                await stream.close()
-                return answer.limit.data or UNLIMITED_BYTES
+                return await work()
         except Unreachable as error:
             raise PeerLost(peer_id, str(error)) from None
         raise PeerLost(peer_id, f"no answer within {self._dial_timeout_s:g} s")
