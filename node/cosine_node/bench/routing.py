@@ -8,6 +8,7 @@ from itertools import product
 from statistics import fmean, stdev
 from typing import Any, Final
 
+from cosine_node.bench.reference_routers import FixedRouter, UcbRouter, UniformRouter
 from cosine_node.bench.routing_replay import (
     LATE_TOKENS,
     Request,
@@ -19,11 +20,8 @@ from cosine_node.bench.routing_replay import (
 from cosine_node.simulation.traces import TraceSet
 from cosine_p2p.routing.base import Round, Router, prompt_shares
 from cosine_p2p.routing.cosine_score import CosineScoreRouter
-from cosine_p2p.routing.fixed import FixedRouter
 from cosine_p2p.routing.goodput_bandit import GoodputRouter
 from cosine_p2p.routing.hedge import HedgeRouter
-from cosine_p2p.routing.ucb import UcbRouter
-from cosine_p2p.routing.uniform import UniformRouter
 
 
 def best_in_hindsight(request: Request) -> int:

@@ -11,13 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_node.bench.reference_routers import FixedRouter, UcbRouter, UniformRouter
 from cosine_p2p.routing.base import Router, prompt_shares
 from cosine_p2p.routing.cosine_score import CosineScoreRouter
-from cosine_p2p.routing.fixed import FixedRouter
 from cosine_p2p.routing.goodput_bandit import GoodputRouter
 from cosine_p2p.routing.hedge import HedgeRouter
-from cosine_p2p.routing.ucb import UcbRouter
-from cosine_p2p.routing.uniform import UniformRouter
 from tests.cosine_p2p.routing.rounds import facts, joined, play, round_of, share_of
 
 AUTHORS = range(1, 7)

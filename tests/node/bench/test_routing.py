@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_node.bench.reference_routers import FixedRouter, UniformRouter
 from cosine_node.bench.routing import (
     OURS,
     REFERENCE,
@@ -29,8 +30,6 @@ from cosine_node.bench.routing_replay import (
     round_of,
 )
 from cosine_node.simulation.traces import DrafterTrace, Trace, TraceSet
-from cosine_p2p.routing.fixed import FixedRouter
-from cosine_p2p.routing.uniform import UniformRouter
 from cosine_protocol.errors import UsageError
 
 DOMAINS = ("code", "math", "poems")
