@@ -18,8 +18,8 @@ from cosine_node.bench.engine_parts import (
     plain,
     verification,
 )
+from cosine_node.bench.engine_transformers import DoesNotFit, copied_bytes_per_s, device_name, versions
 from cosine_node.engine.loading import resolve_device
-from cosine_node.engine.rivals import DoesNotFit, copied_bytes_per_s, device_name, versions
 from cosine_node.engine.threads import limit_threads
 
 NAME: Final = "engine"

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from cosine_node import zoo
 from cosine_node.bench.engine_rivals import NEAR_TIE, SIXTEEN_BIT_NEAR_TIE
+from cosine_node.bench.engine_transformers import Pair, random_pair, stored_pair
 from cosine_node.bench.texts import Tokens, embedded_prompts, random_prompts
-from cosine_node.engine.rivals import Pair, random_pair, stored_pair
 from cosine_protocol.errors import UsageError
 
 EMBEDDED: Final = "zoo:target"

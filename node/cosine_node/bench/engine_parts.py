@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from cosine_node.bench.engine_models import Load, Subject
 from cosine_node.bench.engine_rivals import Agreement, Decoded, PackedBatch, Timed, alternately, decoded
+from cosine_node.bench.engine_transformers import RivalFailed
 from cosine_node.bench.texts import Tokens, mixed, random_prompts, spread
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import measure_curve
-from cosine_node.engine.rivals import RivalFailed
 from cosine_node.verifier.turns import budget_of
 
 OURS: Final = "ours"

@@ -12,15 +12,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.bench import engine
+from cosine_node.bench import engine, engine_transformers
 from cosine_node.bench.engine import EngineOptions, findings_of, run
 from cosine_node.bench.engine_models import EMBEDDED, SHAPES, Load, Subject, subject_of
 from cosine_node.bench.engine_parts import ALONE_REQUESTS, BATCH_TOKENS, CACHES, ROUNDS, Part, bandwidth, concurrent
 from cosine_node.bench.engine_rivals import Agreement, Decoded, PackedBatch, alternately, decoded
+from cosine_node.bench.engine_transformers import RivalFailed, TransformersModel
 from cosine_node.bench.report_engine import engine_section
 from cosine_node.bench.texts import embedded_prompts, mixed, random_prompts, spread
-from cosine_node.engine import rivals
-from cosine_node.engine.rivals import RivalFailed, TransformersModel
 from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.simulation.reference import plain_stream
 from cosine_protocol.errors import UsageError
@@ -124,7 +123,7 @@ def test_large_models_are_left_out_without_cuda() -> None:
 def _as_if_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """The path of a CUDA device, walked on the CPU."""
     monkeypatch.setattr(engine, "resolve_device", lambda name: SimpleNamespace(type="cuda"))
-    monkeypatch.setattr(rivals, "COPIED_BYTES", 1 << 16)
+    monkeypatch.setattr(engine_transformers, "COPIED_BYTES", 1 << 16)
 
 
 @pytest.mark.usefixtures("_as_if_cuda")
@@ -142,7 +141,7 @@ def test_a_model_without_room_is_left_out(monkeypatch: pytest.MonkeyPatch) -> No
     def full(*arguments: object, **options: object) -> Any:
         raise torch.OutOfMemoryError("full")
 
-    monkeypatch.setattr(rivals, "TorchEngine", full)
+    monkeypatch.setattr(engine_transformers, "TorchEngine", full)
     found: Any = run(replace(QUICK, models=(), cuda_models=("llama-tiny",)), say=silent)
     assert found["rows"] == []
     assert found["skipped"] == [{"what": "llama-tiny", "reason": "The memory of cpu has no room for it."}]

@@ -1,4 +1,4 @@
-"""What transformers itself does with a model, to measure this engine against: greedy, without end tokens.
+"""Transformers' own decoding of a model, to measure this engine against: greedy, without end tokens.
 
 A rival shares its weights with the engine of its `Pair`, so both read the same memory in the same dtype.
 """
@@ -32,11 +32,17 @@ from cosine_node.engine.torch_engine import TorchEngine
 from cosine_protocol.errors import CosineError, UsageError
 
 ATTENTION: Final = "sdpa"
+"""The fastest attention that transformers has without further packages, and its default."""
 PAGE_TOKENS: Final = 256
+"""The default page of transformers' continuous batching, given so that blocks can be counted in it."""
 POLL_S: Final = 1.0
+"""A choice: how soon it is noticed that continuous batching has stopped without a result."""
 STOP_S: Final = 10.0
+"""Bounds the wait for the batching thread to end; it ends after its present pass."""
 COPIED_BYTES: Final = 1 << 30
+"""Far more than any cache holds, so that copying it measures memory."""
 BATCHING_LOGGER: Final = "ContinuousBatchingLogger"
+"""The logger of transformers' continuous batching, whose lines would end up in a report."""
 FAILURES: Final = (TypeError, ValueError, AttributeError, LookupError, ImportError, RuntimeError)
 """What continuous batching raises where it cannot run."""
 
@@ -193,7 +199,11 @@ class PaddedBatch:
         """The greedy token after each fed one; afterwards the batch is as before."""
         with torch.inference_mode():
             chosen: list[list[int]] = self._logits(fed, self._mask, self._places).argmax(-1).tolist()
-            self._forget(len(fed[0]))
+            if isinstance(self._cache, StaticCache):
+                for layer in self._cache.layers:
+                    layer.cumulative_length.sub_(len(fed[0]))
+            else:
+                self._cache.crop(-len(fed[0]))
         return chosen
 
     def _logits(self, rows: Sequence[Sequence[int]], mask: Tensor, places: Tensor, **extra: Any) -> Tensor:
@@ -203,13 +213,6 @@ class PaddedBatch:
         ).logits
         return output
 
-    def _forget(self, tokens: int) -> None:
-        if isinstance(self._cache, StaticCache):
-            for layer in self._cache.layers:
-                layer.cumulative_length.sub_(tokens)
-        else:
-            self._cache.crop(-tokens)
-
 
 def _served(manager: Any, prompts: Sequence[Sequence[int]], tokens: Sequence[int], *, at_once: int) -> Texts:
     waiting = deque(zip(prompts, tokens, strict=True))
@@ -218,7 +221,10 @@ def _served(manager: Any, prompts: Sequence[Sequence[int]], tokens: Sequence[int
     while len(texts) < len(prompts):
         while waiting and len(names) - len(texts) < at_once:
             prompt, count = waiting.popleft()
-            names.append(_added(manager, prompt, count))
+            try:
+                names.append(manager.add_request(list(prompt), max_new_tokens=count))
+            except FAILURES as failure:
+                raise RivalFailed(_sentence(failure)) from failure
         found = manager.get_result(timeout=POLL_S)
         if found is None and not manager.is_running():
             raise RivalFailed("Continuous batching stopped before all requests were served.")
@@ -227,14 +233,6 @@ def _served(manager: Any, prompts: Sequence[Sequence[int]], tokens: Sequence[int
         if found is not None and found.is_finished():
             texts[found.request_id] = tuple(found.generated_tokens)
     return [texts[name] for name in names]
-
-
-def _added(manager: Any, prompt: Sequence[int], tokens: int) -> str:
-    try:
-        name: str = manager.add_request(list(prompt), max_new_tokens=tokens)
-    except FAILURES as failure:
-        raise RivalFailed(_sentence(failure)) from failure
-    return name
 
 
 def _sentence(failure: object) -> str:
@@ -261,18 +259,14 @@ def copied_bytes_per_s(device: str, *, repeats: int, clock: Callable[[], float])
     for _ in range(repeats + 1):
         began_s = clock()
         target.copy_(source)
-        _wait_for(where)
+        if where.type == "cuda":
+            torch.cuda.synchronize(where)
         fastest = min(fastest, clock() - began_s)
     return 2 * COPIED_BYTES / fastest
 
 
-def _wait_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def device_name(device: str) -> str:
-    """What a device is called in a report: its kind, and the model of an accelerator."""
+    """The name of a device in a report: its kind, or the model of an accelerator."""
     where = resolve_device(device)
     return torch.cuda.get_device_name(where) if where.type == "cuda" else where.type
 
