@@ -40,7 +40,7 @@ class ModelSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class ServedModel:
     """A loaded model and everything its record says."""
 
     engine: Engine
@@ -55,7 +55,7 @@ class Served:
     eos: tuple[int, ...]
 
 
-def load_served(source: ModelSource, role: Role, emit: Emit) -> Served:
+def load_served(source: ModelSource, role: Role, emit: Emit) -> ServedModel:
     """Fetch, load and measure a model. Blocks; raises `UsageError` with one sentence for the volunteer."""
     if source.model != NGRAM:
         _check_options(source)
@@ -79,7 +79,7 @@ def load_served(source: ModelSource, role: Role, emit: Emit) -> Served:
     identity = identify_target(target_folder, name=source.target)
     digest = identity.target_digest
     name = digest.hex() if Path(source.target).expanduser().is_dir() else source.target
-    return Served(
+    return ServedModel(
         engine=engine,
         curve=curve,
         model_name=_public_name(source.model),

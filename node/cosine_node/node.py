@@ -13,7 +13,7 @@ from cosine_node.discover_service import DiscoverService
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.emulation import Emulation
 from cosine_node.engine.curve import CostCurve
-from cosine_node.model import ModelSource, Served, load_served
+from cosine_node.model import ModelSource, ServedModel, load_served
 from cosine_node.runner import PacedRunner, Runner, ThreadRunner
 from cosine_node.status_service import StatusService
 from cosine_node.verifier.service import VerifierConfig, VerifierService
@@ -146,7 +146,7 @@ async def together(works: Sequence[Awaitable[None]], stop: asyncio.Event) -> Non
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _load(options: NodeOptions, emit: Emit, *, has_others: bool) -> Served:
+async def _load(options: NodeOptions, emit: Emit, *, has_others: bool) -> ServedModel:
     try:
         return await asyncio.to_thread(load_served, options.source, options.role, emit)
     except UsageError as error:
@@ -177,7 +177,7 @@ class _Node:
         self,
         transport: HivemindTransport,
         identity: Identity,
-        served: Served,
+        served: ServedModel,
         network: NetworkOptions,
         options: NodeOptions,
     ) -> None:
@@ -320,12 +320,14 @@ def _serve_metrics(stack: AsyncExitStack, network: NetworkOptions, port: int, no
     stack.enter_context(serving_metrics(registry, host=network.metrics_host, port=port))
 
 
-def _runner(served: Served, options: NodeOptions, curve: CostCurve) -> Runner:
+def _runner(served: ServedModel, options: NodeOptions, curve: CostCurve) -> Runner:
     runner = ThreadRunner(served.engine)
     return PacedRunner(runner, curve) if options.emulation else runner
 
 
-def _service(served: Served, options: NodeOptions, runner: Runner, curve: CostCurve, identity: Identity) -> Service:
+def _service(
+    served: ServedModel, options: NodeOptions, runner: Runner, curve: CostCurve, identity: Identity
+) -> Service:
     if options.role is Role.VERIFIER:
         verifier = VerifierConfig(
             target_digest=served.target_digest,

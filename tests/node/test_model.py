@@ -13,7 +13,7 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from cosine_node import zoo
 from cosine_node.engine.base import PREFIX, Engine, Row
-from cosine_node.model import NGRAM, ModelSource, Served, load_served, read_eos
+from cosine_node.model import NGRAM, ModelSource, ServedModel, load_served, read_eos
 from cosine_p2p.target import identify_target
 from cosine_p2p.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
@@ -60,7 +60,7 @@ def drafter(weights: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def served(role: Role, model: str | Path, target: str | Path | None = None) -> Served:
+def served(role: Role, model: str | Path, target: str | Path | None = None) -> ServedModel:
     source = ModelSource(model=str(model), target=str(target or model), device="cpu", dtype="float32", threads=1)
     return load_served(source, role, lambda event, fields: None)
 

@@ -25,20 +25,20 @@ from cosine_node.cli.join import (
     parse_role,
 )
 from cosine_node.cli.options import AnnounceMaddrs, AsJson, HostMaddrs, IdentityFile, InitialPeers, Network, Relays
-from cosine_node.doctor.finding import Finding, Outcome
+from cosine_node.doctor.finding import CheckStatus, Finding
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 
 if TYPE_CHECKING:
-    from cosine_node.doctor.checks import Subject
+    from cosine_node.doctor.checks import DoctorOptions
 
 FAILURE_EXIT: Final = 1
 MARKS: Final = {
-    Outcome.OK: ("ok      ", "green"),
-    Outcome.WARNING: ("warning ", "yellow"),
-    Outcome.FAILURE: ("failure ", "bold red"),
-    Outcome.SKIPPED: ("skipped ", "dim"),
+    CheckStatus.OK: ("ok      ", "green"),
+    CheckStatus.WARNING: ("warning ", "yellow"),
+    CheckStatus.FAILURE: ("failure ", "bold red"),
+    CheckStatus.SKIPPED: ("skipped ", "dim"),
 }
 
 RoleName = Annotated[
@@ -63,11 +63,11 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Look for what keeps a node or client from working here; give it the options `join` would get."""
-    from cosine_node.doctor.checks import Subject
+    from cosine_node.doctor.checks import DoctorOptions
 
     chosen = _role(role, model)
     config, is_config_named, unknown = _configuration(context)
-    subject = Subject(
+    subject = DoctorOptions(
         initial_peers=several(initial_peers),
         relays=several(relay),
         host_maddrs=hosts(host_maddr),
@@ -119,7 +119,7 @@ def _configuration(context: typer.Context) -> tuple[Path, bool, tuple[str, ...]]
     return named or default_config_file(), named is not None, tuple(unknown)
 
 
-async def _examine(subject: "Subject", tell: Callable[[Finding], None]) -> list[Finding]:
+async def _examine(subject: "DoctorOptions", tell: Callable[[Finding], None]) -> list[Finding]:
     from cosine_node.doctor.checks import Facts, checks_of
     from cosine_node.doctor.examination import examine
 
@@ -138,7 +138,7 @@ def _printer() -> Callable[[Finding], None]:
     console = Console(highlight=False, soft_wrap=True)
 
     def tell(finding: Finding) -> None:
-        mark, style = MARKS[finding.outcome]
+        mark, style = MARKS[finding.status]
         console.print(Text.assemble((mark, style), (f"{finding.what}: ", "bold"), _printable(finding.found)))
         if finding.fix:
             console.print(Text.assemble(" " * len(mark), (f"-> {_printable(finding.fix)}", style)))
@@ -152,13 +152,13 @@ def _printable(text: str) -> str:
 
 
 def _sum_up(findings: Sequence[Finding], *, as_json: bool) -> None:
-    counts = Counter(finding.outcome for finding in findings)
-    failures = counts[Outcome.FAILURE]
+    counts = Counter(finding.status for finding in findings)
+    failures = counts[CheckStatus.FAILURE]
     if as_json:
-        checks = [{"what": f.what, "result": f.outcome, "found": f.found, "fix": f.fix} for f in findings]
+        checks = [{"what": f.what, "result": f.status, "found": f.found, "fix": f.fix} for f in findings]
         sys.stdout.write(json.dumps({"checks": checks, "failures": failures}) + "\n")
     else:
-        counted = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome])
+        counted = ", ".join(f"{counts[status]} {status}" for status in CheckStatus if counts[status])
         sys.stdout.write(f"{len(findings)} checks: {counted}.\n")
     if failures:
         raise typer.Exit(FAILURE_EXIT)

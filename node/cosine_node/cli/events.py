@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from cosine_node.cli.json_log import logging_as_json
-from cosine_node.cli.progress import STAGES, Progress
+from cosine_node.cli.progress import STAGES, StartProgress
 from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS
 from cosine_protocol.errors import UsageError
 
@@ -42,7 +42,7 @@ def telling(log_format: str, *, as_json: bool, sentences: Mapping[str, str] = _S
         with logging_as_json() if log_format == "json" else nullcontext():
             yield emit
     elif sys.stderr.isatty():
-        progress = Progress(Console(stderr=True))
+        progress = StartProgress(Console(stderr=True))
         try:
             yield partial(_emit_with_progress, progress=progress, emit=emit)
         finally:
@@ -86,7 +86,7 @@ def _sentence(event: str, fields: dict[str, object], *, sentences: Mapping[str, 
     return "\n".join([sentences[event].format(**fields) + problem, *(f"  {maddr}" for maddr in listed)])
 
 
-def _emit_with_progress(event: str, fields: dict[str, object], *, progress: Progress, emit: Emit) -> None:
+def _emit_with_progress(event: str, fields: dict[str, object], *, progress: StartProgress, emit: Emit) -> None:
     progress.follow(event, fields)
     if event not in STAGES:
         emit(event, fields)

@@ -11,23 +11,23 @@ from rich.text import Text
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class StartStage:
     """One stage of a start. A stage that draws bars of its own gets no spinner beside them."""
 
     sentence: str
     draws_bars: bool = False
 
 
-STAGES: Final[Mapping[str, Stage]] = {
-    "fetching": Stage("Fetching {model} from the Hugging Face hub", draws_bars=True),
-    "loading": Stage("Loading {model}", draws_bars=True),
-    "measuring": Stage("Measuring {model} on this machine"),
-    "joining": Stage("Joining the network {network}"),
-    "announcing": Stage("Announcing for {target}"),
+STAGES: Final[Mapping[str, StartStage]] = {
+    "fetching": StartStage("Fetching {model} from the Hugging Face hub", draws_bars=True),
+    "loading": StartStage("Loading {model}", draws_bars=True),
+    "measuring": StartStage("Measuring {model} on this machine"),
+    "joining": StartStage("Joining the network {network}"),
+    "announcing": StartStage("Announcing for {target}"),
 }
 
 
-class Progress:
+class StartProgress:
     """Follows the events of a node up to the first that is no stage of its start. End it with `close`."""
 
     def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:

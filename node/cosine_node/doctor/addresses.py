@@ -92,7 +92,7 @@ def _check_peer(peer_id: str) -> None:
         raise ValueError(f"{peer_id!r} is no peer id of a node") from None
 
 
-class Answer(Enum):
+class DialOutcome(Enum):
     """What came of dialling an address."""
 
     NODE = auto()
@@ -113,7 +113,7 @@ class Dialled:
     """
 
     address: str
-    answer: Answer
+    answer: DialOutcome
     detail: str = ""
     peer_id: str = ""
     our_ip: str = ""
@@ -125,29 +125,29 @@ def judge_address(dialled: Dialled, *, option: str) -> Finding:
     """Whether the node that `option` names answers at its address."""
     what, detail = f"{option} {dialled.address}", dialled.detail
     match dialled.answer:
-        case Answer.NODE:
+        case DialOutcome.NODE:
             return _judge_answer(dialled, what, option)
-        case Answer.MALFORMED:
+        case DialOutcome.MALFORMED:
             return failure(what, f"this is no address: {detail}", f"Write {option} like {EXAMPLE}.")
-        case Answer.UNRESOLVED:
+        case DialOutcome.UNRESOLVED:
             return failure(
                 what, f"the name is not known here: {detail}", f"Correct the name, or give {option} an IP."
             )
-        case Answer.REFUSED:
+        case DialOutcome.REFUSED:
             return failure(what, "nothing listens there", f"Start the node, or correct the port in {option}.")
-        case Answer.SILENT:
+        case DialOutcome.SILENT:
             return failure(
                 what,
                 "nothing answers there: the machine is off, or a firewall drops what is sent to it",
                 f"Correct the host in {option}, or open the port in the firewall and router on the other side.",
             )
-        case Answer.UNREACHABLE:
+        case DialOutcome.UNREACHABLE:
             return failure(
                 what, f"there is no way there: {detail}", f"Connect to a network that leads to {option}."
             )
-        case Answer.NO_NODE:
+        case DialOutcome.NO_NODE:
             return failure(what, f"whatever listens there is no node: {detail}", f"Correct the port in {option}.")
-        case Answer.UNTESTED:
+        case DialOutcome.UNTESTED:
             return skipped(what, detail)
 
 
@@ -163,7 +163,7 @@ def _judge_answer(dialled: Dialled, what: str, option: str) -> Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ReachOptions:
     """How this machine meets others. `paths` are the two ends' IPs of connections that came about."""
 
     host_maddrs: tuple[str, ...]
@@ -176,7 +176,7 @@ REACH: Final = "reachability"
 NOT_TESTED: Final = "whether a firewall lets others in cannot be tested from this side"
 
 
-def judge_reachability(place: Place) -> Finding:
+def judge_reachability(place: ReachOptions) -> Finding:
     """Whether others could dial a node here, as far as that can be known without anybody dialling back."""
     hosts = [_host(maddr) for maddr in place.host_maddrs]
     if place.relays:
@@ -235,7 +235,7 @@ def _is_private(host: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Port:
+class TriedPort:
     """An address of our own, tried. `error` is the system's word for why nobody can listen there."""
 
     maddr: str
@@ -243,7 +243,7 @@ class Port:
     error: str = ""
 
 
-def judge_port(port: Port) -> Finding:
+def judge_port(port: TriedPort) -> Finding:
     """Whether a node could listen at an address."""
     what = f"port {port.maddr}"
     if port.is_taken:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 from cosine_node.doctor import addresses, disk, installation, machine, model_files, settings, swarm
-from cosine_node.doctor.addresses import Answer, Dialled
+from cosine_node.doctor.addresses import Dialled, DialOutcome
 from cosine_node.doctor.dialling import dial, try_port
 from cosine_node.doctor.examination import Check
 from cosine_node.doctor.finding import Finding, failure, skipped
 from cosine_node.doctor.identity_file import judge_key_file, read_key_file
-from cosine_node.doctor.machine import Machine
+from cosine_node.doctor.machine import MachineFacts
 from cosine_node.doctor.model_files import ModelFiles
 from cosine_node.doctor.processes import ProbeFailed, ask_child, in_thread
 from cosine_node.doctor.settings import Settings
@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class DoctorOptions:
     """What is examined: the options `join` would get. `role` is None for a client; `unknown` are names in the
     configuration file that no command has."""
 
@@ -61,7 +61,7 @@ class Subject:
 class Facts:
     """Facts that several checks ask for; each is gathered once, when first asked for. End them with `close`."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: DoctorOptions) -> None:
         self._subject = subject
         self._tasks: dict[str, asyncio.Task[Any]] = {}
 
@@ -82,7 +82,7 @@ class Facts:
     async def models(self) -> list[ModelFiles]:
         return list(await asyncio.gather(*map(self.model, self._subject.loaded)))
 
-    def machine(self) -> Awaitable[Machine]:
+    def machine(self) -> Awaitable[MachineFacts]:
         return self._once("machine", self._probe_machine)
 
     def neighbourhood(self) -> Awaitable[Neighbourhood | None]:
@@ -95,10 +95,10 @@ class Facts:
             task = self._tasks[name] = asyncio.ensure_future(_awaited(gather))
         return cast("Awaitable[_T]", asyncio.shield(task))
 
-    async def _probe_machine(self) -> Machine:
+    async def _probe_machine(self) -> MachineFacts:
         folders = [str(model.folder) for model in await self.models() if model.folder and model.config]
         answer = await ask_child("cosine_node.doctor.probe_machine", {"folders": folders})
-        return Machine.of_answer(answer, free_bytes=machine.free_memory_bytes())
+        return MachineFacts.of_answer(answer, free_bytes=machine.free_memory_bytes())
 
     async def _probe_swarm(self) -> Neighbourhood | None:
         """None if there is nobody to ask."""
@@ -120,11 +120,11 @@ async def _awaited(gather: Callable[[], Awaitable[_T]]) -> _T:
 
 
 def _is_worth_joining(dialled: Dialled) -> bool:
-    is_who_was_meant = dialled.answer is Answer.NODE and f"/p2p/{dialled.peer_id}" in dialled.address
-    return is_who_was_meant or dialled.answer is Answer.UNTESTED
+    is_who_was_meant = dialled.answer is DialOutcome.NODE and f"/p2p/{dialled.peer_id}" in dialled.address
+    return is_who_was_meant or dialled.answer is DialOutcome.UNTESTED
 
 
-def checks_of(subject: Subject, facts: Facts) -> list[Check]:
+def checks_of(subject: DoctorOptions, facts: Facts) -> list[Check]:
     """Everything there is to look at, the quick things first."""
     return [*_here(subject), *_network(subject, facts), *_model(subject, facts), *_swarm(subject, facts)]
 
@@ -138,7 +138,7 @@ def _local(what: str, judge: Callable[[], Finding]) -> Check:
     )
 
 
-def _here(subject: Subject) -> list[Check]:
+def _here(subject: DoctorOptions) -> list[Check]:
     file = subject.identity or default_identity_file()
     return [
         _local("python", lambda: installation.judge_python(sys.version_info[:3])),
@@ -152,7 +152,7 @@ def _here(subject: Subject) -> list[Check]:
     ]
 
 
-def _settings(subject: Subject) -> Settings:
+def _settings(subject: DoctorOptions) -> Settings:
     return settings.read_settings(subject.config, is_named=subject.is_config_named)
 
 
@@ -164,7 +164,7 @@ def _judge_port(maddr: str) -> Finding:
         return failure(f"port {maddr}", f"this is no address: {error}", fix)
 
 
-def _network(subject: Subject, facts: Facts) -> list[Check]:
+def _network(subject: DoctorOptions, facts: Facts) -> list[Check]:
     async def look_at_daemon() -> Sequence[Finding]:
         return [installation.judge_daemon(await installation.try_daemon(installation.find_daemon()))]
 
@@ -173,7 +173,7 @@ def _network(subject: Subject, facts: Facts) -> list[Check]:
 
     async def look_outward() -> Sequence[Finding]:
         met = await facts.initial()
-        place = addresses.Place(
+        place = addresses.ReachOptions(
             host_maddrs=subject.host_maddrs,
             announce_maddrs=subject.announce_maddrs,
             relays=subject.relays,
@@ -203,7 +203,7 @@ def _network(subject: Subject, facts: Facts) -> list[Check]:
     ]
 
 
-def _model(subject: Subject, facts: Facts) -> list[Check]:
+def _model(subject: DoctorOptions, facts: Facts) -> list[Check]:
     async def look_at_packages() -> Sequence[Finding]:
         if installation.missing_packages()["node"]:
             return [installation.judge_imports({}, {})]
@@ -263,7 +263,7 @@ def _model(subject: Subject, facts: Facts) -> list[Check]:
     ]
 
 
-def _swarm(subject: Subject, facts: Facts) -> list[Check]:
+def _swarm(subject: DoctorOptions, facts: Facts) -> list[Check]:
     async def look_at_swarm() -> Sequence[Finding]:
         try:
             seen = await facts.neighbourhood()
@@ -279,7 +279,7 @@ def _swarm(subject: Subject, facts: Facts) -> list[Check]:
     return [Check(what=swarm.SWARM, look=look_at_swarm, deadline_s=PROBE_S, if_stuck=stuck)]
 
 
-async def _tokenizers(subject: Subject, facts: Facts, seen: Neighbourhood) -> list[Finding]:
+async def _tokenizers(subject: DoctorOptions, facts: Facts, seen: Neighbourhood) -> list[Finding]:
     role = subject.role or Role.DRAFTER
     models = [model for model in await facts.models() if model.folder is not None]
     return [swarm.judge_tokenizer(model.source, model.tokenizer_digest, seen, role=role) for model in models]

@@ -15,7 +15,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from cosine_node.doctor.addresses import Address, Answer, Dialled, Port, parse_address
+from cosine_node.doctor.addresses import Address, Dialled, DialOutcome, TriedPort, parse_address
 from cosine_protocol.identity import peer_id_of
 
 _EXTENSION: Final = x509.ObjectIdentifier("1.3.6.1.4.1.53594.1.1")
@@ -34,32 +34,36 @@ def dial(text: str, *, timeout_s: float) -> Dialled:
     try:
         address = parse_address(text, needs_peer=True)
     except ValueError as error:
-        return Dialled(address=text, answer=Answer.MALFORMED, detail=str(error))
+        return Dialled(address=text, answer=DialOutcome.MALFORMED, detail=str(error))
     if address.host_kind == "dnsaddr":
-        return Dialled(address=text, answer=Answer.UNTESTED, detail="a dnsaddr cannot be tested before a node runs")
+        return Dialled(
+            address=text, answer=DialOutcome.UNTESTED, detail="a dnsaddr cannot be tested before a node runs"
+        )
     try:
         place = _resolve(address)
     except (OSError, UnicodeError) as error:
-        return Dialled(address=text, answer=Answer.UNRESOLVED, detail=getattr(error, "strerror", "") or str(error))
+        return Dialled(
+            address=text, answer=DialOutcome.UNRESOLVED, detail=getattr(error, "strerror", "") or str(error)
+        )
     if not address.is_plain:
         return Dialled(
-            address=text, answer=Answer.UNTESTED, detail="only plain TCP can be tested before a node runs"
+            address=text, answer=DialOutcome.UNTESTED, detail="only plain TCP can be tested before a node runs"
         )
     try:
         with socket.create_connection(place, timeout_s) as connection:
             ends = Dialled(
                 address=text,
-                answer=Answer.NO_NODE,
+                answer=DialOutcome.NO_NODE,
                 our_ip=connection.getsockname()[0],
                 their_ip=connection.getpeername()[0],
             )
             return _greet(connection, ends)
     except TimeoutError:
-        return Dialled(address=text, answer=Answer.SILENT)
+        return Dialled(address=text, answer=DialOutcome.SILENT)
     except ConnectionRefusedError:
-        return Dialled(address=text, answer=Answer.REFUSED)
+        return Dialled(address=text, answer=DialOutcome.REFUSED)
     except OSError as error:
-        return Dialled(address=text, answer=Answer.UNREACHABLE, detail=error.strerror or str(error))
+        return Dialled(address=text, answer=DialOutcome.UNREACHABLE, detail=error.strerror or str(error))
 
 
 def _resolve(address: Address) -> tuple[str, int]:
@@ -77,7 +81,9 @@ def _greet(connection: socket.socket, ends: Dialled) -> Dialled:
         return replace(ends, detail="it says nothing")
     except (OSError, ValueError, x509.ExtensionNotFound, InvalidSignature) as error:
         return replace(ends, detail=str(error) or type(error).__name__)
-    return replace(ends, answer=Answer.NODE, peer_id=peer_id, born_s=certificate.not_valid_before_utc.timestamp())
+    return replace(
+        ends, answer=DialOutcome.NODE, peer_id=peer_id, born_s=certificate.not_valid_before_utc.timestamp()
+    )
 
 
 def _certificate(connection: socket.socket) -> bytes:
@@ -119,7 +125,7 @@ def _proved_peer(certificate: x509.Certificate) -> str:
     return peer_id_of(key)
 
 
-def try_port(maddr: str) -> Port:
+def try_port(maddr: str) -> TriedPort:
     """Whether one of our own addresses could be listened on. Raises `ValueError` for what is no address."""
     address = parse_address(maddr, needs_peer=False)
     family, kind = _FAMILIES.get(address.host_kind, socket.AF_INET), _KINDS[address.port_kind]
@@ -130,5 +136,5 @@ def try_port(maddr: str) -> Port:
             probe.bind((address.host, address.port))
         except OSError as error:
             is_taken = error.errno == errno.EADDRINUSE
-            return Port(maddr=maddr, is_taken=is_taken, error="" if is_taken else error.strerror or str(error))
-    return Port(maddr=maddr)
+            return TriedPort(maddr=maddr, is_taken=is_taken, error="" if is_taken else error.strerror or str(error))
+    return TriedPort(maddr=maddr)

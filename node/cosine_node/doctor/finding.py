@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Outcome(StrEnum):
+class CheckStatus(StrEnum):
     """How a check went. Only a failure keeps a node from working."""
 
     OK = "ok"
@@ -18,26 +18,26 @@ class Finding:
     """`what` was looked at, `found` says how it is, `fix` names the command or option that changes it."""
 
     what: str
-    outcome: Outcome
+    status: CheckStatus
     found: str
     fix: str = ""
 
     def __post_init__(self) -> None:
-        if self.outcome is Outcome.FAILURE and not self.fix:
+        if self.status is CheckStatus.FAILURE and not self.fix:
             raise ValueError(f"the failure of {self.what} says not what to do")
 
 
 def fine(what: str, found: str) -> Finding:
-    return Finding(what, Outcome.OK, found)
+    return Finding(what, CheckStatus.OK, found)
 
 
 def warning(what: str, found: str, fix: str) -> Finding:
-    return Finding(what, Outcome.WARNING, found, fix)
+    return Finding(what, CheckStatus.WARNING, found, fix)
 
 
 def failure(what: str, found: str, fix: str) -> Finding:
-    return Finding(what, Outcome.FAILURE, found, fix)
+    return Finding(what, CheckStatus.FAILURE, found, fix)
 
 
 def skipped(what: str, reason: str) -> Finding:
-    return Finding(what, Outcome.SKIPPED, reason)
+    return Finding(what, CheckStatus.SKIPPED, reason)

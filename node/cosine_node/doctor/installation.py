@@ -64,7 +64,7 @@ def judge_imports(errors: Mapping[str, str], versions: Mapping[str, str]) -> Fin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Daemon:
+class InstalledDaemon:
     """p2pd as found. `error` is what it said instead of starting."""
 
     file: Path | None
@@ -73,17 +73,19 @@ class Daemon:
     error: str = ""
 
 
-def find_daemon(file: Path | None = None) -> Daemon:
+def find_daemon(file: Path | None = None) -> InstalledDaemon:
     """p2pd where hivemind keeps it, or at `file`; not yet started."""
     if file is None:
         spec = find_spec("hivemind")
         places = spec.submodule_search_locations if spec else None
         file = Path(places[0]) / "hivemind_cli" / "p2pd" if places else None
     is_there = file is not None and file.is_file()
-    return Daemon(file=file, is_there=is_there, is_executable=file is not None and os.access(file, os.X_OK))
+    return InstalledDaemon(
+        file=file, is_there=is_there, is_executable=file is not None and os.access(file, os.X_OK)
+    )
 
 
-async def try_daemon(daemon: Daemon) -> Daemon:
+async def try_daemon(daemon: InstalledDaemon) -> InstalledDaemon:
     """Start p2pd without a port, wait until it says who it is, and end it."""
     if daemon.file is None or not daemon.is_there or not daemon.is_executable:
         return daemon
@@ -117,7 +119,7 @@ async def _first_words(file: Path, folder: Path) -> str:
         await process.wait()
 
 
-def judge_daemon(daemon: Daemon) -> Finding:
+def judge_daemon(daemon: InstalledDaemon) -> Finding:
     if daemon.file is None:
         return skipped(DAEMON, "hivemind is not installed")
     if not daemon.is_there:

@@ -10,7 +10,7 @@ WHAT: Final = "device"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class MachineFacts:
     """What `probe_machine` found. `cuda_devices` are names and free bytes; `refusals` by model folder."""
 
     errors: dict[str, str] = field(default_factory=dict)
@@ -24,7 +24,7 @@ class Machine:
     free_bytes: int = 0
 
     @classmethod
-    def of_answer(cls, answer: dict[str, Any], *, free_bytes: int) -> "Machine":
+    def of_answer(cls, answer: dict[str, Any], *, free_bytes: int) -> "MachineFacts":
         cuda = answer["cuda"]
         return cls(
             errors=answer["errors"],
@@ -61,7 +61,7 @@ def free_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
         return 0
 
 
-def judge_device(machine: Machine, *, device: str) -> Finding:
+def judge_device(machine: MachineFacts, *, device: str) -> Finding:
     """Whether the device asked for is there; with `auto`, whether a GPU goes unused."""
     if not machine.has_torch:
         return skipped(WHAT, "PyTorch is not there to ask")
@@ -75,7 +75,7 @@ def judge_device(machine: Machine, *, device: str) -> Finding:
     return fine(WHAT, "the CPU" if device in ("auto", "cpu") else device)
 
 
-def _judge_gpus(machine: Machine, device: str) -> Finding:
+def _judge_gpus(machine: MachineFacts, device: str) -> Finding:
     names = ", ".join(name for name, _ in machine.cuda_devices)
     index = device.removeprefix("cuda:")
     if device.startswith("cuda:") and not (index.isdecimal() and int(index) < len(machine.cuda_devices)):
@@ -83,13 +83,13 @@ def _judge_gpus(machine: Machine, device: str) -> Finding:
     return fine(WHAT, f"the CPU, though there is {names}" if device == "cpu" else names)
 
 
-def _why_no_cuda(machine: Machine) -> str:
+def _why_no_cuda(machine: MachineFacts) -> str:
     if not machine.cuda_build:
         return "this PyTorch is built for the CPU alone"
     return machine.cuda_error or "PyTorch finds no GPU"
 
 
-def _cuda_fix(machine: Machine) -> str:
+def _cuda_fix(machine: MachineFacts) -> str:
     if not machine.cuda_build:
         return "Install a PyTorch with CUDA: `pip install --force-reinstall torch`."
     return f"Install a driver for CUDA {machine.cuda_build}, or a PyTorch built for the driver that is there."

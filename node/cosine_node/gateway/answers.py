@@ -8,7 +8,7 @@ from starlette.types import Send
 
 from cosine_node.gateway import replies
 from cosine_node.gateway.api_errors import ApiError
-from cosine_node.gateway.choices import Event, Finished, Started, Text
+from cosine_node.gateway.choices import ChoiceFinished, ChoiceStarted, ChoiceText, Event
 from cosine_node.gateway.replies import Heading, Json
 
 SSE_HEADERS: Final = [
@@ -18,10 +18,10 @@ SSE_HEADERS: Final = [
 ]
 
 
-class Answer(Protocol):
+class ReplyWriter(Protocol):
     """Takes the events of all choices, then ends or fails."""
 
-    finished: list[Finished]
+    finished: list[ChoiceFinished]
 
     @property
     def is_begun(self) -> bool:
@@ -39,11 +39,11 @@ class Answer(Protocol):
         ...
 
 
-class WholeAnswer:
+class WholeReplyWriter:
     """One JSON body when all is there."""
 
     def __init__(self, heading: Heading, *, seed: int, send: Send) -> None:
-        self.finished: list[Finished] = []
+        self.finished: list[ChoiceFinished] = []
         self.is_begun = False
         self._heading = heading
         self._seed = seed
@@ -52,11 +52,11 @@ class WholeAnswer:
 
     async def take(self, event: Event) -> None:
         match event:
-            case Started(_, request):
+            case ChoiceStarted(_, request):
                 self._heading = replace(self._heading, fingerprint=replies.fingerprint(request))
-            case Text(choice, text):
+            case ChoiceText(choice, text):
                 self._texts[choice.index] = self._texts.get(choice.index, "") + text
-            case Finished():
+            case ChoiceFinished():
                 self.finished.append(event)
 
     async def end(self) -> None:
@@ -69,14 +69,14 @@ class WholeAnswer:
         raise problem
 
 
-class StreamedAnswer:
+class StreamedReplyWriter:
     """Pieces as they come, of all choices in turn; the status waits for the first.
 
     The last piece carries the metrics; with `includes_usage` it is one more, without choices.
     """
 
     def __init__(self, heading: Heading, *, seed: int, send: Send, choices: int, includes_usage: bool) -> None:
-        self.finished: list[Finished] = []
+        self.finished: list[ChoiceFinished] = []
         self.is_begun = False
         self._heading = heading
         self._seed = seed
@@ -87,12 +87,12 @@ class StreamedAnswer:
 
     async def take(self, event: Event) -> None:
         match event:
-            case Started(_, request):
+            case ChoiceStarted(_, request):
                 self._heading = replace(self._heading, fingerprint=replies.fingerprint(request))
-            case Text(choice, text):
+            case ChoiceText(choice, text):
                 await self._open(choice.index)
                 await self._piece(replies.text_piece(self._heading, choice.index, text))
-            case Finished(choice):
+            case ChoiceFinished(choice):
                 await self._open(choice.index)
                 self.finished.append(event)
                 await self._piece(self._with_metrics(replies.last_piece(self._heading, event)))

@@ -8,43 +8,48 @@ from typing import Any
 
 from cosine_node.gateway.admission import Tickets
 from cosine_node.gateway.source import Running, TextSource
-from cosine_node.gateway.wanted import Choice, Wanted
+from cosine_node.gateway.wanted import Wanted, WantedChoice
 from cosine_p2p.generation import Generation, Observer
 from cosine_protocol.request import Request
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class ChoiceStarted:
     """A verifier is about to be asked for this choice."""
 
-    choice: Choice
+    choice: WantedChoice
     request: Request
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class ChoiceText:
     """More text of this choice."""
 
-    choice: Choice
+    choice: WantedChoice
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class ChoiceFinished:
     """This choice has all its text."""
 
-    choice: Choice
+    choice: WantedChoice
     generation: Generation
 
 
-Event = Started | Text | Finished
+Event = ChoiceStarted | ChoiceText | ChoiceFinished
 
 
 class ChoiceRuns:
     """Runs choices from `async with` on; leaving the block cancels what has not finished."""
 
     def __init__(
-        self, wanted: Wanted, choices: Sequence[Choice], source: TextSource, tickets: Tickets, observer: Observer
+        self,
+        wanted: Wanted,
+        choices: Sequence[WantedChoice],
+        source: TextSource,
+        tickets: Tickets,
+        observer: Observer,
     ) -> None:
         self._choices = choices
         self._source = source
@@ -82,23 +87,23 @@ class ChoiceRuns:
             else:
                 yield news
 
-    async def _run(self, choice: Choice) -> None:
+    async def _run(self, choice: WantedChoice) -> None:
         async with self._tickets.place():
             run = await self._source.start(choice.prompt, seed=choice.seed, **self._options)
-            self._news.put_nowait(Started(choice, run.request))
+            self._news.put_nowait(ChoiceStarted(choice, run.request))
             if choice.lead:
-                self._news.put_nowait(Text(choice, choice.lead))
+                self._news.put_nowait(ChoiceText(choice, choice.lead))
             await self._relay(choice, run)
 
-    async def _relay(self, choice: Choice, run: Running) -> None:
+    async def _relay(self, choice: WantedChoice, run: Running) -> None:
         is_finished = False
         try:
             async with aclosing(run.chunks()) as chunks:
                 async for chunk in chunks:
                     if chunk.text:
-                        self._news.put_nowait(Text(choice, chunk.text))
+                        self._news.put_nowait(ChoiceText(choice, chunk.text))
             is_finished = True
         finally:
             generation = run.result()
             (self._observer.observe if is_finished else self._observer.observe_abandoned)(generation)
-        self._news.put_nowait(Finished(choice, generation))
+        self._news.put_nowait(ChoiceFinished(choice, generation))

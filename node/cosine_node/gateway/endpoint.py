@@ -13,14 +13,14 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from cosine_node.gateway.admission import Admission
-from cosine_node.gateway.answers import Answer, StreamedAnswer, WholeAnswer
+from cosine_node.gateway.answers import ReplyWriter, StreamedReplyWriter, WholeReplyWriter
 from cosine_node.gateway.api_errors import ApiError, internal, of_failure, unavailable
 from cosine_node.gateway.bodies import read_object
-from cosine_node.gateway.choices import ChoiceRuns, Finished, Started
+from cosine_node.gateway.choices import ChoiceFinished, ChoiceRuns, ChoiceStarted
 from cosine_node.gateway.endings import Ending, until_ended
 from cosine_node.gateway.replies import Heading, Style, reason_of
 from cosine_node.gateway.source import TextSource
-from cosine_node.gateway.wanted import Choice, Parse, Wanted
+from cosine_node.gateway.wanted import Parse, Wanted, WantedChoice
 from cosine_p2p.generation import Observer
 from cosine_p2p.request_log import request_name
 from cosine_protocol.digests import request_digest
@@ -79,7 +79,7 @@ class Endpoint:
         if name not in names:
             raise no_such_model(name, names)
 
-    def _answer(self, wanted: Wanted, seed: int, request_id: str, send: Send) -> Answer:
+    def _answer(self, wanted: Wanted, seed: int, request_id: str, send: Send) -> ReplyWriter:
         heading = Heading(
             style=self._style,
             request_id=request_id,
@@ -88,15 +88,17 @@ class Endpoint:
             fingerprint="",
         )
         if not wanted.is_streamed:
-            return WholeAnswer(heading, seed=seed, send=send)
+            return WholeReplyWriter(heading, seed=seed, send=send)
         count = len(wanted.prompts) * wanted.n
-        return StreamedAnswer(heading, seed=seed, send=send, choices=count, includes_usage=wanted.includes_usage)
+        return StreamedReplyWriter(
+            heading, seed=seed, send=send, choices=count, includes_usage=wanted.includes_usage
+        )
 
     async def _serve(
         self,
         wanted: Wanted,
-        choices: Sequence[Choice],
-        answer: Answer,
+        choices: Sequence[WantedChoice],
+        answer: ReplyWriter,
         receive: Receive,
         facts: dict[str, object],
     ) -> None:
@@ -112,13 +114,15 @@ class Endpoint:
             return
         await answer.end()
 
-    async def _generate(self, wanted: Wanted, choices: Sequence[Choice], answer: Answer, names: list[str]) -> None:
+    async def _generate(
+        self, wanted: Wanted, choices: Sequence[WantedChoice], answer: ReplyWriter, names: list[str]
+    ) -> None:
         service = self._service
         with service.admission.admitted(len(choices)) as tickets:
             runs = ChoiceRuns(wanted, choices, service.source, tickets, service.observer)
             async with runs, aclosing(runs.events()) as events:
                 async for event in events:
-                    if isinstance(event, Started):
+                    if isinstance(event, ChoiceStarted):
                         names.append(request_name(request_digest(event.request)))
                     await answer.take(event)
 
@@ -129,7 +133,7 @@ def no_such_model(name: str, names: Sequence[str]) -> ApiError:
     return ApiError(HTTPStatus.NOT_FOUND, message, code="model_not_found", param="model")
 
 
-def _facts_of(finished: Sequence[Finished]) -> dict[str, object]:
+def _facts_of(finished: Sequence[ChoiceFinished]) -> dict[str, object]:
     """What the log says of the choices that finished; never their text."""
     generations = [each.generation for each in finished]
     return {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final, Protocol
 
-from cosine_node.gateway.choices import Finished
+from cosine_node.gateway.choices import ChoiceFinished
 from cosine_node.metrics.generations import FINISHED_REASONS
 from cosine_p2p.generation import DrafterReport, Generation
 from cosine_protocol.request import Request
@@ -96,7 +96,7 @@ def fingerprint(request: Request) -> str:
     return f"fp_{content[:FINGERPRINT_DIGITS]}"
 
 
-def whole_reply(heading: Heading, done: Sequence[tuple[Finished, str]], *, seed: int) -> Json:
+def whole_reply(heading: Heading, done: Sequence[tuple[ChoiceFinished, str]], *, seed: int) -> Json:
     """The body of a response that is not streamed: finished choices, each with its text."""
     style = heading.style
     finished = [each for each, _ in done]
@@ -116,22 +116,22 @@ def text_piece(heading: Heading, index: int, text: str) -> Json:
     return _piece(heading, [_choice(index, heading.style.piece(text), None)])
 
 
-def last_piece(heading: Heading, finished: Finished) -> Json:
+def last_piece(heading: Heading, finished: ChoiceFinished) -> Json:
     """The body that ends a streamed choice."""
     return _piece(heading, [_choice(finished.choice.index, heading.style.piece(""), reason_of(finished))])
 
 
-def usage_piece(heading: Heading, finished: Sequence[Finished]) -> Json:
+def usage_piece(heading: Heading, finished: Sequence[ChoiceFinished]) -> Json:
     """The body without choices that tells the usage of a whole stream."""
     return _piece(heading, []) | {"usage": usage(finished)}
 
 
-def reason_of(finished: Finished) -> str:
+def reason_of(finished: ChoiceFinished) -> str:
     """OpenAI's `finish_reason`."""
     return FINISHED_REASONS[finished.generation.finish_reason]
 
 
-def usage(finished: Sequence[Finished]) -> Json:
+def usage(finished: Sequence[ChoiceFinished]) -> Json:
     """Tokens, each prompt counted once, however many choices it has."""
     prompt = sum(each.generation.prompt_tokens for each in finished if each.choice.number == 0)
     completion = sum(each.generation.tokens for each in finished)

@@ -55,7 +55,7 @@ async def serve_app(
         server_header=False,
         timeout_graceful_shutdown=math.ceil(drain_s) + CLEAN_UP_S,
     )
-    server = _Server(config, on_ready)
+    server = _SignalFreeServer(config, on_ready)
     stopping = asyncio.ensure_future(_stop(server, stop, closing, drain_s))
     try:
         await server.serve(sockets=[place])
@@ -92,7 +92,7 @@ async def _stop(server: uvicorn.Server, stop: asyncio.Event, closing: asyncio.Ev
     closing.set()
 
 
-class _Server(uvicorn.Server):
+class _SignalFreeServer(uvicorn.Server):
     """Leaves signals to the command, and says when it is ready."""
 
     def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:

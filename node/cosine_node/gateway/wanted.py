@@ -22,7 +22,7 @@ DEFAULT_COMPLETION_TOKENS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class WantedChoice:
     """One text to generate: `index` among all of the request, `number` among those for its prompt.
 
     `lead` is text that stands before what is generated.
@@ -51,10 +51,10 @@ class Wanted:
     includes_usage: bool
     is_echoed: bool = False
 
-    def choices(self, seed: int) -> tuple[Choice, ...]:
+    def choices(self, seed: int) -> tuple[WantedChoice, ...]:
         """All texts to generate: n for the first prompt, then n for the next; each prompt's seeds begin anew."""
         return tuple(
-            Choice(
+            WantedChoice(
                 index=place * self.n + number,
                 number=number,
                 prompt=prompt,

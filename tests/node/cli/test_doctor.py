@@ -9,7 +9,7 @@ import pytest
 
 from cosine_node.cli import app, main
 from cosine_node.doctor import checks
-from cosine_node.doctor.checks import Facts, Subject
+from cosine_node.doctor.checks import DoctorOptions, Facts
 from cosine_node.doctor.examination import Check
 from cosine_node.doctor.finding import Finding, failure, fine, warning
 from cosine_protocol.records import Role
@@ -25,11 +25,11 @@ def _nobodys_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(app, "default_config_file", lambda: tmp_path / "config.toml")
 
 
-def run(monkeypatch: pytest.MonkeyPatch, findings: list[Finding], *arguments: str) -> tuple[int, Subject]:
+def run(monkeypatch: pytest.MonkeyPatch, findings: list[Finding], *arguments: str) -> tuple[int, DoctorOptions]:
     """The exit code, and what was examined; the findings are given."""
-    seen: list[Subject] = []
+    seen: list[DoctorOptions] = []
 
-    def checks_of(subject: Subject, facts: Facts) -> list[Check]:
+    def checks_of(subject: DoctorOptions, facts: Facts) -> list[Check]:
         async def look() -> list[Finding]:
             return findings
 

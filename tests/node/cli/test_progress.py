@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from cosine_node.cli.events import telling
-from cosine_node.cli.progress import STAGES, Progress
+from cosine_node.cli.progress import STAGES, StartProgress
 from cosine_protocol.errors import UsageError
 
 START = (
@@ -27,7 +27,7 @@ START = (
 def test_each_stage_leaves_one_line_with_how_long_it_took() -> None:
     out = io.StringIO()
     now_s = iter(range(100))
-    progress = Progress(Console(file=out, width=100), clock=lambda: float(next(now_s)))
+    progress = StartProgress(Console(file=out, width=100), clock=lambda: float(next(now_s)))
     for event, fields in START:
         progress.follow(event, fields)
     done = [line for line in out.getvalue().splitlines() if line.startswith("✓")]
@@ -44,7 +44,7 @@ def test_each_stage_leaves_one_line_with_how_long_it_took() -> None:
 
 def test_a_stage_that_fails_is_not_called_done() -> None:
     out = io.StringIO()
-    progress = Progress(Console(file=out, force_terminal=True))
+    progress = StartProgress(Console(file=out, force_terminal=True))
     progress.follow(*START[3])
     progress.close()
     assert "✓" not in out.getvalue()

@@ -10,16 +10,16 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Final
 
-from cosine_node.doctor.checks import Facts, Subject, checks_of
+from cosine_node.doctor.checks import DoctorOptions, Facts, checks_of
 from cosine_node.doctor.examination import examine
-from cosine_node.doctor.finding import Finding, Outcome
+from cosine_node.doctor.finding import CheckStatus, Finding
 from cosine_node.doctor.installation import find_daemon
 from cosine_p2p.keys import load_identity
 
 OTHER_PEER: Final = "12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
 
 
-def subject(folder: Path, **changes: Any) -> Subject:
+def subject(folder: Path, **changes: Any) -> DoctorOptions:
     """A machine that nothing is wrong with, a client that asks nobody."""
     fields: dict[str, Any] = {
         "initial_peers": (),
@@ -38,10 +38,10 @@ def subject(folder: Path, **changes: Any) -> Subject:
         "is_config_named": False,
         "unknown": (),
     }
-    return Subject(**(fields | changes))
+    return DoctorOptions(**(fields | changes))
 
 
-def findings(examined: Subject, about: str) -> list[Finding]:
+def findings(examined: DoctorOptions, about: str) -> list[Finding]:
     """What the checks whose name begins like this find, run as the command runs them."""
 
     async def run() -> list[Finding]:
@@ -56,9 +56,9 @@ def findings(examined: Subject, about: str) -> list[Finding]:
     return asyncio.run(run())
 
 
-def failure_of(examined: Subject, about: str) -> Finding:
+def failure_of(examined: DoctorOptions, about: str) -> Finding:
     """The one failure these checks find."""
-    (failure,) = (finding for finding in findings(examined, about) if finding.outcome is Outcome.FAILURE)
+    (failure,) = (finding for finding in findings(examined, about) if finding.status is CheckStatus.FAILURE)
     return failure
 
 

@@ -6,16 +6,16 @@ from hypothesis import strategies as st
 
 from cosine_node.doctor.addresses import (
     Address,
-    Answer,
     Dialled,
-    Place,
-    Port,
+    DialOutcome,
+    ReachOptions,
+    TriedPort,
     judge_address,
     judge_port,
     judge_reachability,
     parse_address,
 )
-from cosine_node.doctor.finding import Outcome
+from cosine_node.doctor.finding import CheckStatus
 from tests.cosine_p2p.samples import identity_of
 
 PEER, RELAY = identity_of(1).peer_id, identity_of(2).peer_id
@@ -75,35 +75,35 @@ def test_any_text_is_an_address_or_a_value_error(words: list[str]) -> None:
 MADDR = f"/ip4/192.0.2.1/tcp/4001/p2p/{PEER}"
 
 
-@pytest.mark.parametrize("answer", list(Answer))
-def test_whatever_came_of_dialling_is_judged(answer: Answer) -> None:
+@pytest.mark.parametrize("answer", list(DialOutcome))
+def test_whatever_came_of_dialling_is_judged(answer: DialOutcome) -> None:
     found = judge_address(Dialled(address=MADDR, answer=answer, detail="why", peer_id=PEER), option="--relay")
-    good = {Answer.NODE: Outcome.OK, Answer.UNTESTED: Outcome.SKIPPED}
-    assert (found.what, found.outcome) == (f"--relay {MADDR}", good.get(answer, Outcome.FAILURE))
-    assert (found.outcome is Outcome.FAILURE) == ("--relay" in found.fix)
+    good = {DialOutcome.NODE: CheckStatus.OK, DialOutcome.UNTESTED: CheckStatus.SKIPPED}
+    assert (found.what, found.status) == (f"--relay {MADDR}", good.get(answer, CheckStatus.FAILURE))
+    assert (found.status is CheckStatus.FAILURE) == ("--relay" in found.fix)
 
 
 def test_through_a_relay_it_is_the_relay_that_answers() -> None:
     maddr = f"/ip4/192.0.2.1/tcp/1/p2p/{RELAY}/p2p-circuit/p2p/{PEER}"
-    found = judge_address(Dialled(address=maddr, answer=Answer.NODE, peer_id=RELAY), option="--initial-peers")
-    assert found.outcome is Outcome.OK
+    found = judge_address(Dialled(address=maddr, answer=DialOutcome.NODE, peer_id=RELAY), option="--initial-peers")
+    assert found.status is CheckStatus.OK
 
 
 LAN, PUBLIC, LOOPBACK = "192.168.1.5", "8.8.8.8", "127.0.0.1"
 
 
 @pytest.mark.parametrize(
-    ("hosts", "announced", "relays", "paths", "outcome", "part"),
+    ("hosts", "announced", "relays", "paths", "status", "part"),
     [
-        (["0.0.0.0"], [], ["r"], [(LAN, PUBLIC)], Outcome.OK, "through 1 relay"),
-        (["0.0.0.0"], [PUBLIC], [], [(LAN, PUBLIC)], Outcome.OK, "cannot be tested from this side"),
-        (["0.0.0.0"], [LAN], [], [(LAN, PUBLIC)], Outcome.WARNING, "nobody outside"),
-        ([LOOPBACK], [], [], [], Outcome.WARNING, "only this machine"),
-        ([PUBLIC], [], [], [], Outcome.OK, "public address"),
-        (["0.0.0.0"], [], [], [(PUBLIC, PUBLIC)], Outcome.OK, "public address"),
-        (["0.0.0.0"], [], [], [(LAN, PUBLIC)], Outcome.WARNING, "behind NAT, as 192.168.1.5"),
-        (["0.0.0.0"], [], [], [(LAN, "192.168.1.1")], Outcome.OK, "own network"),
-        (["0.0.0.0"], [], [], [], Outcome.SKIPPED, "nothing is known"),
+        (["0.0.0.0"], [], ["r"], [(LAN, PUBLIC)], CheckStatus.OK, "through 1 relay"),
+        (["0.0.0.0"], [PUBLIC], [], [(LAN, PUBLIC)], CheckStatus.OK, "cannot be tested from this side"),
+        (["0.0.0.0"], [LAN], [], [(LAN, PUBLIC)], CheckStatus.WARNING, "nobody outside"),
+        ([LOOPBACK], [], [], [], CheckStatus.WARNING, "only this machine"),
+        ([PUBLIC], [], [], [], CheckStatus.OK, "public address"),
+        (["0.0.0.0"], [], [], [(PUBLIC, PUBLIC)], CheckStatus.OK, "public address"),
+        (["0.0.0.0"], [], [], [(LAN, PUBLIC)], CheckStatus.WARNING, "behind NAT, as 192.168.1.5"),
+        (["0.0.0.0"], [], [], [(LAN, "192.168.1.1")], CheckStatus.OK, "own network"),
+        (["0.0.0.0"], [], [], [], CheckStatus.SKIPPED, "nothing is known"),
     ],
 )
 def test_reachability_is_judged_by_what_can_be_known(
@@ -111,29 +111,29 @@ def test_reachability_is_judged_by_what_can_be_known(
     announced: list[str],
     relays: list[str],
     paths: list[tuple[str, str]],
-    outcome: Outcome,
+    status: CheckStatus,
     part: str,
 ) -> None:
-    place = Place(
+    place = ReachOptions(
         host_maddrs=tuple(f"/ip4/{host}/tcp/4001" for host in hosts),
         announce_maddrs=tuple(f"/ip4/{host}/tcp/4001" for host in announced),
         relays=tuple(relays),
         paths=tuple(paths),
     )
     found = judge_reachability(place)
-    assert (found.outcome, part in found.found) == (outcome, True)
-    assert bool(found.fix) == (outcome is Outcome.WARNING)
+    assert (found.status, part in found.found) == (status, True)
+    assert bool(found.fix) == (status is CheckStatus.WARNING)
 
 
 @pytest.mark.parametrize(
-    ("port", "outcome", "part"),
+    ("port", "status", "part"),
     [
-        (Port(maddr="/ip4/0.0.0.0/tcp/0"), Outcome.OK, "another one at each start"),
-        (Port(maddr="/ip4/0.0.0.0/tcp/4001"), Outcome.OK, "free"),
-        (Port(maddr="/ip4/0.0.0.0/tcp/4001", is_taken=True), Outcome.FAILURE, "another program"),
-        (Port(maddr="/ip4/192.0.2.1/tcp/1", error="Cannot assign"), Outcome.FAILURE, "Cannot assign"),
+        (TriedPort(maddr="/ip4/0.0.0.0/tcp/0"), CheckStatus.OK, "another one at each start"),
+        (TriedPort(maddr="/ip4/0.0.0.0/tcp/4001"), CheckStatus.OK, "free"),
+        (TriedPort(maddr="/ip4/0.0.0.0/tcp/4001", is_taken=True), CheckStatus.FAILURE, "another program"),
+        (TriedPort(maddr="/ip4/192.0.2.1/tcp/1", error="Cannot assign"), CheckStatus.FAILURE, "Cannot assign"),
     ],
 )
-def test_ports(port: Port, outcome: Outcome, part: str) -> None:
+def test_ports(port: TriedPort, status: CheckStatus, part: str) -> None:
     found = judge_port(port)
-    assert (found.outcome, part in found.found) == (outcome, True)
+    assert (found.status, part in found.found) == (status, True)

@@ -13,7 +13,7 @@ ROOMY = Folder(
 
 
 @pytest.mark.parametrize(
-    ("folder", "download_bytes", "outcome"),
+    ("folder", "download_bytes", "status"),
     [
         (ROOMY, 1000, "ok"),
         (ROOMY, 1001, "failure"),
@@ -22,9 +22,9 @@ ROOMY = Folder(
         (replace(ROOMY, is_writable=False), 0, "failure"),
     ],
 )
-def test_what_is_written_must_fit(folder: Folder, download_bytes: int, outcome: str) -> None:
+def test_what_is_written_must_fit(folder: Folder, download_bytes: int, status: str) -> None:
     found = judge_folder(folder, download_bytes=download_bytes)
-    assert (found.outcome, "HF_HOME" in found.fix) == (outcome, outcome == "failure")
+    assert (found.status, "HF_HOME" in found.fix) == (status, status == "failure")
 
 
 def test_a_folder_that_is_not_there_yet_is_where_its_parent_is(tmp_path: Path) -> None:

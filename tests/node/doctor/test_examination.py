@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from cosine_node.doctor.examination import Check, examine
-from cosine_node.doctor.finding import Finding, Outcome, failure, fine
+from cosine_node.doctor.finding import CheckStatus, Finding, failure, fine
 from cosine_node.simulation.virtual_loop import run_virtual
 
 
@@ -51,14 +51,14 @@ def test_findings_come_in_order_and_are_told_as_they_come() -> None:
 
 def test_a_check_that_hangs_is_a_failure_that_says_what_to_look_at() -> None:
     (good, stuck), told, took_s = examined(after(1, "a"), check("disk", hang))
-    assert good.outcome is Outcome.OK
+    assert good.status is CheckStatus.OK
     assert stuck == failure("disk", "no answer within 5 s", "Look at disk.")
     assert (told, took_s) == (["a", "disk"], 5.0)
 
 
 def test_a_check_that_crashes_is_a_failure_with_its_text() -> None:
     (crashed, good), _, _ = examined(check("ports", crash), after(1, "a"))
-    assert (crashed.what, crashed.outcome, good.outcome) == ("ports", Outcome.FAILURE, Outcome.OK)
+    assert (crashed.what, crashed.status, good.status) == ("ports", CheckStatus.FAILURE, CheckStatus.OK)
     assert "ZeroDivisionError: so it is" in crashed.found
 
 

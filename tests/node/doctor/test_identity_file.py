@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cosine_node.doctor.finding import Outcome
+from cosine_node.doctor.finding import CheckStatus
 from cosine_node.doctor.identity_file import KeyFile, judge_key_file, read_key_file
 from cosine_p2p.keys import claim_identity, load_identity
 
@@ -12,7 +12,7 @@ from cosine_p2p.keys import claim_identity, load_identity
 def test_a_file_that_is_not_there_is_not_created(tmp_path: Path) -> None:
     file = tmp_path / "new" / "folder" / "identity"
     found = judge_key_file(read_key_file(file, is_named=True))
-    assert (found.outcome, "created at the first start" in found.found) == (Outcome.OK, True)
+    assert (found.status, "created at the first start" in found.found) == (CheckStatus.OK, True)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -28,7 +28,7 @@ def test_a_file_that_others_may_read_or_write_is_a_warning(tmp_path: Path, mode:
     load_identity(file)
     file.chmod(mode)
     found = judge_key_file(read_key_file(file, is_named=True))
-    assert (found.outcome, f"{mode:03o}" in found.found) == (Outcome.WARNING, True)
+    assert (found.status, f"{mode:03o}" in found.found) == (CheckStatus.WARNING, True)
     assert f"chmod 600 {file}" in found.fix
 
 
@@ -36,11 +36,11 @@ def test_a_default_file_in_use_is_no_fault_since_the_next_one_is_taken(tmp_path:
     claimed = claim_identity(tmp_path / "identity")
     found = judge_key_file(read_key_file(tmp_path / "identity", is_named=False))
     claimed.release()
-    assert (found.outcome, "next free identity" in found.found) == (Outcome.OK, True)
+    assert (found.status, "next free identity" in found.found) == (CheckStatus.OK, True)
 
 
 def test_a_folder_is_no_key_file(tmp_path: Path) -> None:
-    assert judge_key_file(read_key_file(tmp_path, is_named=True)).outcome is Outcome.FAILURE
+    assert judge_key_file(read_key_file(tmp_path, is_named=True)).status is CheckStatus.FAILURE
 
 
 @pytest.mark.parametrize(
@@ -53,4 +53,4 @@ def test_a_folder_is_no_key_file(tmp_path: Path) -> None:
 )
 def test_a_file_that_cannot_be_used_is_a_failure(key: KeyFile) -> None:
     found = judge_key_file(key)
-    assert (found.outcome, "--identity" in found.fix) == (Outcome.FAILURE, True)
+    assert (found.status, "--identity" in found.fix) == (CheckStatus.FAILURE, True)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from cosine_node.doctor.finding import Outcome
+from cosine_node.doctor.finding import CheckStatus
 from cosine_node.doctor.installation import (
     EXTRAS,
-    Daemon,
+    InstalledDaemon,
     find_daemon,
     judge_daemon,
     judge_extras,
@@ -19,18 +19,18 @@ from cosine_node.doctor.installation import (
 )
 
 
-@pytest.mark.parametrize(("version", "outcome"), [((3, 10, 9), "failure"), ((3, 11, 0), "ok"), ((3, 14, 1), "ok")])
-def test_python_must_be_new_enough(version: tuple[int, int, int], outcome: str) -> None:
-    assert judge_python(version).outcome == outcome
+@pytest.mark.parametrize(("version", "status"), [((3, 10, 9), "failure"), ((3, 11, 0), "ok"), ((3, 14, 1), "ok")])
+def test_python_must_be_new_enough(version: tuple[int, int, int], status: str) -> None:
+    assert judge_python(version).status == status
 
 
 def test_only_a_node_needs_the_packages_of_a_node() -> None:
     whole = dict.fromkeys(EXTRAS, ())
     bare = EXTRAS
-    assert judge_extras(whole, needs_node=True).outcome is Outcome.OK
-    assert judge_extras(bare, needs_node=False).outcome is Outcome.WARNING
+    assert judge_extras(whole, needs_node=True).status is CheckStatus.OK
+    assert judge_extras(bare, needs_node=False).status is CheckStatus.WARNING
     found = judge_extras({**whole, "node": ("torch",)}, needs_node=True)
-    assert (found.outcome, "torch" in found.found) == (Outcome.FAILURE, True)
+    assert (found.status, "torch" in found.found) == (CheckStatus.FAILURE, True)
     assert "cosine-p2p[node]" in found.fix
 
 
@@ -40,14 +40,14 @@ def test_what_is_missing_is_found_without_importing() -> None:
 
 def test_a_package_that_cannot_be_loaded_is_named() -> None:
     found = judge_imports({"torch": "OSError: libcudart.so.12", "numpy": ""}, {"numpy": "2.0"})
-    assert (found.outcome, "torch" in found.found, "libcudart" in found.found) == (Outcome.FAILURE, True, True)
+    assert (found.status, "torch" in found.found, "libcudart" in found.found) == (CheckStatus.FAILURE, True, True)
     assert found.fix.endswith("--force-reinstall torch`.")
     assert judge_imports({"numpy": ""}, {"numpy": "2.0"}).found == "numpy 2.0"
-    assert judge_imports({}, {}).outcome is Outcome.SKIPPED
+    assert judge_imports({}, {}).status is CheckStatus.SKIPPED
 
 
 def test_the_daemon_of_this_installation_starts() -> None:
-    assert judge_daemon(asyncio.run(try_daemon(find_daemon()))).outcome is Outcome.OK
+    assert judge_daemon(asyncio.run(try_daemon(find_daemon()))).status is CheckStatus.OK
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_what_a_daemon_says_instead_of_starting_is_passed_on(tmp_path: Path, con
     file.write_text(content)
     file.chmod(0o755)
     found = judge_daemon(asyncio.run(try_daemon(find_daemon(file))))
-    assert (found.outcome, said in found.found) == (Outcome.FAILURE, True), found
+    assert (found.status, said in found.found) == (CheckStatus.FAILURE, True), found
 
 
 def test_without_hivemind_there_is_no_daemon_to_judge() -> None:
-    assert judge_daemon(Daemon(file=None)).outcome is Outcome.SKIPPED
+    assert judge_daemon(InstalledDaemon(file=None)).status is CheckStatus.SKIPPED

@@ -4,19 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from cosine_node.doctor.finding import Outcome
-from cosine_node.doctor.machine import Machine, free_memory_bytes, judge_architecture, judge_device
+from cosine_node.doctor.finding import CheckStatus
+from cosine_node.doctor.machine import MachineFacts, free_memory_bytes, judge_architecture, judge_device
 
-CPU = Machine(has_torch=True, free_bytes=8 << 30)
-GPU = Machine(has_torch=True, has_nvidia=True, cuda_build="13.0", cuda_devices=(("H200", 100), ("A100", 50)))
-UNUSED = Machine(has_torch=True, has_nvidia=True)
-MISMATCH = Machine(has_torch=True, has_nvidia=True, cuda_build="13.0", cuda_error="the driver is too old")
+CPU = MachineFacts(has_torch=True, free_bytes=8 << 30)
+GPU = MachineFacts(has_torch=True, has_nvidia=True, cuda_build="13.0", cuda_devices=(("H200", 100), ("A100", 50)))
+UNUSED = MachineFacts(has_torch=True, has_nvidia=True)
+MISMATCH = MachineFacts(has_torch=True, has_nvidia=True, cuda_build="13.0", cuda_error="the driver is too old")
 
 
 @pytest.mark.parametrize(
-    ("machine", "device", "outcome", "part"),
+    ("machine", "device", "status", "part"),
     [
-        (Machine(), "auto", "skipped", "PyTorch"),
+        (MachineFacts(), "auto", "skipped", "PyTorch"),
         (CPU, "auto", "ok", "the CPU"),
         (CPU, "cpu", "ok", "the CPU"),
         (CPU, "mps", "ok", "mps"),
@@ -31,10 +31,12 @@ MISMATCH = Machine(has_torch=True, has_nvidia=True, cuda_build="13.0", cuda_erro
         (GPU, "cpu", "ok", "though there is H200"),
     ],
 )
-def test_a_device_is_there_or_it_is_said_why_not(machine: Machine, device: str, outcome: str, part: str) -> None:
+def test_a_device_is_there_or_it_is_said_why_not(
+    machine: MachineFacts, device: str, status: str, part: str
+) -> None:
     found = judge_device(machine, device=device)
-    assert (found.outcome, part in found.found) == (outcome, True), found
-    assert bool(found.fix) == (outcome in ("warning", "failure"))
+    assert (found.status, part in found.found) == (status, True), found
+    assert bool(found.fix) == (status in ("warning", "failure"))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,7 @@ def test_a_device_is_there_or_it_is_said_why_not(machine: Machine, device: str, 
         (CPU, "mps", (0, "mps")),
     ],
 )
-def test_memory_is_that_of_the_device(machine: Machine, device: str, memory: tuple[int, str]) -> None:
+def test_memory_is_that_of_the_device(machine: MachineFacts, device: str, memory: tuple[int, str]) -> None:
     assert machine.memory_of(device) == memory
 
 
@@ -60,7 +62,8 @@ def test_free_memory_is_what_programs_could_still_get(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("refusal", "outcome"), [(None, Outcome.SKIPPED), ("", Outcome.OK), ("It has state.", Outcome.FAILURE)]
+    ("refusal", "status"),
+    [(None, CheckStatus.SKIPPED), ("", CheckStatus.OK), ("It has state.", CheckStatus.FAILURE)],
 )
-def test_architectures(refusal: str | None, outcome: Outcome) -> None:
-    assert judge_architecture("m", refusal).outcome is outcome
+def test_architectures(refusal: str | None, status: CheckStatus) -> None:
+    assert judge_architecture("m", refusal).status is status

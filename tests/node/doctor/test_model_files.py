@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cosine_node import model, zoo
-from cosine_node.doctor.finding import Outcome
+from cosine_node.doctor.finding import CheckStatus
 from cosine_node.doctor.model_files import (
     POOL_TOKENS,
     ModelFiles,
@@ -27,7 +27,7 @@ HERE = ModelFiles(source="m", folder=Path("m"), config=LLAMA, weight_bytes=2000,
 
 def test_an_embedded_model_is_whole() -> None:
     files = read_model("zoo:target")
-    assert judge_model(files, is_verifier=True).outcome is Outcome.OK
+    assert judge_model(files, is_verifier=True).status is CheckStatus.OK
     tokenizer = TokenizerFiles.read(zoo.tokenizer_folder())
     assert tokenizer is not None
     assert (files.tokenizer_digest, files.weight_bytes > files.parameters) == (tokenizer.digest.hex(), True)
@@ -35,9 +35,9 @@ def test_an_embedded_model_is_whole() -> None:
 
 def test_a_verifier_needs_a_tokenizer() -> None:
     drafter = read_model("zoo:draft-code")
-    assert judge_model(drafter, is_verifier=False).outcome is Outcome.OK
+    assert judge_model(drafter, is_verifier=False).status is CheckStatus.OK
     found = judge_model(drafter, is_verifier=True)
-    assert (found.outcome, "no tokenizer" in found.found) == (Outcome.FAILURE, True)
+    assert (found.status, "no tokenizer" in found.found) == (CheckStatus.FAILURE, True)
 
 
 @pytest.mark.parametrize(
@@ -59,35 +59,35 @@ def test_what_is_broken_is_named(tmp_path: Path, name: str, content: str | None,
     else:
         (folder / name).write_bytes(content.encode("latin-1"))
     found = judge_model(read_folder("mine", folder), is_verifier=False)
-    assert (found.outcome, part in found.found) == (Outcome.FAILURE, True), found
+    assert (found.status, part in found.found) == (CheckStatus.FAILURE, True), found
 
 
 def test_weights_of_another_kind_are_not_used(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     (tmp_path / "pytorch_model.bin").touch()
     found = judge_model(read_folder("mine", tmp_path), is_verifier=False)
-    assert (found.outcome, "not safetensors" in found.found) == (Outcome.FAILURE, True)
+    assert (found.status, "not safetensors" in found.found) == (CheckStatus.FAILURE, True)
 
 
 @pytest.mark.parametrize(
-    ("files", "outcome"),
+    ("files", "status"),
     [
-        (ModelFiles(source="a/b", remote_bytes=3 * GIB), Outcome.OK),
-        (ModelFiles(source="a/b", remote_bytes=0), Outcome.FAILURE),
-        (ModelFiles(source="a/b", hub_error="offline"), Outcome.WARNING),
-        (ModelFiles(source="zoo:nobody", problem="no such model"), Outcome.FAILURE),
+        (ModelFiles(source="a/b", remote_bytes=3 * GIB), CheckStatus.OK),
+        (ModelFiles(source="a/b", remote_bytes=0), CheckStatus.FAILURE),
+        (ModelFiles(source="a/b", hub_error="offline"), CheckStatus.WARNING),
+        (ModelFiles(source="zoo:nobody", problem="no such model"), CheckStatus.FAILURE),
     ],
 )
-def test_models_that_are_not_here(files: ModelFiles, outcome: Outcome) -> None:
+def test_models_that_are_not_here(files: ModelFiles, status: CheckStatus) -> None:
     found = judge_model(files, is_verifier=False)
-    assert (found.outcome, "--model" in found.fix) == (outcome, outcome is not Outcome.OK)
+    assert (found.status, "--model" in found.fix) == (status, status is not CheckStatus.OK)
 
 
 @pytest.mark.parametrize("source", ["nobody/no-such-model", "no model at all"])
 def test_without_a_network_a_hub_id_is_not_judged_wrong(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     found = judge_model(read_model(source), is_verifier=False)
-    assert found.outcome is (Outcome.FAILURE if " " in source else Outcome.WARNING)
+    assert found.status is (CheckStatus.FAILURE if " " in source else CheckStatus.WARNING)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_configuration_that_does_not_tell_leaves_the_pool_out(config: dict[str
 
 
 @pytest.mark.parametrize(
-    ("needed", "free", "outcome"),
+    ("needed", "free", "status"),
     [
         (GIB, 2 * GIB, "ok"),
         (GIB, GIB, "warning"),
@@ -127,6 +127,6 @@ def test_a_configuration_that_does_not_tell_leaves_the_pool_out(config: dict[str
         (GIB, 0, "skipped"),
     ],
 )
-def test_memory_is_compared_with_what_is_free(needed: int, free: int, outcome: str) -> None:
+def test_memory_is_compared_with_what_is_free(needed: int, free: int, status: str) -> None:
     found = judge_memory("m", needed, free, where="here")
-    assert (found.outcome, "--quantize" in found.fix) == (outcome, outcome in ("warning", "failure"))
+    assert (found.status, "--quantize" in found.fix) == (status, status in ("warning", "failure"))

@@ -12,7 +12,7 @@ import pytest
 
 from cosine_node import zoo
 from cosine_node.doctor import disk, installation
-from cosine_node.doctor.finding import Finding, Outcome
+from cosine_node.doctor.finding import CheckStatus, Finding
 from cosine_node.doctor.installation import find_daemon
 from cosine_node.doctor.swarm import judge_clock, judge_swarm, judge_tokenizer
 from cosine_p2p.keys import claim_identity
@@ -36,7 +36,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
         found = failure_of(subject(tmp_path, host_maddrs=(maddr,)), "port")
     assert (found.what, found.found) == (f"port {maddr}", "another program listens there")
     assert "--host-maddr" in found.fix
-    assert [finding.outcome for finding in findings(subject(tmp_path, host_maddrs=(maddr,)), "port")] == ["ok"]
+    assert [finding.status for finding in findings(subject(tmp_path, host_maddrs=(maddr,)), "port")] == ["ok"]
 
 
 def test_an_initial_peer_with_another_peer_id(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_an_identity_in_use(tmp_path: Path) -> None:
     claimed.release()
     assert "in use" in found.found and claimed.identity.peer_id in found.found
     assert "--identity" in found.fix
-    assert [finding.outcome for finding in findings(subject(tmp_path), "identity")] == ["ok"]
+    assert [finding.status for finding in findings(subject(tmp_path), "identity")] == ["ok"]
 
 
 def test_an_identity_where_no_file_can_be(tmp_path: Path) -> None:
@@ -153,15 +153,15 @@ def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "HF_HOME" in found.fix
 
 
-def only(found: list[Finding], outcome: Outcome) -> Finding:
-    (one,) = (finding for finding in found if finding.outcome is outcome)
+def only(found: list[Finding], status: CheckStatus) -> Finding:
+    (one,) = (finding for finding in found if finding.status is status)
     return one
 
 
 def test_a_network_without_a_verifier() -> None:
     seen = looked_around(roles=(Role.DRAFTER,))
     found = judge_swarm(seen, network="test", target="zoo:target", role=Role.DRAFTER)
-    failed = only(found, Outcome.FAILURE)
+    failed = only(found, CheckStatus.FAILURE)
     assert failed.what == "swarm: verifiers" and "'test'" in failed.found
     assert "cosine-node join --role verifier --model zoo:target" in failed.fix and "--network" in failed.fix
 
@@ -169,9 +169,9 @@ def test_a_network_without_a_verifier() -> None:
 def test_a_verifier_of_a_name_that_means_another_model() -> None:
     seen = looked_around(roles=(Role.VERIFIER,))
     found = judge_tokenizer("mine", "ff" * 32, seen, role=Role.VERIFIER)
-    assert (found.outcome, "--target" in found.fix) == (Outcome.FAILURE, True)
+    assert (found.status, "--target" in found.fix) == (CheckStatus.FAILURE, True)
     found = judge_tokenizer("mine", "ff" * 32, seen, role=Role.DRAFTER)
-    assert (found.outcome, "--model" in found.fix) == (Outcome.WARNING, True)
+    assert (found.status, "--model" in found.fix) == (CheckStatus.WARNING, True)
 
 
 @pytest.mark.parametrize(
@@ -182,5 +182,5 @@ def test_a_clock_that_is_off(off_s: float, found: str) -> None:
     """Records of five minutes, issued just now by peers whose clock is right."""
     seen = looked_around(roles=(Role.VERIFIER,), clock_off_s=off_s)
     failed = judge_clock(seen)
-    assert (failed.what, failed.outcome) == ("clock", Outcome.FAILURE)
+    assert (failed.what, failed.status) == ("clock", CheckStatus.FAILURE)
     assert found in failed.found and "timedatectl" in failed.fix

@@ -8,7 +8,7 @@ from cosine_node.doctor.settings import judge_settings, read_settings
 
 
 @pytest.mark.parametrize(
-    ("content", "is_named", "unknown", "outcome", "part"),
+    ("content", "is_named", "unknown", "status", "part"),
     [
         ("[join]\n", True, [], "ok", "is read"),
         ("[join]\nmodle = 1\n", False, ["join.modle"], "warning", "join.modle"),
@@ -18,14 +18,14 @@ from cosine_node.doctor.settings import judge_settings, read_settings
     ],
 )
 def test_a_file_is_judged_by_whether_it_can_be_read(
-    tmp_path: Path, content: str | None, is_named: bool, unknown: list[str], outcome: str, part: str
+    tmp_path: Path, content: str | None, is_named: bool, unknown: list[str], status: str, part: str
 ) -> None:
     file = tmp_path / "config.toml"
     if content is not None:
         file.write_text(content)
     found = judge_settings(read_settings(file, is_named=is_named), unknown)
-    assert (found.outcome, part in found.found, str(file) in found.found + found.fix) == (outcome, True, True)
+    assert (found.status, part in found.found, str(file) in found.found + found.fix) == (status, True, True)
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    assert judge_settings(read_settings(tmp_path, is_named=True), []).outcome == "failure"
+    assert judge_settings(read_settings(tmp_path, is_named=True), []).status == "failure"

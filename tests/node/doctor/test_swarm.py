@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cosine_node.doctor.finding import Outcome
+from cosine_node.doctor.finding import CheckStatus
 from cosine_node.doctor.swarm import Neighbour, Neighbourhood, judge_clock, judge_swarm, judge_tokenizer
 from cosine_protocol.records import Role
 from tests.node.doctor.neighbours import NOW_S, looked_around
@@ -16,7 +16,7 @@ OTHER = replace(VERIFIER, peer_id="o", target_digest="cc")
 
 
 @pytest.mark.parametrize(
-    ("nodes", "role", "outcomes"),
+    ("nodes", "role", "statuses"),
     [
         ((VERIFIER, DRAFTER), None, ["ok", "ok"]),
         ((VERIFIER, SILENT, DRAFTER), None, ["ok", "ok"]),
@@ -28,22 +28,22 @@ OTHER = replace(VERIFIER, peer_id="o", target_digest="cc")
         ((), Role.VERIFIER, ["ok", "warning"]),
     ],
 )
-def test_a_swarm_is_judged_by_role(nodes: tuple[Neighbour, ...], role: Role | None, outcomes: list[str]) -> None:
+def test_a_swarm_is_judged_by_role(nodes: tuple[Neighbour, ...], role: Role | None, statuses: list[str]) -> None:
     found = judge_swarm(Neighbourhood(nodes=nodes), network="main", target="t", role=role)
-    assert [finding.outcome for finding in found] == outcomes
-    assert all(finding.fix for finding in found if finding.outcome != "ok")
+    assert [finding.status for finding in found] == statuses
+    assert all(finding.fix for finding in found if finding.status != "ok")
 
 
 def test_a_network_that_cannot_be_joined_is_one_failure() -> None:
     (found,) = judge_swarm(Neighbourhood(problem="no answer"), network="main", target="t", role=None)
-    assert (found.outcome, "no answer" in found.found) == (Outcome.FAILURE, True)
+    assert (found.status, "no answer" in found.found) == (CheckStatus.FAILURE, True)
 
 
 def test_a_probe_sees_nodes_and_the_dates_of_records_that_peers_keep() -> None:
     seen = looked_around(roles=(Role.VERIFIER, Role.DRAFTER))
     assert [(node.role, node.reason) for node in seen.nodes] == [("verifier", ""), ("drafter", "")]
     assert seen.dates == ((NOW_S, NOW_S + 300),) * 2
-    assert judge_clock(seen).outcome is Outcome.OK
+    assert judge_clock(seen).status is CheckStatus.OK
 
 
 def test_a_probe_says_why_a_node_is_silent() -> None:
@@ -52,7 +52,7 @@ def test_a_probe_says_why_a_node_is_silent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("now_s", "outcome", "part"),
+    ("now_s", "status", "part"),
     [
         (1000.0, "ok", "between 5 min behind and 0 s ahead"),
         (1200.0, "ok", "between 100 s behind and 3 min ahead"),
@@ -62,19 +62,19 @@ def test_a_probe_says_why_a_node_is_silent() -> None:
         (1310.0, "failure", "at least 10 s ahead"),
     ],
 )
-def test_a_clock_is_judged_within_what_records_tell(now_s: float, outcome: str, part: str) -> None:
+def test_a_clock_is_judged_within_what_records_tell(now_s: float, status: str, part: str) -> None:
     found = judge_clock(Neighbourhood(dates=((1000.0, 1300.0), (900.0, 1350.0)), now_s=now_s))
-    assert (found.outcome, part in found.found) == (outcome, True), found
+    assert (found.status, part in found.found) == (status, True), found
 
 
 def test_certificates_alone_tell_of_a_clock_far_behind() -> None:
-    assert judge_clock(Neighbourhood(born_s=(1000.0,), now_s=0.0)).outcome is Outcome.FAILURE
-    assert judge_clock(Neighbourhood(born_s=(1000.0,), now_s=5000.0)).outcome is Outcome.SKIPPED
-    assert judge_clock(Neighbourhood(now_s=5000.0)).outcome is Outcome.SKIPPED
+    assert judge_clock(Neighbourhood(born_s=(1000.0,), now_s=0.0)).status is CheckStatus.FAILURE
+    assert judge_clock(Neighbourhood(born_s=(1000.0,), now_s=5000.0)).status is CheckStatus.SKIPPED
+    assert judge_clock(Neighbourhood(now_s=5000.0)).status is CheckStatus.SKIPPED
 
 
 @pytest.mark.parametrize(
-    ("digest", "nodes", "role", "outcome"),
+    ("digest", "nodes", "role", "status"),
     [
         ("bb", (VERIFIER,), Role.DRAFTER, "ok"),
         ("ee", (VERIFIER,), Role.DRAFTER, "warning"),
@@ -84,6 +84,6 @@ def test_certificates_alone_tell_of_a_clock_far_behind() -> None:
     ],
 )
 def test_tokenizers_are_compared_with_the_verifiers(
-    digest: str, nodes: tuple[Neighbour, ...], role: Role, outcome: str
+    digest: str, nodes: tuple[Neighbour, ...], role: Role, status: str
 ) -> None:
-    assert judge_tokenizer("m", digest, Neighbourhood(nodes=nodes), role=role).outcome == outcome
+    assert judge_tokenizer("m", digest, Neighbourhood(nodes=nodes), role=role).status == status

@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_node.gateway import replies
-from cosine_node.gateway.choices import Finished
+from cosine_node.gateway.choices import ChoiceFinished
 from cosine_node.gateway.replies import ChatStyle, CompletionStyle, Heading, Style
-from cosine_node.gateway.wanted import Choice
+from cosine_node.gateway.wanted import WantedChoice
 from tests.node.gateway.generations import CODE, DONE, MATH, generation
 from tests.node.peers import request_of
 
 
-def finished(index: int = 0, number: int = 0, **changes: Any) -> Finished:
-    choice = Choice(index=index, number=number, prompt="p", seed=7, lead="")
-    return Finished(choice, generation(**changes))
+def finished(index: int = 0, number: int = 0, **changes: Any) -> ChoiceFinished:
+    choice = WantedChoice(index=index, number=number, prompt="p", seed=7, lead="")
+    return ChoiceFinished(choice, generation(**changes))
 
 
 def heading(style: Style) -> Heading:
