@@ -24,7 +24,7 @@ _RTT_WEIGHT: Final = 0.3
 
 
 @dataclass(slots=True)
-class Progress:
+class StepCounts:
     """What a serving peer reports with each heartbeat, so that the other end can tell alive from stalled."""
 
     steps: int = 0
@@ -38,13 +38,13 @@ class Channel:
     `SILENCE_S`, and `RemoteProtocolError` when the peer breaks the protocol.
     """
 
-    def __init__(self, stream: Stream, protocol: str, *, progress: Progress | None = None) -> None:
+    def __init__(self, stream: Stream, protocol: str, *, progress: StepCounts | None = None) -> None:
         self.peer_id = stream.peer_id
         self.protocol = protocol
         self.features: frozenset[str] = frozenset()
         self.rtt_s: float | None = None
-        self.progress = progress or Progress()
-        self.remote_progress = Progress()
+        self.progress = progress or StepCounts()
+        self.remote_progress = StepCounts()
         self.bytes_sent = 0
         self.bytes_received = 0
         self._stream = stream
@@ -115,7 +115,7 @@ class Channel:
             self.features = common_features(FEATURES, message)
             self._is_greeted = True
         elif isinstance(message, m.Ping):
-            self.remote_progress = Progress(message.steps, message.prefill_tokens)
+            self.remote_progress = StepCounts(message.steps, message.prefill_tokens)
             self.post(m.Pong(message.number))
         elif isinstance(message, m.Pong):
             self._note_rtt(message.number)
@@ -171,7 +171,7 @@ async def serve_channel(
     handle: Callable[[Channel, m.Message], None],
     *,
     on_end: Callable[[Channel, str], None] | None = None,
-    progress: Progress | None = None,
+    progress: StepCounts | None = None,
 ) -> None:
     """Serve one stream until it ends: every message goes to `handle`, the end with its reason to `on_end`.
 

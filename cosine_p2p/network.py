@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cosine_p2p.dht import DhtDirectory
-from cosine_p2p.keys import load_identity
+from cosine_p2p.identity_file import load_identity
 from cosine_p2p.postings import RecordOpener
 from cosine_p2p.target import choose_digest
 from cosine_p2p.tokenizer import TextCodec

@@ -8,7 +8,7 @@ NAME_BYTES: Final = 4
 PEER_LETTERS: Final = 8
 
 
-class RequestLog(logging.LoggerAdapter[logging.Logger]):
+class RequestLogger(logging.LoggerAdapter[logging.Logger]):
     """Begins each line with its fields, and gives them to a formatter as attributes of the record."""
 
     def process(self, msg: object, kwargs: MutableMapping[str, Any]) -> tuple[object, MutableMapping[str, Any]]:
@@ -22,10 +22,10 @@ def request_name(d_0: bytes) -> str:
     return d_0[:NAME_BYTES].hex()
 
 
-def request_log(log: logging.Logger, d_0: bytes, *, client: str | None = None) -> RequestLog:
+def request_log(log: logging.Logger, d_0: bytes, *, client: str | None = None) -> RequestLogger:
     """A log for one request, named by the beginning of its digest; `client` is the peer id of who asks."""
     fields: dict[str, object] = {"request": request_name(d_0)}
     if client is not None:
         # Peer ids all begin alike.
         fields["client"] = client[-PEER_LETTERS:]
-    return RequestLog(log, fields)
+    return RequestLogger(log, fields)

@@ -19,7 +19,7 @@ from cosine_node.status_service import StatusService
 from cosine_node.verifier.service import VerifierConfig, VerifierService
 from cosine_p2p.channel import AGENT
 from cosine_p2p.dht import DhtDirectory
-from cosine_p2p.keys import claim_identity
+from cosine_p2p.identity_file import claim_identity
 from cosine_p2p.tokenizer_files import TokenizerFiles
 from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS, TransportConfig

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_p2p.channel import HEARTBEAT_S, MAX_WAITING_BYTES, SILENCE_S, Channel, Progress, serve_channel
+from cosine_p2p.channel import HEARTBEAT_S, MAX_WAITING_BYTES, SILENCE_S, Channel, StepCounts, serve_channel
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.memory import MemoryNetwork
 from cosine_protocol import messages as m
@@ -38,7 +38,7 @@ async def echoing(stream: Stream) -> None:
     def answer(channel: Channel, message: m.Message) -> None:
         channel.post(message)
 
-    await serve_channel(stream, STATUS, answer, progress=Progress(7, 9))
+    await serve_channel(stream, STATUS, answer, progress=StepCounts(7, 9))
 
 
 def receive_from(*messages: m.Message) -> m.Message:
@@ -88,7 +88,7 @@ def test_an_idle_pair_stays_alive_and_measures_its_round_trip() -> None:
 
     channel = run_virtual(run())
     assert channel.rtt_s == pytest.approx(0.08, abs=1e-6)
-    assert channel.remote_progress == Progress(7, 9)
+    assert channel.remote_progress == StepCounts(7, 9)
     assert channel.bytes_sent > 0
     assert channel.bytes_received > 0
 

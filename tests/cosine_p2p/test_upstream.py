@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from cosine_p2p.channel import Progress
+from cosine_p2p.channel import StepCounts
 from cosine_p2p.link import Link
 from cosine_p2p.upstream import STALL_S, Upstream, Watch, end_of
 from cosine_protocol import messages as m
@@ -32,7 +32,7 @@ D_0 = request_digest(REQUEST)
 
 def upstream(after: tuple[int, ...] = (), *, is_opened: bool = True, **watch: Any) -> Upstream:
     """A verifier that stands after some tokens, on a link that reports no progress."""
-    link = SimpleNamespace(channel=SimpleNamespace(peer_id="verifier", remote_progress=Progress()))
+    link = SimpleNamespace(channel=SimpleNamespace(peer_id="verifier", remote_progress=StepCounts()))
     digest = roll_digest(D_0, after)
     seen = Watch(since_s=0.0, **watch)
     return Upstream(0, cast("Link", link), REQUEST, D_0, digest, len(after), seen, is_opened)
@@ -85,7 +85,7 @@ def test_the_end_is_in_the_tokens() -> None:
 def test_a_verifier_that_owes_an_answer_must_show_progress() -> None:
     verifier = upstream((1,), is_prefilling=False)
     verifier.check_progress(0.0)
-    verifier.link.channel.remote_progress = Progress(steps=1)
+    verifier.link.channel.remote_progress = StepCounts(steps=1)
     verifier.check_progress(STALL_S)
     verifier.check_progress(2 * STALL_S)
     with pytest.raises(PeerLost, match="no progress for 4 s"):

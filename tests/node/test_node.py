@@ -9,7 +9,7 @@ import pytest
 from cosine_node.model import NGRAM, ModelSource
 from cosine_node.node import NetworkOptions, NodeOptions, identity_files, run_nodes, together
 from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_p2p.keys import claim_identity
+from cosine_p2p.identity_file import claim_identity
 from cosine_p2p.postings import RecordOpener
 from cosine_p2p.transport.config import TransportConfig
 from cosine_p2p.transport.hivemind import HivemindTransport

@@ -8,7 +8,7 @@ from cosine_node.cli.options import AsJson, IdentityFile
 
 def identity(identity: IdentityFile = None, as_json: AsJson = False) -> None:
     """Show the peer id of a key file, which is created if it does not exist."""
-    from cosine_p2p.keys import default_identity_file, load_identity
+    from cosine_p2p.identity_file import default_identity_file, load_identity
 
     file = identity or default_identity_file()
     peer_id = load_identity(file).peer_id

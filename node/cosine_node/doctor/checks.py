@@ -19,7 +19,7 @@ from cosine_node.doctor.model_files import ModelFiles
 from cosine_node.doctor.processes import ProbeFailed, ask_child, in_thread
 from cosine_node.doctor.settings import Settings
 from cosine_node.doctor.swarm import Neighbourhood
-from cosine_p2p.keys import default_identity_file
+from cosine_p2p.identity_file import default_identity_file
 from cosine_protocol.records import Role
 
 NGRAM: Final = "ngram"

@@ -10,8 +10,8 @@ from cosine_node.drafter.draft_tree import Branch, DraftTree, Grown
 from cosine_node.engine.base import Engine, OutOfPages, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.runner import Runner, count_tokens
-from cosine_p2p.channel import Channel, Progress, serve_channel
-from cosine_p2p.request_log import RequestLog, request_log
+from cosine_p2p.channel import Channel, StepCounts, serve_channel
+from cosine_p2p.request_log import RequestLogger, request_log
 from cosine_p2p.speculation.calibration import Calibration
 from cosine_p2p.transport.base import Stream, Transport
 from cosine_protocol import messages as m
@@ -58,7 +58,7 @@ class Followed:
     sent_nodes: int = field(default=0)
 
     @property
-    def log(self) -> RequestLog:
+    def log(self) -> RequestLogger:
         return request_log(LOG, self.d_0, client=self.channel.peer_id)
 
 
@@ -79,7 +79,7 @@ class DrafterService:
         self._is_draining = False
         self.capacity_tokens = engine.free_tokens
         self._calibration = Calibration(first_power=FIRST_CHOICE_POWER)
-        self.progress = Progress()
+        self.progress = StepCounts()
         self.counts = DrafterCounts()
 
     @property

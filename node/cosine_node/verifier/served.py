@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cosine_node.verifier.request import Stage, VerifierRequest
 from cosine_p2p.channel import MAX_SENTENCE, Channel
-from cosine_p2p.request_log import RequestLog, request_log
+from cosine_p2p.request_log import RequestLogger, request_log
 from cosine_protocol import messages as m
 from cosine_protocol.errors import CosineError, ErrorCode, PeerError
 
@@ -26,7 +26,7 @@ class Served:
         return self.channel, self.state.number
 
     @property
-    def log(self) -> RequestLog:
+    def log(self) -> RequestLogger:
         return request_log(LOG, self.state.d_0, client=self.channel.peer_id)
 
     def refuse(self, error: CosineError) -> None:

@@ -17,7 +17,7 @@ from cosine_node.verifier.request import VerifierRequest
 from cosine_node.verifier.served import Served, ServedRequests
 from cosine_node.verifier.step_loop import RETRY_AFTER_S, StepLoop
 from cosine_node.verifier.turns import budget_of
-from cosine_p2p.channel import Channel, Progress, serve_channel
+from cosine_p2p.channel import Channel, StepCounts, serve_channel
 from cosine_p2p.request_log import PEER_LETTERS
 from cosine_p2p.transport.base import Stream, Transport
 from cosine_protocol import messages as m
@@ -80,7 +80,7 @@ class VerifierService:
         return sum(bool(one.state.unfed_tokens) and not one.state.has_pages for one in self._served)
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> StepCounts:
         """How far the step loop is."""
         return self._loop.progress
 

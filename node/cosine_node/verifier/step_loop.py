@@ -22,7 +22,7 @@ from cosine_node.verifier.selection import (
 )
 from cosine_node.verifier.served import Served, ServedRequests
 from cosine_node.verifier.turns import Turns, Waiting, take_turns
-from cosine_p2p.channel import Progress
+from cosine_p2p.channel import StepCounts
 from cosine_protocol import messages as m
 from cosine_protocol.codec import encode_body
 from cosine_protocol.errors import CosineError, ErrorCode, PeerError
@@ -68,7 +68,7 @@ class StepLoop:
         self._tree_grew = asyncio.Event()
         self._slowness = 1.0
         self.is_idle = asyncio.Event()
-        self.progress = Progress()
+        self.progress = StepCounts()
 
     async def run(self) -> None:
         """Pass after pass; idle while nobody needs one."""

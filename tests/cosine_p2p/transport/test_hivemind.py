@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cosine_p2p.dht import DhtDirectory
-from cosine_p2p.keys import load_identity
+from cosine_p2p.identity_file import load_identity
 from cosine_p2p.postings import dht_key
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.config import TransportConfig

@@ -14,7 +14,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from cosine_p2p.keys import load_identity
+from cosine_p2p.identity_file import load_identity
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.config import TransportConfig
 from cosine_p2p.transport.libp2p_library import ID, MAX_WINDOW_SIZE, RawConnError

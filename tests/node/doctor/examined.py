@@ -14,7 +14,7 @@ from cosine_node.doctor.checks import DoctorOptions, Facts, checks_of
 from cosine_node.doctor.examination import examine
 from cosine_node.doctor.finding import CheckStatus, Finding
 from cosine_node.doctor.installation import find_daemon
-from cosine_p2p.keys import load_identity
+from cosine_p2p.identity_file import load_identity
 
 OTHER_PEER: Final = "12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
 

@@ -6,7 +6,7 @@ import pytest
 
 from cosine_node.doctor.finding import CheckStatus
 from cosine_node.doctor.identity_file import KeyFile, judge_key_file, read_key_file
-from cosine_p2p.keys import claim_identity, load_identity
+from cosine_p2p.identity_file import claim_identity, load_identity
 
 
 def test_a_file_that_is_not_there_is_not_created(tmp_path: Path) -> None:

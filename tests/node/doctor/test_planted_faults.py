@@ -15,7 +15,7 @@ from cosine_node.doctor import disk, installation
 from cosine_node.doctor.finding import CheckStatus, Finding
 from cosine_node.doctor.installation import find_daemon
 from cosine_node.doctor.swarm import judge_clock, judge_swarm, judge_tokenizer
-from cosine_p2p.keys import claim_identity
+from cosine_p2p.identity_file import claim_identity
 from cosine_protocol.records import Role
 from tests.node.doctor.examined import OTHER_PEER, failure_of, findings, running_daemon, running_greeter, subject
 from tests.node.doctor.neighbours import looked_around

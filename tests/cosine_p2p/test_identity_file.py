@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cosine_p2p.keys import claim_identity, default_identity_file, load_identity
+from cosine_p2p.identity_file import claim_identity, default_identity_file, load_identity
 from cosine_protocol.errors import UsageError
 from cosine_protocol.identity import Identity
 
@@ -83,7 +83,7 @@ def test_a_claimed_file_is_refused_to_others_until_it_is_released(tmp_path: Path
 def test_nodes_started_without_a_name_get_identities_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cosine_p2p.keys.default_identity_file", lambda: tmp_path / "identity")
+    monkeypatch.setattr("cosine_p2p.identity_file.default_identity_file", lambda: tmp_path / "identity")
     claims = [claim_identity() for _ in range(3)]
     assert [claim.file.name for claim in claims] == ["identity", "identity-2", "identity-3"]
     assert len({claim.identity.peer_id for claim in claims}) == 3
