@@ -8,13 +8,13 @@ from typing import Any, Final
 from cosine_node.bench.cells import TEST, Say, all_processors, in_processes
 from cosine_node.bench.cooperation_cells import Plan, SwarmCell, compare_swarms
 from cosine_node.bench.cooperation_replay import (
-    Drafter,
-    LookupVoice,
-    ModelVoice,
-    Tally,
-    alone,
+    PromptLookup,
+    RecordedDrafter,
+    ReplayDrafter,
+    RoundCounts,
     changing,
-    together,
+    replay_alone,
+    replay_fused,
 )
 from cosine_node.simulation.scenario import DECISION_S
 from cosine_node.simulation.traces import Trace, TraceSet
@@ -100,8 +100,8 @@ class Compared:
     """One request: all drafters together, and each alone by its name."""
 
     domain: str
-    fused: Tally
-    single: Mapping[str, Tally]
+    fused: RoundCounts
+    single: Mapping[str, RoundCounts]
 
     @property
     def best(self) -> str:
@@ -113,11 +113,12 @@ def compared(matter: Matter) -> list[Compared]:
     """Every request of a matter. What a node learns of its claims it keeps from request to request."""
     traces = requests_of(matter)
     names = SWARMS[matter.swarm]
-    voices = {
-        name: LookupVoice() if name == LOOKUP else ModelVoice(TraceSet(traces), f"draft-{name}") for name in names
+    sources = {
+        name: PromptLookup() if name == LOOKUP else RecordedDrafter(TraceSet(traces), f"draft-{name}")
+        for name in names
     }
-    fused = {name: Drafter(voice) for name, voice in voices.items()}
-    single = {name: Drafter(voice) for name, voice in voices.items()}
+    fused = {name: ReplayDrafter(source) for name, source in sources.items()}
+    single = {name: ReplayDrafter(source) for name, source in sources.items()}
     found = []
     for trace in traces:
         cast = [name for name in names if matter.case != ABSENT or name != trace.domain]
@@ -125,8 +126,8 @@ def compared(matter: Matter) -> list[Compared]:
         found.append(
             Compared(
                 trace.domain,
-                together(numbered, trace, budget=matter.budget),
-                {name: alone(single[name], trace, budget=matter.budget) for name in cast},
+                replay_fused(numbered, trace, budget=matter.budget),
+                {name: replay_alone(single[name], trace, budget=matter.budget) for name in cast},
             )
         )
     return found
@@ -233,11 +234,11 @@ def _row(matter: Matter, found: Sequence[Compared]) -> dict[str, Any]:
     }
 
 
-def _sum(tallies: Sequence[Tally]) -> Tally:
-    return Tally(sum(tally.rounds for tally in tallies), sum(tally.accepted for tally in tallies))
+def _sum(tallies: Sequence[RoundCounts]) -> RoundCounts:
+    return RoundCounts(sum(tally.rounds for tally in tallies), sum(tally.accepted for tally in tallies))
 
 
-def _fixed(found: Sequence[Compared]) -> Tally:
+def _fixed(found: Sequence[Compared]) -> RoundCounts:
     """The one drafter that is best for all requests of a domain."""
     parts = []
     for domain in sorted({one.domain for one in found}):

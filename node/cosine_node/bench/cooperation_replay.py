@@ -1,20 +1,24 @@
 """Rounds of tree drafting and verifying one request, replayed on traces: several drafters fused, or one alone.
 
 In a round every drafter drafts its best-first tree from the committed prefix under its own calibrated confidence;
-the most probable `budget` nodes are verified, the walk down the true stream is accepted, and one token more is
-committed. Everything but the timing is production: calibration, fusion, router. Nothing is kept from one round to
-the next, and there is no cost of time.
+the most probable `budget` nodes are verified, the longest path of them along the recorded stream is accepted, and
+one token more is committed. Everything but the timing is production: calibration, fusion, router. Nothing is kept
+from one round to the next, and there is no cost of time.
 """
 
 import heapq
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from cosine_node.bench.routing_replay import RTT_S, TOKEN_S
+from cosine_node.drafter.draft_tree import MIN_CONFIDENCE
+from cosine_node.drafter.service import FIRST_CHOICE_POWER
 from cosine_node.engine.ngram import FollowerIndex
 from cosine_node.simulation.trace_engine import ON_STREAM, Place, TraceDrafter
-from cosine_node.simulation.traces import CANDIDATES, Trace, TraceSet, splice
+from cosine_node.simulation.traces import CANDIDATES, VOCAB_TOKENS, Trace, TraceSet, splice
 from cosine_p2p.routing.base import DrafterFacts, Round
 from cosine_p2p.routing.hedge import HedgeRouter
 from cosine_p2p.speculation.calibration import Calibration
@@ -22,21 +26,18 @@ from cosine_p2p.speculation.fusion import FusedView, Fusion
 from cosine_p2p.tree import LiveTree
 from cosine_protocol.nodes import BASE, Node
 
-LOOKUP_NLL: Final = 8.3
-"""What it says of a prompt it cannot predict: a uniform guess among the vocabulary, nats a token."""
-FIRST_CHOICE_POWER: Final = 0.5
-TOKEN_S: Final = 0.002
-RTT_S: Final = 0.03
+LOOKUP_NLL: Final = math.log(VOCAB_TOKENS)
+"""Prompts are not recorded, so prompt lookup predicts them no better than a uniform guess, in nats a token."""
 ROOT: Final = bytes(16)
-MIN_CONFIDENCE: Final = 1e-6
+"""Stands for the digest of every committed prefix: each round has a tree of its own."""
 FIRST_SPLICED: Final = 1_000_000
+"""Numbers of traces that are put together begin here, far above those of recorded ones."""
 MIN_REST_TOKENS: Final = 32
+"""A choice: a generation shorter than this is no second part of a request that changes domain."""
 
-Said = Sequence[tuple[int, float]]
 
-
-class Voice(Protocol):
-    """What a drafter says below any prefix of a request; `at` is a place that it alone understands."""
+class CandidateSource(Protocol):
+    """The candidates of a drafter below any prefix of a request; only the source itself understands a `Place`."""
 
     def prompt_nll(self, trace: Trace) -> float: ...
 
@@ -44,17 +45,17 @@ class Voice(Protocol):
 
     def after(self, at: Place, token: int) -> Place: ...
 
-    def says(self, at: Place) -> Said:
-        """Tokens with its own claims, the best first."""
+    def candidates(self, at: Place) -> Sequence[tuple[int, float]]:
+        """Tokens with their draft probabilities, the best first."""
         ...
 
 
-class ModelVoice(TraceDrafter):
-    """A drafter of the traces; off the stream it says what `TraceDrafter` says there."""
+class RecordedDrafter(TraceDrafter):
+    """A drafter of the traces; off the stream it gives what `TraceDrafter` gives there."""
 
     def __init__(self, traces: TraceSet, model: str) -> None:
         super().__init__(traces, model)
-        self._said: dict[tuple[int, int, int], Said] = {}
+        self._known: dict[tuple[int, int, int], Sequence[tuple[int, float]]] = {}
 
     def prompt_nll(self, trace: Trace) -> float:
         return self._script(trace).prompt_nll
@@ -65,17 +66,16 @@ class ModelVoice(TraceDrafter):
     def after(self, at: Place, token: int) -> Place:
         return self._step(at, token, 0)
 
-    def says(self, at: Place) -> Said:
+    def candidates(self, at: Place) -> Sequence[tuple[int, float]]:
         assert at.trace is not None
         key = (at.trace.number, at.position, at.path)
-        said = self._said.get(key)
-        if said is None:
-            said = self._said[key] = self._choice(at, CANDIDATES).candidates
-        return said
+        if key not in self._known:
+            self._known[key] = self._choice(at, CANDIDATES).candidates
+        return self._known[key]
 
 
-class LookupVoice:
-    """The drafter without weights; a place's path numbers what was drafted below the committed tokens."""
+class PromptLookup:
+    """The drafter without weights; a place's path numbers the tokens drafted below the committed ones."""
 
     def __init__(self) -> None:
         self._index = FollowerIndex()
@@ -99,7 +99,7 @@ class LookupVoice:
         self._paths.append((*self._paths[at.path], token))
         return Place(at.trace, at.position + 1, len(self._paths) - 1)
 
-    def says(self, at: Place) -> Said:
+    def candidates(self, at: Place) -> Sequence[tuple[int, float]]:
         self._index.extend(self._paths[at.path])
         found = self._index.estimate().found[:CANDIDATES]
         self._index.cut(self._position)
@@ -107,61 +107,65 @@ class LookupVoice:
 
 
 @dataclass(slots=True)
-class Drafter:
-    """A voice with what its node has learnt about its claims, over all requests."""
-
-    voice: Voice
-    calibration: Calibration = field(default_factory=lambda: Calibration(first_power=FIRST_CHOICE_POWER))
-
-    def draft(self, trace: Trace, position: int, *, nodes: int) -> "Drafted":
-        """Its `nodes` most probable nodes, parents first."""
-        drafted = Drafted()
-        heap: list[tuple[float, int, Node, float, Place]] = []
-
-        def open_below(parent: int, at: Place, reach: float) -> None:
-            for rank, (token, claim) in enumerate(self.voice.says(at)):
-                confidence = self.calibration(claim, is_first=rank == 0)
-                worth = reach * max(confidence, MIN_CONFIDENCE)
-                node = Node(parent, token, confidence)
-                heapq.heappush(heap, (-worth, len(drafted.firsts) * CANDIDATES + rank, node, claim, at))
-            drafted.firsts.append(parent)
-
-        open_below(BASE, self.voice.start(trace, position), 1.0)
-        while heap and len(drafted.nodes) < nodes:
-            worth, order, node, claim, at = heapq.heappop(heap)
-            drafted.nodes.append(node)
-            drafted.claims.append((claim, order % CANDIDATES == 0))
-            open_below(len(drafted.nodes) - 1, self.voice.after(at, node.token), -worth)
-        return drafted
-
-    def learn(self, drafted: "Drafted", tokens: Sequence[int]) -> int:
-        """Calibrate on committed tokens; returns how many of them were drafted in a row."""
-        above = BASE
-        for depth, token in enumerate(tokens):
-            hit = None
-            for index, node in enumerate(drafted.nodes):
-                if node.parent == above:
-                    claim, is_first = drafted.claims[index]
-                    self.calibration.observe(claim, is_first=is_first, hit=node.token == token)
-                    hit = index if node.token == token else hit
-            if hit is None:
-                return depth
-            above = hit
-        return len(tokens)
-
-
-@dataclass(slots=True)
-class Drafted:
-    """A tree in the order it grew: nodes, and of each the claim before calibration and whether it was the first."""
+class BestFirstTree:
+    """A tree in the order it grew: nodes, and of each the draft probability and whether it was a first choice."""
 
     nodes: list[Node] = field(default_factory=list)
     claims: list[tuple[float, bool]] = field(default_factory=list)
-    firsts: list[int] = field(default_factory=list)
+
+    def accepted(self, stream: Sequence[int]) -> int:
+        """The number of tokens from the beginning of `stream` on that lie on one path of the tree."""
+        children = {(node.parent, node.token): index for index, node in enumerate(self.nodes)}
+        above, depth = BASE, 0
+        while depth < len(stream) and (above, stream[depth]) in children:
+            above, depth = children[above, stream[depth]], depth + 1
+        return depth
+
+
+@dataclass(slots=True)
+class ReplayDrafter:
+    """A source of candidates with the calibration that its node has learnt over all requests."""
+
+    source: CandidateSource
+    calibration: Calibration = field(default_factory=lambda: Calibration(first_power=FIRST_CHOICE_POWER))
+
+    def draft(self, trace: Trace, position: int, *, nodes: int) -> BestFirstTree:
+        """Its `nodes` most probable nodes, parents first."""
+        tree = BestFirstTree()
+        heap: list[tuple[float, int, Node, float, Place]] = []
+        parent, at, probability = BASE, self.source.start(trace, position), 1.0
+        for opened in range(nodes):
+            for rank, (token, claim) in enumerate(self.source.candidates(at)):
+                confidence = self.calibration(claim, is_first=rank == 0)
+                worth = probability * max(confidence, MIN_CONFIDENCE)
+                entry = (-worth, opened * CANDIDATES + rank, Node(parent, token, confidence), claim, at)
+                heapq.heappush(heap, entry)
+            if not heap:
+                break
+            negated, order, node, claim, above = heapq.heappop(heap)
+            tree.nodes.append(node)
+            tree.claims.append((claim, order % CANDIDATES == 0))
+            parent, at, probability = opened, self.source.after(above, node.token), -negated
+        return tree
+
+    def learn(self, tree: BestFirstTree, tokens: Sequence[int]) -> None:
+        """Calibrate on committed tokens, as far as they were drafted in a row."""
+        above = BASE
+        for token in tokens:
+            hit = None
+            for index, node in enumerate(tree.nodes):
+                if node.parent == above:
+                    claim, is_first = tree.claims[index]
+                    self.calibration.observe(claim, is_first=is_first, hit=node.token == token)
+                    hit = index if node.token == token else hit
+            if hit is None:
+                return
+            above = hit
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
-    """Rounds that a request took and drafted tokens accepted in them."""
+class RoundCounts:
+    """Rounds that requests took, and the drafted tokens accepted in them."""
 
     rounds: int
     accepted: int
@@ -171,91 +175,80 @@ class Tally:
         return self.accepted / max(1, self.rounds)
 
 
-def alone(drafter: Drafter, trace: Trace, *, budget: int) -> Tally:
+def replay_alone(drafter: ReplayDrafter, trace: Trace, *, budget: int) -> RoundCounts:
     """A request with the best `budget` nodes of one drafter in every round."""
     position = rounds = accepted = 0
-    stream = trace.stream
-    while position < len(stream):
-        drafted = drafter.draft(trace, position, nodes=budget)
-        hits = _walked(drafted.nodes, stream[position:])
-        tokens = stream[position : position + hits + 1]
-        drafter.learn(drafted, tokens)
+    while position < len(trace.stream):
+        tree = drafter.draft(trace, position, nodes=budget)
+        hits = tree.accepted(trace.stream[position:])
+        tokens = trace.stream[position : position + hits + 1]
+        drafter.learn(tree, tokens)
         position += len(tokens)
         rounds, accepted = rounds + 1, accepted + hits
-    return Tally(rounds, accepted)
+    return RoundCounts(rounds, accepted)
 
 
-def _walked(nodes: Sequence[Node], stream: Sequence[int]) -> int:
-    children = {(node.parent, node.token): index for index, node in enumerate(nodes)}
-    above, depth = BASE, 0
-    while depth < len(stream) and (above, stream[depth]) in children:
-        above, depth = children[above, stream[depth]], depth + 1
-    return depth
-
-
-def together(drafters: Mapping[int, Drafter], trace: Trace, *, budget: int) -> Tally:
+def replay_fused(drafters: Mapping[int, ReplayDrafter], trace: Trace, *, budget: int) -> RoundCounts:
     """A request with the best `budget` nodes of all drafters' fused tree in every round."""
     fusion, router = Fusion(), HedgeRouter()
     for author, drafter in drafters.items():
-        nll = drafter.voice.prompt_nll(trace)
+        nll = drafter.source.prompt_nll(trace)
         router.join(author, DrafterFacts(prompt_nll=nll, token_s=TOKEN_S, rtt_s=RTT_S))
     position = rounds = accepted = 0
-    stream = trace.stream
-    while position < len(stream):
+    while position < len(trace.stream):
         tree = LiveTree(ROOT)
-        said = {author: d.draft(trace, position, nodes=budget) for author, d in drafters.items()}
-        for author, drafted in said.items():
-            tree.attach(tree.root, 0, drafted.nodes, [author] * len(drafted.nodes))
-        chosen = most_probable(tree, fusion.view(tree, router.weights()), budget)
-        hits = _reached(tree, chosen, stream[position:])
-        tokens = stream[position : position + hits + 1]
-        router.learn(_heard(fusion.learn(tree, tokens)))
-        for author, drafted in said.items():
-            drafters[author].learn(drafted, tokens)
+        drafted = {author: d.draft(trace, position, nodes=budget) for author, d in drafters.items()}
+        for author, own in drafted.items():
+            tree.attach(tree.root, 0, own.nodes, [author] * len(own.nodes))
+        verified = most_probable(tree, fusion.view(tree, router.weights()), budget)
+        hits, digest = 0, tree.root
+        for token in trace.stream[position:]:
+            child = tree.child(digest, token)
+            if child is None or child.digest not in verified:
+                break
+            hits, digest = hits + 1, child.digest
+        tokens = trace.stream[position : position + hits + 1]
+        _learn(router, fusion, tree, tokens)
+        for author, own in drafted.items():
+            drafters[author].learn(own, tokens)
         position += len(tokens)
         rounds, accepted = rounds + 1, accepted + hits
-    return Tally(rounds, accepted)
+    return RoundCounts(rounds, accepted)
+
+
+def _learn(router: HedgeRouter, fusion: Fusion, tree: LiveTree, tokens: Sequence[int]) -> None:
+    """Teach fusion and router the committed tokens; the router learns from nothing but these probabilities."""
+    probabilities = fusion.learn(tree, tokens)
+    authors = {author for by_author in probabilities for author in by_author}
+    drafted = {author: sum(author in by_author for by_author in probabilities) for author in authors}
+    router.learn(
+        Round(
+            used=frozenset(authors),
+            accepted={},
+            drafted=drafted,
+            draft_s={},
+            confidence={},
+            agreement={},
+            spoken=probabilities,
+        )
+    )
 
 
 def most_probable(tree: LiveTree, view: FusedView, count: int) -> frozenset[bytes]:
     """The `count` most probable nodes; none without its parent."""
     heap: list[tuple[float, int, bytes]] = []
     chosen: list[bytes] = []
-    opened = [tree.root]
+    opened = tree.root
     while len(chosen) < count:
-        for digest in opened:
-            for below in tree.children_of(digest).values():
-                node = tree.get(below)
-                if node is not None:
-                    heapq.heappush(heap, (-view.path_probability(node), node.position, below))
+        for below in tree.children_of(opened).values():
+            node = tree.get(below)
+            if node is not None:
+                heapq.heappush(heap, (-view.path_probability(node), node.position, below))
         if not heap:
             break
-        opened = [heapq.heappop(heap)[2]]
-        chosen += opened
+        opened = heapq.heappop(heap)[2]
+        chosen.append(opened)
     return frozenset(chosen)
-
-
-def _reached(tree: LiveTree, chosen: frozenset[bytes], stream: Sequence[int]) -> int:
-    digest = tree.root
-    for depth, token in enumerate(stream):
-        child = tree.child(digest, token)
-        if child is None or child.digest not in chosen:
-            return depth
-        digest = child.digest
-    return len(stream)
-
-
-def _heard(spoken: tuple[Mapping[int, float], ...]) -> Round:
-    heard = {author for said in spoken for author in said}
-    return Round(
-        used=frozenset(heard),
-        accepted={},
-        drafted={author: sum(author in said for said in spoken) for author in heard},
-        draft_s={},
-        confidence={},
-        agreement={},
-        spoken=spoken,
-    )
 
 
 def changing(traces: Sequence[Trace], *, at: int, rest_tokens: int, seed: int) -> tuple[Trace, ...]:

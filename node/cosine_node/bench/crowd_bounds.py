@@ -6,7 +6,13 @@ from functools import cache
 from typing import Any, Final
 
 from cosine_node.bench.cells import DOMAINS, TEST
-from cosine_node.bench.cooperation_replay import Drafter, LookupVoice, ModelVoice, Voice, together
+from cosine_node.bench.cooperation_replay import (
+    CandidateSource,
+    PromptLookup,
+    RecordedDrafter,
+    ReplayDrafter,
+    replay_fused,
+)
 from cosine_node.engine.curve import CostCurve
 from cosine_node.simulation.traces import Trace, TraceSet
 from cosine_node.simulation.workload import LOOKUP
@@ -64,11 +70,11 @@ def measured_gains(temperature: float, *, split: str = TEST, prompts: int = SAMP
     traces = TraceSet.load_shipped().select(split=split, temperature=temperature)[:prompts]
     gains = {0: 0.0}
     for nodes in NODES[1:]:
-        drafters = {author: Drafter(_voice(name, traces)) for author, name in enumerate(sorted(DOMAINS), 1)}
-        tallies = [together(drafters, trace, budget=nodes) for trace in traces]
+        drafters = {author: ReplayDrafter(_voice(name, traces)) for author, name in enumerate(sorted(DOMAINS), 1)}
+        tallies = [replay_fused(drafters, trace, budget=nodes) for trace in traces]
         gains[nodes] = sum(tally.accepted for tally in tallies) / sum(tally.rounds for tally in tallies)
     return gains
 
 
-def _voice(name: str, traces: Sequence[Trace]) -> Voice:
-    return LookupVoice() if name == LOOKUP else ModelVoice(TraceSet(traces), f"draft-{name}")
+def _voice(name: str, traces: Sequence[Trace]) -> CandidateSource:
+    return PromptLookup() if name == LOOKUP else RecordedDrafter(TraceSet(traces), f"draft-{name}")

@@ -17,7 +17,14 @@ from cosine_node.bench.cooperation import (
     run,
 )
 from cosine_node.bench.cooperation_cells import SwarmCell, run_swarm_cell
-from cosine_node.bench.cooperation_replay import Drafter, LookupVoice, ModelVoice, alone, changing, together
+from cosine_node.bench.cooperation_replay import (
+    PromptLookup,
+    RecordedDrafter,
+    ReplayDrafter,
+    changing,
+    replay_alone,
+    replay_fused,
+)
 from cosine_node.simulation.traces import CANDIDATES, DrafterTrace, Trace, TraceSet
 
 SMALL = replace(CooperationOptions.quick(), processes=1)
@@ -63,43 +70,43 @@ def trace_of(**right: range) -> Trace:
     )
 
 
-def drafter_of(trace: Trace, name: str) -> Drafter:
-    return Drafter(ModelVoice(TraceSet([trace]), f"draft-{name}"))
+def drafter_of(trace: Trace, name: str) -> ReplayDrafter:
+    return ReplayDrafter(RecordedDrafter(TraceSet([trace]), f"draft-{name}"))
 
 
 def test_a_drafter_that_is_always_right_has_all_its_nodes_accepted() -> None:
     trace = trace_of(code=range(TOKENS))
-    tally = alone(drafter_of(trace, "code"), trace, budget=1)
+    tally = replay_alone(drafter_of(trace, "code"), trace, budget=1)
     assert (tally.rounds, tally.accepted) == (TOKENS // 2, TOKENS // 2)
 
 
 def test_a_drafter_that_is_never_right_costs_a_round_for_every_token() -> None:
     trace = trace_of(code=range(0))
-    tally = alone(drafter_of(trace, "code"), trace, budget=8)
+    tally = replay_alone(drafter_of(trace, "code"), trace, budget=8)
     assert (tally.rounds, tally.accepted) == (TOKENS, 0)
 
 
 def test_one_drafter_together_is_that_drafter_alone() -> None:
     trace = trace_of(code=range(0, TOKENS, 2))
-    on_its_own = alone(drafter_of(trace, "code"), trace, budget=2)
-    assert together({1: drafter_of(trace, "code")}, trace, budget=2) == on_its_own
+    on_its_own = replay_alone(drafter_of(trace, "code"), trace, budget=2)
+    assert replay_fused({1: drafter_of(trace, "code")}, trace, budget=2) == on_its_own
 
 
 def test_drafters_that_are_right_in_turn_are_better_together() -> None:
     trace = trace_of(code=range(TOKENS // 2), math=range(TOKENS // 2, TOKENS))
-    fused = together({1: drafter_of(trace, "code"), 2: drafter_of(trace, "math")}, trace, budget=4)
-    best = max(alone(drafter_of(trace, name), trace, budget=4).per_round for name in ("code", "math"))
+    fused = replay_fused({1: drafter_of(trace, "code"), 2: drafter_of(trace, "math")}, trace, budget=4)
+    best = max(replay_alone(drafter_of(trace, name), trace, budget=4).per_round for name in ("code", "math"))
     assert fused.per_round > 1.5 * best
 
 
 def test_lookup_copies_what_followed_before_and_forgets_what_it_only_drafted() -> None:
     trace = replace(trace_of(code=range(0)), stream=(5, 6, 7) * (TOKENS // 3))
-    voice = LookupVoice()
-    at = voice.start(trace, 4)
-    assert voice.says(at)[0][0] == 6
-    assert voice.says(voice.after(at, 6))[0][0] == 7
-    assert voice.says(voice.start(trace, 3)) == ()
-    assert alone(Drafter(voice), trace, budget=3).per_round > 1.0
+    lookup = PromptLookup()
+    at = lookup.start(trace, 4)
+    assert lookup.candidates(at)[0][0] == 6
+    assert lookup.candidates(lookup.after(at, 6))[0][0] == 7
+    assert lookup.candidates(lookup.start(trace, 3)) == ()
+    assert replay_alone(ReplayDrafter(lookup), trace, budget=3).per_round > 1.0
 
 
 def test_changing_requests_begin_in_their_own_domain_and_end_in_another() -> None:
