@@ -9,7 +9,6 @@ from cosine_p2p.link import Delivery, Link, Links
 from cosine_protocol import messages as m
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.limits import MAX_COMMIT_TOKENS
-from cosine_protocol.messages import RequestBody
 from cosine_protocol.protocols import DRAFT
 from cosine_protocol.request import Request
 
@@ -76,7 +75,7 @@ class Followers:
         if author in self._wanted and author not in self._followers:
             link.subscribe(self._number, self._hear)
             self._followers[author] = _Follower(link, len(self._output))
-            link.post(m.Start(self._number, RequestBody.of(self._request), tuple(self._output)))
+            link.post(m.Start(self._number, self._request, tuple(self._output)))
 
     def advance(self, author: int, position: int) -> None:
         """Tell a follower the stream up to `position`, from where it was told last.

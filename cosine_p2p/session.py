@@ -39,7 +39,7 @@ from cosine_protocol.errors import (
     PeerLost,
     RemoteProtocolError,
 )
-from cosine_protocol.messages import FinishReason, RequestBody
+from cosine_protocol.messages import FinishReason
 from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.protocols import DRAFT, VERIFY
 from cosine_protocol.records import NodeRecord
@@ -188,8 +188,15 @@ class Session:
         )
         self._upstreams[upstream.peer_id] = upstream
         link.subscribe(self.job.number, self._events.put_nowait)
-        body = RequestBody.of(self.job.request)
-        link.post(m.Open(self.job.number, body, tuple(self.output), self.job.strategy.pacing, self.ledger.peer_ids))
+        link.post(
+            m.Open(
+                self.job.number,
+                self.job.request,
+                tuple(self.output),
+                self.job.strategy.pacing,
+                self.ledger.peer_ids,
+            )
+        )
 
     async def _step(self) -> Tokens | None:
         """Wait for one event and act on it; a verifier that fails is noted and let go."""

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterable
+from dataclasses import astuple
 from hashlib import blake2b
 
 from cosine_protocol.limits import DIGEST_BYTES
@@ -10,6 +11,7 @@ from cosine_protocol.request import Request
 _MAGIC = b"cosine/request/1"
 _TOKEN = struct.Struct(">I")
 _SAMPLING = struct.Struct(">dIdddQ")
+"""The fields of `Sampling` in their order."""
 
 
 def _hash(data: bytes) -> bytes:
@@ -26,7 +28,6 @@ def _tokens(tokens: tuple[int, ...]) -> bytes:
 
 def encode_request(request: Request) -> bytes:
     """Canonical bytes of a request: everything that fixes its stream and its owner, big-endian, counted."""
-    sampling = request.sampling
     return b"".join(
         (
             _MAGIC,
@@ -34,14 +35,7 @@ def encode_request(request: Request) -> bytes:
             _counted(request.numerics.encode()),
             _counted(request.tokenizer_digest),
             _tokens(request.prompt),
-            _SAMPLING.pack(
-                sampling.temperature,
-                sampling.top_k,
-                sampling.top_p,
-                sampling.min_p,
-                sampling.repetition_penalty,
-                sampling.seed,
-            ),
+            _SAMPLING.pack(*astuple(request.sampling)),
             _tokens(request.eos),
             _counted(request.client.encode()),
             _counted(request.nonce),

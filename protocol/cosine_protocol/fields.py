@@ -6,10 +6,13 @@ A kind stands in the `Annotated` type of a dataclass field; `fields_of` reads a 
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Any, Protocol, get_type_hints
+from functools import cache
+from typing import Annotated, Any, Protocol, get_type_hints
 
+from cosine_protocol import limits
 from cosine_protocol.errors import MalformedMessage
 
 
@@ -140,30 +143,54 @@ class Struct:
         return pack_fields(value)
 
 
+@dataclass(frozen=True, slots=True)
+class Inline(Struct):
+    """A nested dataclass without an array of its own: its fields stand in the one around it, in its place."""
+
+
+Number = Annotated[int, Whole(limits.MAX_REQUEST_NUMBER)]
+Position = Annotated[int, Whole(limits.MAX_NEW_TOKENS)]
+Digest = Annotated[bytes, exactly(limits.DIGEST_BYTES)]
+ContentDigest = Annotated[bytes, exactly(limits.CONTENT_DIGEST_BYTES)]
+Signature = Annotated[bytes, exactly(limits.SIGNATURE_BYTES)]
+Microseconds = Annotated[int, Whole(3_600_000_000)]
+Name = Annotated[str, Text(limits.MAX_NAME_BYTES)]
+PeerId = Annotated[str, Text(limits.MAX_PEER_ID_BYTES)]
+
+
+@cache
 def fields_of(cls: type) -> tuple[tuple[str, Kind], ...]:
     """The (name, kind) of every field of a message class, in wire order."""
     hints = get_type_hints(cls, include_extras=True)
     return tuple((field.name, hints[field.name].__metadata__[0]) for field in dataclasses.fields(cls))
 
 
-_FIELDS: dict[type, tuple[tuple[str, Kind], ...]] = {}
-
-
-def _cached_fields(cls: type) -> tuple[tuple[str, Kind], ...]:
-    if cls not in _FIELDS:
-        _FIELDS[cls] = fields_of(cls)
-    return _FIELDS[cls]
+@cache
+def wire_fields_of(cls: type) -> tuple[tuple[str, Kind], ...]:
+    """As `fields_of`, with the fields of an `Inline` one in its place: one for every value of the array."""
+    return tuple(
+        field
+        for name, kind in fields_of(cls)
+        for field in (wire_fields_of(kind.cls) if isinstance(kind, Inline) else ((name, kind),))
+    )
 
 
 def unpack_fields(cls: type, values: object) -> Any:
-    """Build `cls` from an array of wire values. Raises `MalformedMessage`."""
-    fields = _cached_fields(cls)
-    if not isinstance(values, list | tuple) or len(values) < len(fields):
-        raise MalformedMessage(f"{cls.__name__} needs {len(fields)} fields")
+    """Build `cls` from an array of wire values; further values are ignored. Raises `MalformedMessage`."""
+    size = len(wire_fields_of(cls))
+    if not isinstance(values, list | tuple) or len(values) < size:
+        raise MalformedMessage(f"{cls.__name__} needs {size} fields")
+    return _build(cls, iter(values))
+
+
+def _build(cls: type, values: Iterator[object]) -> Any:
     converted = {}
-    for (name, kind), value in zip(fields, values, strict=False):
+    for name, kind in fields_of(cls):
+        if isinstance(kind, Inline):
+            converted[name] = _build(kind.cls, values)
+            continue
         try:
-            converted[name] = kind.unpack(value)
+            converted[name] = kind.unpack(next(values))
         except MalformedMessage as error:
             raise MalformedMessage(f"{cls.__name__}.{name}: {error}") from None
     return cls(**converted)
@@ -171,4 +198,12 @@ def unpack_fields(cls: type, values: object) -> Any:
 
 def pack_fields(message: Any) -> list[object]:
     """The wire values of a message's fields. Raises `MalformedMessage`."""
-    return [kind.pack(getattr(message, name)) for name, kind in _cached_fields(type(message))]
+    cls: type = type(message)
+    packed: list[object] = []
+    for name, kind in fields_of(cls):
+        value = getattr(message, name)
+        if isinstance(kind, Inline):
+            packed += pack_fields(value)
+        else:
+            packed.append(kind.pack(value))
+    return packed

@@ -5,23 +5,29 @@ from enum import IntEnum
 from typing import Annotated
 
 from cosine_protocol import limits
-from cosine_protocol.fields import Bytes, Items, Maybe, Real, Struct, Text, Whole, exactly
+from cosine_protocol.fields import (
+    Bytes,
+    ContentDigest,
+    Digest,
+    Items,
+    Maybe,
+    Microseconds,
+    Name,
+    Number,
+    Position,
+    Real,
+    Signature,
+    Struct,
+    Text,
+    Whole,
+)
 from cosine_protocol.nodes import NodeBlock
-from cosine_protocol.request import MAX_SEED, Request, Sampling
+from cosine_protocol.request import Request
 
-Number = Annotated[int, Whole(limits.MAX_REQUEST_NUMBER)]
-Position = Annotated[int, Whole(limits.MAX_NEW_TOKENS)]
-Digest = Annotated[bytes, exactly(limits.DIGEST_BYTES)]
-ContentDigest = Annotated[bytes, exactly(limits.CONTENT_DIGEST_BYTES)]
-Signature = Annotated[bytes, exactly(limits.SIGNATURE_BYTES)]
-Microseconds = Annotated[int, Whole(3_600_000_000)]
-Name = Annotated[str, Text(limits.MAX_NAME_BYTES)]
-PeerId = Annotated[str, Text(limits.MAX_PEER_ID_BYTES)]
 Nodes = Annotated[NodeBlock, Struct(NodeBlock)]
 AuthorIndices = Annotated[bytes, Bytes(limits.MAX_TREE_NODES)]
-_TOKEN = Whole(limits.MAX_TOKEN_ID)
-CommittedTokens = Annotated[tuple[int, ...], Items(_TOKEN, limits.MAX_NEW_TOKENS)]
-CommitTokens = Annotated[tuple[int, ...], Items(_TOKEN, limits.MAX_COMMIT_TOKENS)]
+CommittedTokens = Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_NEW_TOKENS)]
+CommitTokens = Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_COMMIT_TOKENS)]
 MAX_RETRY_AFTER_S = 3600.0
 
 
@@ -44,68 +50,7 @@ class FinishReason(IntEnum):
     CANCELLED = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestBody:
-    """A `Request` on the wire."""
-
-    target_digest: ContentDigest
-    tokenizer_digest: ContentDigest
-    numerics: Name
-    prompt: Annotated[tuple[int, ...], Items(_TOKEN, limits.MAX_PROMPT_TOKENS)]
-    temperature: Annotated[float, Real(limits.MAX_TEMPERATURE)]
-    top_k: Annotated[int, Whole(limits.MAX_TOKEN_ID)]
-    top_p: Annotated[float, Real(1.0, limits.MIN_TOP_P)]
-    min_p: Annotated[float, Real(1.0)]
-    repetition_penalty: Annotated[float, Real(limits.MAX_REPETITION_PENALTY, limits.MIN_REPETITION_PENALTY)]
-    seed: Annotated[int, Whole(MAX_SEED)]
-    eos: Annotated[tuple[int, ...], Items(_TOKEN, limits.MAX_EOS_TOKENS)]
-    client: PeerId
-    nonce: Annotated[bytes, exactly(limits.NONCE_BYTES)]
-    max_new_tokens: Annotated[int, Whole(limits.MAX_NEW_TOKENS, 1)]
-
-    @classmethod
-    def of(cls, request: Request) -> "RequestBody":
-        sampling = request.sampling
-        return cls(
-            target_digest=request.target_digest,
-            tokenizer_digest=request.tokenizer_digest,
-            numerics=request.numerics,
-            prompt=request.prompt,
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            min_p=sampling.min_p,
-            repetition_penalty=sampling.repetition_penalty,
-            seed=sampling.seed,
-            eos=request.eos,
-            client=request.client,
-            nonce=request.nonce,
-            max_new_tokens=request.max_new_tokens,
-        )
-
-    def request(self) -> Request:
-        """The request this body describes."""
-        return Request(
-            target_digest=self.target_digest,
-            tokenizer_digest=self.tokenizer_digest,
-            numerics=self.numerics,
-            prompt=self.prompt,
-            sampling=Sampling(
-                temperature=self.temperature,
-                top_k=self.top_k,
-                top_p=self.top_p,
-                min_p=self.min_p,
-                repetition_penalty=self.repetition_penalty,
-                seed=self.seed,
-            ),
-            eos=self.eos,
-            client=self.client,
-            nonce=self.nonce,
-            max_new_tokens=self.max_new_tokens,
-        )
-
-
-RequestField = Annotated[RequestBody, Struct(RequestBody)]
+RequestField = Annotated[Request, Struct(Request)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +221,7 @@ class Assign:
     number: Number
     base: Digest
     position: Position
-    guess: Annotated[tuple[int, ...], Items(_TOKEN, limits.MAX_GUESS_TOKENS)]
+    guess: Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_GUESS_TOKENS)]
     depth: Annotated[int, Whole(limits.MAX_TREE_DEPTH, 1)]
     width: Annotated[int, Whole(limits.MAX_TREE_NODES, 1)]
     window: Annotated[int, Whole(limits.MAX_WINDOW_NODES, 1)]

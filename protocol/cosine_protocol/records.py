@@ -12,9 +12,20 @@ from typing import Annotated
 from cosine_protocol import limits
 from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.errors import BadSignature, LocalProtocolError, MalformedMessage
-from cosine_protocol.fields import Bytes, Items, Real, Text, Whole, exactly
+from cosine_protocol.fields import (
+    Bytes,
+    ContentDigest,
+    Items,
+    Microseconds,
+    Name,
+    Number,
+    PeerId,
+    Real,
+    Text,
+    Whole,
+    exactly,
+)
 from cosine_protocol.identity import Identity, public_key_of, verify
-from cosine_protocol.messages import ContentDigest, Microseconds, Name, Number, PeerId
 
 SCHEMA = 1
 RECORD_KIND = "record"

@@ -1,15 +1,29 @@
-"""What fixes the output: a request is target, prompt, sampling parameters and seed (DESIGN idea I)."""
+"""A request: target, prompt, sampling parameters and seed, which fix the output.
+
+See docs/design.md, "The output is a function of the request". A `Request` is the same value everywhere: a client
+makes it, it travels as it is, and the verifier's sampler reads its `Sampling`.
+"""
 
 from dataclasses import dataclass, field
+from numbers import Real as RealNumber
+from typing import Annotated, Final
 
 from cosine_protocol import limits
-from cosine_protocol.errors import UsageError
+from cosine_protocol.errors import MalformedMessage, UsageError
+from cosine_protocol.fields import (
+    ContentDigest,
+    Inline,
+    Items,
+    Name,
+    PeerId,
+    Real,
+    Whole,
+    exactly,
+    fields_of,
+)
 
-MAX_SEED = (1 << 64) - 1
-
-
-def _is_whole(value: object, high: int) -> bool:
-    return isinstance(value, int) and 0 <= value <= high
+MAX_SEED: Final = (1 << 64) - 1
+"""Eight bytes, the word of the keyed noise (`noise.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,56 +34,54 @@ class Sampling:
     Raises `UsageError` for values that mean nothing.
     """
 
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    seed: int = 0
+    temperature: Annotated[float, Real(limits.MAX_TEMPERATURE)] = 0.0
+    top_k: Annotated[int, Whole(limits.MAX_TOKEN_ID)] = 0
+    top_p: Annotated[float, Real(1.0, limits.MIN_TOP_P)] = 1.0
+    min_p: Annotated[float, Real(1.0)] = 0.0
+    repetition_penalty: Annotated[float, Real(limits.MAX_REPETITION_PENALTY, limits.MIN_REPETITION_PENALTY)] = 1.0
+    seed: Annotated[int, Whole(MAX_SEED)] = 0
 
     def __post_init__(self) -> None:
-        low, high = limits.MIN_REPETITION_PENALTY, limits.MAX_REPETITION_PENALTY
-        for value, is_valid, sentence in (
-            (
-                self.temperature,
-                0 <= self.temperature <= limits.MAX_TEMPERATURE,
-                f"temperature must lie between 0 and {limits.MAX_TEMPERATURE:,.0f}",
-            ),
-            (
-                self.top_k,
-                _is_whole(self.top_k, limits.MAX_TOKEN_ID),
-                f"top_k must be a whole number from 0 (off) to {limits.MAX_TOKEN_ID}",
-            ),
-            (self.top_p, limits.MIN_TOP_P <= self.top_p <= 1, f"top_p must lie between {limits.MIN_TOP_P:g} and 1"),
-            (self.min_p, 0 <= self.min_p <= 1, "min_p must lie between 0 and 1"),
-            (
-                self.repetition_penalty,
-                low <= self.repetition_penalty <= high,
-                f"repetition_penalty must lie between {low:g} and {high:g}",
-            ),
-            (self.seed, _is_whole(self.seed, MAX_SEED), "seed must be a whole number from 0 to 2**64 - 1"),
-        ):
-            if not is_valid:
-                raise UsageError(f"{sentence}, not {value}.")
+        for name, kind in fields_of(Sampling):
+            value = getattr(self, name)
+            try:
+                if not isinstance(value, RealNumber):
+                    raise MalformedMessage("not a number")
+                kind.pack(value)
+            except (MalformedMessage, OverflowError):
+                raise UsageError(f"{name} must {_MEANINGFUL[name]}, not {value}.") from None
 
     @property
     def is_greedy(self) -> bool:
         return self.temperature == 0
 
 
+# What a user is told of the bounds in the types above.
+_MEANINGFUL: Final = {
+    "temperature": f"lie between 0 and {limits.MAX_TEMPERATURE:,.0f}",
+    "top_k": f"be a whole number from 0 (off) to {limits.MAX_TOKEN_ID}",
+    "top_p": f"lie between {limits.MIN_TOP_P:g} and 1",
+    "min_p": "lie between 0 and 1",
+    "repetition_penalty": f"lie between {limits.MIN_REPETITION_PENALTY:g} and {limits.MAX_REPETITION_PENALTY:g}",
+    "seed": "be a whole number from 0 to 2**64 - 1",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One generation as every peer sees it.
+    """One generation as every peer sees it, and as it travels.
 
     All fields but `max_new_tokens` enter the digest `d_0`; the noise depends on `sampling.seed` alone.
     """
 
-    target_digest: bytes
-    tokenizer_digest: bytes
-    numerics: str
-    prompt: tuple[int, ...] = field(repr=False)
-    sampling: Sampling
-    eos: tuple[int, ...]
-    client: str
-    nonce: bytes
-    max_new_tokens: int
+    target_digest: ContentDigest
+    tokenizer_digest: ContentDigest
+    numerics: Name
+    prompt: Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_PROMPT_TOKENS)] = field(
+        repr=False
+    )
+    sampling: Annotated[Sampling, Inline(Sampling)]
+    eos: Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_EOS_TOKENS)]
+    client: PeerId
+    nonce: Annotated[bytes, exactly(limits.NONCE_BYTES)]
+    max_new_tokens: Annotated[int, Whole(limits.MAX_NEW_TOKENS, 1)]

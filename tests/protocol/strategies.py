@@ -1,5 +1,6 @@
 """Values to test with, made from the field kinds of each message class: a new message is covered at once."""
 
+import copy
 import dataclasses
 import math
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from cosine_protocol.codec import TAGS
 from cosine_protocol.fields import Bytes, Items, Kind, Maybe, Real, Struct, Text, Whole, fields_of
 from cosine_protocol.nodes import MAX_BLOCK_NODES, NodeBlock
 from cosine_protocol.records import NodeRecord, SignedRecord
+from cosine_protocol.request import Sampling
 
 BODIES: Final = (m.Draft, m.Account, NodeRecord, SignedRecord)
 WIRE_CLASSES: Final = (*TAGS.values(), *BODIES)
@@ -134,7 +136,14 @@ def _refused_in(cls: type) -> Iterator[Any]:
         return
     for name, kind in fields_of(cls):
         for value in refused(kind):
-            yield dataclasses.replace(least_of(cls), **{name: value})
+            yield _changed(least_of(cls), name, value)
+
+
+def _changed(value: Any, name: str, field: object) -> Any:
+    """A copy with another field, which its class may refuse."""
+    changed = copy.copy(value)
+    object.__setattr__(changed, name, field)
+    return changed
 
 
 def siblings(size: int, *, token: int) -> NodeBlock:
@@ -145,7 +154,8 @@ def siblings(size: int, *, token: int) -> NodeBlock:
 def raw(value: Any) -> Any:
     """The wire form of a value without any check."""
     if dataclasses.is_dataclass(value):
-        return [raw(getattr(value, field.name)) for field in dataclasses.fields(value)]
+        parts = [getattr(value, field.name) for field in dataclasses.fields(value)]
+        return [wire for part in parts for wire in (raw(part) if isinstance(part, Sampling) else [raw(part)])]
     if isinstance(value, list | tuple):
         return [raw(item) for item in value]
     return value

@@ -10,9 +10,10 @@ from cosine_protocol import limits
 from cosine_protocol import messages as m
 from cosine_protocol.codec import TAGS
 from cosine_protocol.errors import ErrorCode
-from cosine_protocol.fields import fields_of
+from cosine_protocol.fields import wire_fields_of
 from cosine_protocol.protocols import MESSAGES
 from cosine_protocol.records import NodeRecord
+from cosine_protocol.request import Request
 
 from .vectors import FOLDER
 
@@ -24,7 +25,7 @@ NAME: Final = re.compile(r"`([a-z_]+)`")
 
 
 def _names(cls: type) -> list[str]:
-    return [name for name, _ in fields_of(cls)]
+    return [name for name, _ in wire_fields_of(cls)]
 
 
 @pytest.mark.parametrize(("tag", "cls"), TAGS.items(), ids=lambda value: getattr(value, "__name__", None))
@@ -39,7 +40,7 @@ def test_a_signed_body_stands_there_with_its_fields_in_order(kind: str, cls: typ
     assert NAME.findall(row[3]) == _names(cls)
 
 
-@pytest.mark.parametrize("cls", [m.RequestBody, m.PassStats])
+@pytest.mark.parametrize("cls", [Request, m.PassStats])
 def test_a_nested_struct_stands_there_with_its_fields_in_order(cls: type) -> None:
     found = re.search(rf"`{cls.__name__}` is `\[([^`]*)\]`", TEXT)
     assert found is not None

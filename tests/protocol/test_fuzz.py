@@ -16,6 +16,7 @@ from cosine_protocol.identity import Identity, public_key_of
 from cosine_protocol.limits import DIGEST_BYTES
 from cosine_protocol.nodes import Node, NodeBlock
 from cosine_protocol.records import SignedRecord, open_record, seal_record
+from cosine_protocol.request import Request
 
 from .samples import NOW_S, OWNER, record_of, request_of
 from .strategies import BODIES, least_of
@@ -38,7 +39,7 @@ def _decode_stream(data: bytes) -> None:
 
 def _decode_every_body(data: bytes) -> None:
     refused: CosineError | None = None
-    for cls in (*BODIES, m.RequestBody, NodeBlock):
+    for cls in (*BODIES, Request, NodeBlock):
         try:
             decode_body(cls, data)
         except CosineError as error:
@@ -66,7 +67,7 @@ def _messages() -> list[m.Message]:
     body = encode_body(m.Draft(number, 1, digest, 0, NODES))
     return [
         *(least_of(cls) for cls in TAGS.values()),
-        m.Open(number, m.RequestBody.of(request_of()), (5, 6), m.Pacing.FREE, (OWNER.peer_id,)),
+        m.Open(number, request_of(), (5, 6), m.Pacing.FREE, (OWNER.peer_id,)),
         m.Tree(number, digest, 2, NODES, bytes([1, 1, 0])),
         m.Commit(number, 2, (7, 8), digest, b"\1\0", m.PassStats(3, 0, 900, 10)),
         m.Fragment(body, OWNER.sign(kind="fragment", digest=digest, body=body)),

@@ -10,8 +10,7 @@ from cosine_protocol import limits
 from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import UsageError
-from cosine_protocol.messages import RequestBody
-from cosine_protocol.request import MAX_SEED, Sampling
+from cosine_protocol.request import MAX_SEED, Request, Sampling
 
 from .samples import request_of
 from .strategies import of_class
@@ -58,13 +57,13 @@ def test_a_value_that_means_nothing_is_refused_in_one_sentence(name: str, values
 def test_what_sampling_accepts_fits_the_wire_and_the_digest(name: str, values: tuple[Any, ...]) -> None:
     for value in values:
         request = request_of(sampling=Sampling(**{name: value}))
-        assert decode_body(RequestBody, encode_body(RequestBody.of(request))).request() == request
+        assert decode_body(Request, encode_body(request)) == request
         assert len(request_digest(request)) == limits.DIGEST_BYTES
 
 
-@given(body=of_class(RequestBody))
-def test_what_the_wire_accepts_is_a_request(body: RequestBody) -> None:
-    assert RequestBody.of(body.request()) == body
+@given(request=of_class(Request))
+def test_what_the_wire_accepts_is_a_request(request: Request) -> None:
+    assert decode_body(Request, encode_body(request)) == request
 
 
 def test_the_prompt_is_not_shown_by_a_request() -> None:

@@ -11,7 +11,7 @@ from cosine_protocol.noise import gumbel, noise_bits, position_key
 from cosine_protocol.records import open_record, seal_record
 
 from .strategies import WIRE_CLASSES
-from .vectors import FOLDER, as_json, read, request_body, schema
+from .vectors import FOLDER, as_json, read, request_of_json, schema
 
 
 def test_every_file_is_checked_here() -> None:
@@ -30,7 +30,7 @@ def test_noise() -> None:
 
 def test_request_digests() -> None:
     for vector in read("request_digests"):
-        request = request_body(vector["request"]).request()
+        request = request_of_json(vector["request"])
         assert encode_request(request).hex() == vector["encoded"]
         assert request_digest(request).hex() == vector["d_0"]
         assert roll_digest(request_digest(request), vector["tokens"]).hex() == vector["digest_after_tokens"]

@@ -5,11 +5,12 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from cosine_protocol.fields import Items, Kind, Maybe, Struct, fields_of
-from cosine_protocol.messages import RequestBody
+from cosine_protocol.fields import Items, Kind, Maybe, Struct, wire_fields_of
+from cosine_protocol.request import Request, Sampling
 
 FOLDER: Final = Path(__file__).parents[2] / "protocol" / "vectors"
 BYTES_FIELDS: Final = frozenset({"target_digest", "tokenizer_digest", "nonce"})
+INLINED: Final = "sampling"
 TUPLE_FIELDS: Final = frozenset({"prompt", "eos"})
 
 
@@ -25,9 +26,13 @@ def write(name: str, content: Any) -> None:
 
 
 def as_json(value: Any) -> Any:
-    """A message as JSON: bytes in hex, tuples as lists, nested messages as objects."""
+    """A message as JSON: bytes in hex, tuples as lists, nested messages as objects, inlined ones as on the wire."""
     if dataclasses.is_dataclass(value):
-        return {field.name: as_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        written: dict[str, Any] = {}
+        for field in dataclasses.fields(value):
+            inner = as_json(getattr(value, field.name))
+            written |= inner if field.name == INLINED else {field.name: inner}
+        return written
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, list | tuple):
@@ -37,7 +42,7 @@ def as_json(value: Any) -> Any:
 
 def schema(cls: type) -> dict[str, Any]:
     """The kind and bounds of every field of a wire class, in wire order."""
-    return {name: _described(kind) for name, kind in fields_of(cls)}
+    return {name: _described(kind) for name, kind in wire_fields_of(cls)}
 
 
 def _described(kind: Kind) -> dict[str, Any]:
@@ -50,9 +55,10 @@ def _described(kind: Kind) -> dict[str, Any]:
     return {"kind": type(kind).__name__, **as_json(kind)}
 
 
-def request_body(written: dict[str, Any]) -> RequestBody:
-    """The inverse of `as_json` for a request body."""
+def request_of_json(written: dict[str, Any]) -> Request:
+    """The inverse of `as_json` for a request."""
     fields = dict(written)
     fields |= {name: bytes.fromhex(fields[name]) for name in BYTES_FIELDS}
     fields |= {name: tuple(fields[name]) for name in TUPLE_FIELDS}
-    return RequestBody(**fields)
+    sampling = {field.name: fields.pop(field.name) for field in dataclasses.fields(Sampling)}
+    return Request(sampling=Sampling(**sampling), **fields)

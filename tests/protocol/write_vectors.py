@@ -48,10 +48,9 @@ def _upkeep() -> list[m.Message]:
 
 
 def _verify_messages() -> list[m.Message]:
-    body = m.RequestBody.of(REQUEST)
     commit = (DIGEST, len(TOKENS), (13, 21), roll_digest(DIGEST, (13, 21)), b"\1\0", STATS)
     return [
-        m.Open(NUMBER, body, TOKENS, m.Pacing.FREE, (OWNER.peer_id, OTHER.peer_id)),
+        m.Open(NUMBER, REQUEST, TOKENS, m.Pacing.FREE, (OWNER.peer_id, OTHER.peer_id)),
         m.Opened(NUMBER, 21_500),
         m.Tree(NUMBER, DIGEST, len(TOKENS), NODES, AUTHORS),
         m.Verify(NUMBER, DIGEST, len(TOKENS), NODES, AUTHORS),
@@ -63,7 +62,7 @@ def _verify_messages() -> list[m.Message]:
 
 def _draft_messages() -> list[m.Message]:
     return [
-        m.Start(NUMBER, m.RequestBody.of(REQUEST), TOKENS),
+        m.Start(NUMBER, REQUEST, TOKENS),
         m.Started(NUMBER, 2.5, 900),
         m.Assign(NUMBER, DIGEST, len(TOKENS), (13, 21), depth=8, width=2, window=32),
         m.Fragment(DRAFT, OWNER.sign(kind="fragment", digest=D_0, body=DRAFT)),
@@ -109,7 +108,7 @@ def _noise(seed: int, position: int, token: int) -> dict[str, Any]:
 def _request(request: Request) -> dict[str, Any]:
     d_0 = request_digest(request)
     return {
-        "request": as_json(m.RequestBody.of(request)),
+        "request": as_json(request),
         "encoded": encode_request(request).hex(),
         "d_0": d_0.hex(),
         "tokens": list(TOKENS),

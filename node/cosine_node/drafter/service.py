@@ -17,7 +17,7 @@ from cosine_p2p.transport.base import Stream, Transport
 from cosine_protocol import messages as m
 from cosine_protocol.codec import encode_body
 from cosine_protocol.digests import request_digest
-from cosine_protocol.errors import ErrorCode, PeerError, UsageError
+from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.identity import Identity
 from cosine_protocol.limits import MAX_NEW_TOKENS
 from cosine_protocol.nodes import NodeBlock
@@ -165,10 +165,7 @@ class DrafterService:
         channel.post(m.Busy(number, RETRY_AFTER_S))
 
     def _check(self, message: m.Start, client: str) -> Request:
-        try:
-            request = message.request.request()
-        except UsageError as error:
-            raise PeerError(ErrorCode.MALFORMED, str(error)) from None
+        request = message.request
         tokens = (*request.prompt, *message.committed)
         if request.client != client or not request.prompt:
             raise PeerError(ErrorCode.MALFORMED, "the request does not fit its stream")

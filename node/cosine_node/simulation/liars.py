@@ -69,8 +69,8 @@ class Liar:
     def receive(self, channel: Channel, message: m.Message) -> None:
         """Take one message of a client."""
         match message:
-            case m.Start(number, body, committed):
-                d_0 = request_digest(body.request())
+            case m.Start(number, request, committed):
+                d_0 = request_digest(request)
                 digest = roll_digest(d_0, committed)
                 self.followed[number] = Followed(number, d_0, digest, len(committed))
                 channel.post(m.Started(number, self._prompt_nll, 100))

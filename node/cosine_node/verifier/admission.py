@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from cosine_node.engine.base import Engine
 from cosine_protocol import messages as m
-from cosine_protocol.errors import ErrorCode, PeerError, UsageError
+from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.request import Request
 
 
@@ -12,10 +12,7 @@ def admitted(
     message: m.Open, client: str, *, engine: Engine, target_digest: bytes, tokenizer_digest: bytes
 ) -> Request:
     """The request of an `Open` from `client`. Raises `PeerError` with the reason if it cannot be served."""
-    try:
-        request = message.request.request()
-    except UsageError as error:
-        raise PeerError(ErrorCode.MALFORMED, str(error)) from None
+    request = message.request
     for code, sentence in _objections(request, client, engine, target_digest, tokenizer_digest):
         raise PeerError(code, sentence)
     committed = message.committed

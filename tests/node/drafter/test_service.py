@@ -66,7 +66,7 @@ def play(scene: Scene, engine: ScriptedEngine | None = None, **config: Any) -> N
 
 
 def start(request: Request, *, number: int = 1, committed: tuple[int, ...] = ()) -> m.Start:
-    return m.Start(number, m.RequestBody.of(request), committed)
+    return m.Start(number, request, committed)
 
 
 def assign(base: bytes, *, number: int = 1, position: int = 0, window: int = 8, **options: Any) -> m.Assign:

@@ -79,7 +79,7 @@ def play(scene: Scene, engine: ScriptedEngine | None = None, **config: Any) -> N
 def opening(
     request: Request, *, number: int = 1, committed: tuple[int, ...] = (), pacing: m.Pacing = m.Pacing.FREE
 ) -> m.Open:
-    return m.Open(number, m.RequestBody.of(request), committed, pacing, ("drafter-1", "drafter-2"))
+    return m.Open(number, request, committed, pacing, ("drafter-1", "drafter-2"))
 
 
 async def finished(caller: Caller, request: Request, *, number: int = 1) -> tuple[int, ...]:
