@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cosine_node.simulation.liars import LIES, Followed, Liar, Lie, no_such_token, silence
+from cosine_node.simulation.liars import LIES, Liar, LiarRequest, Lie, no_such_token, silence
 from cosine_node.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.channel import Channel, serve_channel
@@ -37,7 +37,7 @@ def serving(lie: Lie, *, prompt_nll: float = 0.0) -> Callable[[Identity], Stream
 def ceaseless(identity: Identity) -> StreamHandler:
     """Sends drafts all the time, whatever is committed."""
 
-    async def flood(channel: Channel, followed: Followed, liar: Liar) -> None:
+    async def flood(channel: Channel, followed: LiarRequest, liar: Liar) -> None:
         for _ in range(1000):
             channel.post(liar.fragment(followed, liar.guesses()))
             await asyncio.sleep(0.1)

@@ -69,7 +69,9 @@ def test_the_record_is_what_the_engine_says_token_by_token(
     record = compose(written, target, {DRAFTER: drafter}, domain="math", split="test").drafters[DRAFTER]
     said = step_by_step(drafter.engine, written)
     assert said[0][1] == pytest.approx(record.prompt_nll, abs=1e-4)
-    for (choice, _), tokens, claims in zip(said, record.candidate_tokens, record.candidate_claims, strict=True):
+    for (choice, _), tokens, claims in zip(
+        said, record.candidate_tokens, record.candidate_probabilities, strict=True
+    ):
         assert [token for token, _ in choice.candidates] == tokens.tolist()
         assert [claim for _, claim in choice.candidates] == pytest.approx(claims.tolist(), abs=1e-4)
 

@@ -12,7 +12,7 @@ from cosine_node.bench.entrants import COUPLED, POLICIES, Case, Choice, Entrant,
 from cosine_node.engine.ngram import FollowerIndex
 from cosine_node.simulation.report import SimulationReport
 from cosine_node.simulation.running import run_scenario
-from cosine_node.simulation.scenario import Scenario, Source
+from cosine_node.simulation.scenario import EngineSource, Scenario
 from cosine_node.simulation.traces import Trace, TraceSet
 from cosine_node.simulation.workload import LOOKUP, TraceWorkload
 from cosine_p2p.strategies.base import Strategy, StrategyKind
@@ -118,7 +118,7 @@ def staged(cell: Cell, verifiers: int) -> tuple[Scenario, TraceWorkload]:
         raise UsageError(f"There is no trace at temperature {fields['temperature']:g} in the split {cell.split!r}.")
     scenario = Scenario(
         name="bench",
-        source=Source.TRACES,
+        source=EngineSource.TRACES,
         domains=DOMAINS,
         strategy=cell.strategy,
         requests=len(chosen),

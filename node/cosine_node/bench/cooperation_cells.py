@@ -9,7 +9,7 @@ from cosine_node.bench.cooperation_replay import changing
 from cosine_node.bench.entrants import POLICIES, Choice
 from cosine_node.engine.base import Engine
 from cosine_node.simulation.running import run_scenario
-from cosine_node.simulation.scenario import Scenario, Source
+from cosine_node.simulation.scenario import EngineSource, Scenario
 from cosine_node.simulation.trace_engine import TraceDrafter, TraceTarget
 from cosine_node.simulation.traces import VOCAB_TOKENS, Trace, TraceSet
 from cosine_node.simulation.workload import LOOKUP, Task, lookup_engine
@@ -103,7 +103,7 @@ def run_swarm_cell(cell: SwarmCell) -> SwarmResult:
     scenario = Scenario(
         name="cooperation",
         seed=cell.seed,
-        source=Source.TRACES,
+        source=EngineSource.TRACES,
         strategy=OURS,
         drafters=len(cell.drafters),
         domains=cell.drafters,

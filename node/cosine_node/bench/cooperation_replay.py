@@ -17,7 +17,7 @@ from cosine_node.bench.routing_replay import RTT_S, TOKEN_S
 from cosine_node.drafter.draft_tree import MIN_CONFIDENCE
 from cosine_node.drafter.service import FIRST_CHOICE_POWER
 from cosine_node.engine.ngram import FollowerIndex
-from cosine_node.simulation.trace_engine import ON_STREAM, Place, TraceDrafter
+from cosine_node.simulation.trace_engine import ON_STREAM, TraceDrafter, TraceState
 from cosine_node.simulation.traces import CANDIDATES, VOCAB_TOKENS, Trace, TraceSet, splice
 from cosine_p2p.routing.base import DrafterFacts, Round
 from cosine_p2p.routing.hedge import HedgeRouter
@@ -37,15 +37,15 @@ MIN_REST_TOKENS: Final = 32
 
 
 class CandidateSource(Protocol):
-    """The candidates of a drafter below any prefix of a request; only the source itself understands a `Place`."""
+    """The candidates of a drafter below any prefix of a request; only it understands a `TraceState`."""
 
     def prompt_nll(self, trace: Trace) -> float: ...
 
-    def start(self, trace: Trace, position: int) -> Place: ...
+    def start(self, trace: Trace, position: int) -> TraceState: ...
 
-    def after(self, at: Place, token: int) -> Place: ...
+    def after(self, at: TraceState, token: int) -> TraceState: ...
 
-    def candidates(self, at: Place) -> Sequence[tuple[int, float]]:
+    def candidates(self, at: TraceState) -> Sequence[tuple[int, float]]:
         """Tokens with their draft probabilities, the best first."""
         ...
 
@@ -60,13 +60,13 @@ class RecordedDrafter(TraceDrafter):
     def prompt_nll(self, trace: Trace) -> float:
         return self._script(trace).prompt_nll
 
-    def start(self, trace: Trace, position: int) -> Place:
-        return Place(trace, position, ON_STREAM)
+    def start(self, trace: Trace, position: int) -> TraceState:
+        return TraceState(trace, position, ON_STREAM)
 
-    def after(self, at: Place, token: int) -> Place:
+    def after(self, at: TraceState, token: int) -> TraceState:
         return self._step(at, token, 0)
 
-    def candidates(self, at: Place) -> Sequence[tuple[int, float]]:
+    def candidates(self, at: TraceState) -> Sequence[tuple[int, float]]:
         assert at.trace is not None
         key = (at.trace.number, at.position, at.path)
         if key not in self._known:
@@ -87,19 +87,19 @@ class PromptLookup:
         del trace
         return LOOKUP_NLL
 
-    def start(self, trace: Trace, position: int) -> Place:
+    def start(self, trace: Trace, position: int) -> TraceState:
         if trace is not self._trace or position < self._position:
             self._index, self._trace, self._position = FollowerIndex(), trace, 0
         self._index.extend(trace.stream[self._position : position])
         self._position = position
         self._paths = [()]
-        return Place(trace, position, 0)
+        return TraceState(trace, position, 0)
 
-    def after(self, at: Place, token: int) -> Place:
+    def after(self, at: TraceState, token: int) -> TraceState:
         self._paths.append((*self._paths[at.path], token))
-        return Place(at.trace, at.position + 1, len(self._paths) - 1)
+        return TraceState(at.trace, at.position + 1, len(self._paths) - 1)
 
-    def candidates(self, at: Place) -> Sequence[tuple[int, float]]:
+    def candidates(self, at: TraceState) -> Sequence[tuple[int, float]]:
         self._index.extend(self._paths[at.path])
         found = self._index.estimate().found[:CANDIDATES]
         self._index.cut(self._position)
@@ -132,7 +132,7 @@ class ReplayDrafter:
     def draft(self, trace: Trace, position: int, *, nodes: int) -> BestFirstTree:
         """Its `nodes` most probable nodes, parents first."""
         tree = BestFirstTree()
-        heap: list[tuple[float, int, Node, float, Place]] = []
+        heap: list[tuple[float, int, Node, float, TraceState]] = []
         parent, at, probability = BASE, self.source.start(trace, position), 1.0
         for opened in range(nodes):
             for rank, (token, claim) in enumerate(self.source.candidates(at)):

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from cosine_node.bench.cells import DOMAINS, RECORDED_TOKENS, TEST, best_drafters
 from cosine_node.bench.entrants import COUPLED, NOT_OF_STRATEGIES, POLICIES, Case, Choice, entrant
-from cosine_node.simulation.cast import identity_of
+from cosine_node.simulation.participants import identity_of
 from cosine_node.simulation.report import NodeUse, SimulationReport
 from cosine_node.simulation.running import run_scenario
-from cosine_node.simulation.scenario import Scenario, Source
+from cosine_node.simulation.scenario import EngineSource, Scenario
 from cosine_node.simulation.swarm import DIGEST, numbered_nonces
 from cosine_node.simulation.traces import TraceSet
 from cosine_node.simulation.workload import TraceWorkload
@@ -138,7 +138,7 @@ def staged_crowd(cell: CrowdCell) -> tuple[Scenario, TraceWorkload, TraceSet]:
     scenario = Scenario(
         name="crowd",
         seed=cell.seed,
-        source=Source.TRACES,
+        source=EngineSource.TRACES,
         strategy=cell.strategy,
         verifiers=VERIFIERS,
         drafters=len(EXPERTS),

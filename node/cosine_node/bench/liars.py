@@ -9,11 +9,11 @@ from cosine_node.bench.cooperation_cells import GivenWorkload
 from cosine_node.bench.cooperation_replay import FIRST_SPLICED
 from cosine_node.bench.entrants import POLICIES
 from cosine_node.engine.base import Engine
-from cosine_node.simulation.cast import LATE_S
 from cosine_node.simulation.liars import LATE
+from cosine_node.simulation.participants import LATE_S
 from cosine_node.simulation.running import run_scenario
-from cosine_node.simulation.scenario import DECISION_S, Scenario, Source
-from cosine_node.simulation.trace_engine import Place, TraceDrafter
+from cosine_node.simulation.scenario import DECISION_S, EngineSource, Scenario
+from cosine_node.simulation.trace_engine import TraceDrafter, TraceState
 from cosine_node.simulation.traces import Trace, TraceSet, splice
 from cosine_p2p.strategies import STRATEGIES
 from cosine_protocol.errors import UsageError
@@ -136,7 +136,7 @@ def run_liar_cell(cell: LiarCell) -> LiarResult:
     scenario = Scenario(
         name="liars",
         seed=cell.seed,
-        source=Source.TRACES,
+        source=EngineSource.TRACES,
         drafters=len(honest),
         domains=honest,
         profile=cell.profile,
@@ -199,7 +199,7 @@ class LiarWorkload(GivenWorkload):
 class BoastfulDrafter(TraceDrafter):
     """A drafter that says of every text that it knew it."""
 
-    def _nll(self, places: Sequence[Place]) -> float | None:
+    def _nll(self, places: Sequence[TraceState]) -> float | None:
         return 0.0
 
 

@@ -44,7 +44,7 @@ class Voice:
     def of(cls, stream: Sequence[int], trace: DrafterTrace) -> "Voice":
         """From the drafter's part of a trace."""
         candidates = trace.candidate_tokens.tolist()
-        claims = [_scaled(row) for row in trace.candidate_claims.tolist()]
+        claims = [_scaled(row) for row in trace.candidate_probabilities.tolist()]
         hits = [row[0] == token for row, token in zip(candidates, stream, strict=True)]
         runs = accumulate(reversed(hits), lambda run, hit: run + 1 if hit else 0, initial=0)
         rows = zip(candidates, claims, stream, strict=True)

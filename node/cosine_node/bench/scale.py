@@ -25,9 +25,9 @@ from cosine_node.bench.scale_swarm import (
     prefixed,
     share_of,
 )
-from cosine_node.simulation.cast import identity_of
 from cosine_node.simulation.links import LinkModel, LinkTable, seeded
-from cosine_node.simulation.scenario import DECISION_S, Scenario, Source
+from cosine_node.simulation.participants import identity_of
+from cosine_node.simulation.scenario import DECISION_S, EngineSource, Scenario
 from cosine_node.simulation.swarm import LetterCodec, Member, SimulatedSwarm
 from cosine_node.simulation.traces import TraceSet
 from cosine_node.simulation.virtual_loop import run_virtual
@@ -57,7 +57,7 @@ class ScaleOptions:
     nodes_per_client: int = 10
     arrival_window_s: float = 1.0
     max_new_tokens: int = 24
-    source: str = Source.TRACES
+    source: str = EngineSource.TRACES
     rtt_ms: float = 20.0
     profile: str = "60/6"
     seed: int = 0
@@ -68,7 +68,7 @@ class ScaleOptions:
     @classmethod
     def quick(cls) -> "ScaleOptions":
         """A small form for tests."""
-        return cls(nodes=(20, 90), max_new_tokens=8, source=Source.SCRIPTED, candidates=(10, 100), repeats=5)
+        return cls(nodes=(20, 90), max_new_tokens=8, source=EngineSource.SCRIPTED, candidates=(10, 100), repeats=5)
 
     def scenario(self, nodes: int) -> Scenario:
         """What is asked of a swarm of that size."""
@@ -122,7 +122,7 @@ def _setup(options: ScaleOptions) -> dict[str, Any]:
             "rtt_ms_of_every_pair": options.rtt_ms,
             "client_decision_ms_per_write": 1e3 * DECISION_S,
         },
-        "engines": "the embedded models, replayed" if options.source == Source.TRACES else options.source,
+        "engines": "the embedded models, replayed" if options.source == EngineSource.TRACES else options.source,
         "nodes": "all live: each serves, announces itself signed, renews its record and its load",
         "dht": "in memory: real cells, records, signatures and limits, but no routing between storing nodes; every "
         "signature is checked once for all readers",
@@ -193,7 +193,7 @@ class _Heard:
 
 
 def _workload(scenario: Scenario) -> Workload:
-    if scenario.source == Source.TRACES:
+    if scenario.source == EngineSource.TRACES:
         return SmallWorkload(scenario, TraceSet.load_shipped())
     return workload_of(scenario)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any, Final
 
-from cosine_node.simulation.cast import identity_of
+from cosine_node.simulation.participants import identity_of
 from cosine_p2p.selection import pick_drafters, rank_verifiers
 from cosine_p2p.strategies.base import Committed, Drafted, DrafterStarted, Opened, Strategy, StrategyKind
 from cosine_protocol.digests import roll_digest

@@ -122,7 +122,7 @@ def print_soak(report: "SoakReport") -> None:
     """The soak for people."""
     rows = {
         "runs": str(report.runs),
-        "requests": ", ".join(f"{count} {outcome}" for outcome, count in report.outcomes.items()),
+        "requests": ", ".join(f"{count} {ending}" for ending, count in report.endings.items()),
         "strategies": ", ".join(f"{name} {count}" for name, count in report.strategies.items()),
         "faults": ", ".join(f"{count} {kind}" for kind, count in report.faults.items()) or "none",
         "output": f"{report.tokens} tokens",

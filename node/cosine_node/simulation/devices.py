@@ -160,7 +160,7 @@ MODELS: Final[Mapping[str, ModelClass]] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class PassLoad:
     """What a pass works on: `sequences` with `context_tokens` each."""
 
     context_tokens: int = 1024
@@ -184,7 +184,7 @@ class Deployment:
     model: ModelClass
     precision: Precision
     count: int = 1
-    load: Load = Load()
+    load: PassLoad = PassLoad()
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -235,13 +235,13 @@ class Deployment:
 
 
 def deploy(
-    device: str, model: str, *, load: Load | None = None, count: int = 1, precision: Precision | None = None
+    device: str, model: str, *, load: PassLoad | None = None, count: int = 1, precision: Precision | None = None
 ) -> Deployment:
     """A model on cards of one kind, at the best precision that fits unless one is named.
 
     Raises `UsageError` for unknown names and for what does not fit.
     """
-    card, size, load = _named(DEVICES, device, "device"), _named(MODELS, model, "model"), load or Load()
+    card, size, load = _named(DEVICES, device, "device"), _named(MODELS, model, "model"), load or PassLoad()
     choices = [precision] if precision else list(Precision)
     room = count * card.usable_bytes - load.cache_bytes(size)
     fitting = (choice for choice in choices if size.parameters * choice.weight_bytes <= room)
@@ -260,7 +260,7 @@ def device_curve(
     precision: Precision | None = None,
 ) -> CostCurve:
     """Emulated seconds of a pass by its tokens, all sequences together, see `deploy`. Raises `UsageError`."""
-    load = Load(context_tokens=context_tokens, sequences=sequences)
+    load = PassLoad(context_tokens=context_tokens, sequences=sequences)
     return deploy(device, model, load=load, count=count, precision=precision).curve()
 
 

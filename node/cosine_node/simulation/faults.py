@@ -64,7 +64,7 @@ LASTS_S: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Company:
+class Population:
     """Who can suffer: how many of each there are, and the seconds in which faults begin.
 
     Nodes are counted verifiers first. The last verifier is spared as long as a plan can do without it.
@@ -93,7 +93,7 @@ class Company:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One event: whom it befalls (`Company` numbers; clients have their own), when, and for how long.
+    """One event: whom it befalls (`Population` numbers; clients have their own), when, and for how long.
 
     `lasts_s` is the factor of a `SLOW` node. `lie` names what a liar says.
     """
@@ -139,27 +139,27 @@ class FaultPlan:
         return dict(sorted(Counter(fault.kind.value for fault in self.faults).items()))
 
 
-def plan_faults(spec: str, *, rng: Random, company: Company) -> FaultPlan:
+def plan_faults(spec: str, *, rng: Random, population: Population) -> FaultPlan:
     """The plan a SPEC asks for; `random` draws one. Raises `UsageError`."""
     if spec == RANDOM:
-        return _in_order(draw_faults(rng, company))
-    return _in_order(_read(spec, rng, company))
+        return _in_order(draw_faults(rng, population))
+    return _in_order(_read(spec, rng, population))
 
 
 def check_spec(spec: str) -> None:
     """Raises `UsageError` for what is no SPEC."""
-    company = Company(verifiers=1, drafters=1, clients=1, horizon_s=1.0)
+    population = Population(verifiers=1, drafters=1, clients=1, horizon_s=1.0)
     if spec != RANDOM:
-        list(_read(spec, Random(0), company, is_strict=False))
+        list(_read(spec, Random(0), population, is_strict=False))
 
 
-def draw_faults(rng: Random, company: Company) -> Iterator[Fault]:
+def draw_faults(rng: Random, population: Population) -> Iterator[Fault]:
     """Up to five faults of any kind; about one verifier in ten plans has nobody to stand in for it."""
-    kinds = [kind for kind in FaultKind if company.victims(kind) or kind is FaultKind.LIAR]
+    kinds = [kind for kind in FaultKind if population.victims(kind) or kind is FaultKind.LIAR]
     for kind in rng.choices(kinds, k=rng.choice((0, 0, 1, 1, 2, 2, 3, 4, 5))):
-        is_the_spares = kind in ON_VERIFIERS and company.victims(kind) == [company.spare]
+        is_the_spares = kind in ON_VERIFIERS and population.victims(kind) == [population.spare]
         if not is_the_spares or rng.random() < 0.1:
-            yield _fault(kind, rng, company, lie=rng.choice(LIE_NAMES))
+            yield _fault(kind, rng, population, lie=rng.choice(LIE_NAMES))
 
 
 LIE_NAMES: Final = (*LIES, LATE)
@@ -169,7 +169,7 @@ def _in_order(faults: Iterator[Fault]) -> FaultPlan:
     return FaultPlan(tuple(sorted(faults, key=lambda fault: fault.at_s)))
 
 
-def _read(spec: str, rng: Random, company: Company, *, is_strict: bool = True) -> Iterator[Fault]:
+def _read(spec: str, rng: Random, population: Population, *, is_strict: bool = True) -> Iterator[Fault]:
     taken: Counter[tuple[FaultKind, int]] = Counter()
     for entry in (part.strip() for part in spec.split(",") if part.strip()):
         match = _ENTRY.fullmatch(entry)
@@ -178,10 +178,10 @@ def _read(spec: str, rng: Random, company: Company, *, is_strict: bool = True) -
         kind, what = FaultKind(match[1]), match[2] or "1"
         at_s, lasts_s = (None if part is None else float(part) for part in (match[3], match[4]))
         count, lie = (1, _lie(what)) if kind is FaultKind.LIAR else (_count(what, entry), "")
-        if is_strict and kind is not FaultKind.LIAR and not company.victims(kind):
+        if is_strict and kind is not FaultKind.LIAR and not population.victims(kind):
             raise UsageError(f"Nobody in this swarm can suffer {kind!s}.")
         for _ in range(count):
-            fault = _fault(kind, rng, company, lie=lie, taken=taken)
+            fault = _fault(kind, rng, population, lie=lie, taken=taken)
             yield Fault(
                 kind=kind,
                 victims=fault.victims,
@@ -205,21 +205,26 @@ def _lie(text: str) -> str:
 
 
 def _fault(
-    kind: FaultKind, rng: Random, company: Company, *, lie: str, taken: Counter[tuple[FaultKind, int]] | None = None
+    kind: FaultKind,
+    rng: Random,
+    population: Population,
+    *,
+    lie: str,
+    taken: Counter[tuple[FaultKind, int]] | None = None,
 ) -> Fault:
-    at_s = rng.uniform(0, company.horizon_s)
+    at_s = rng.uniform(0, population.horizon_s)
     lasts_s = rng.uniform(*LASTS_S[kind]) if kind in LASTS_S else 0.0
     if kind is FaultKind.LIAR:
         return Fault(kind=kind, lie=lie)
-    victims = company.victims(kind)
-    chosen = _victims(kind, victims, company, rng, Counter() if taken is None else taken)
+    victims = population.victims(kind)
+    chosen = _victims(kind, victims, population, rng, Counter() if taken is None else taken)
     return Fault(kind=kind, victims=chosen, at_s=at_s, lasts_s=lasts_s)
 
 
 def _victims(
     kind: FaultKind,
     victims: Sequence[int],
-    company: Company,
+    population: Population,
     rng: Random,
     taken: Counter[tuple[FaultKind, int]],
 ) -> tuple[int, ...]:
@@ -229,8 +234,8 @@ def _victims(
     if kind is FaultKind.PARTITION:
         return tuple(sorted(rng.sample(victims, rng.randint(1, len(victims)))))
     fresh = [victim for victim in victims if not taken[kind, victim]]
-    if not fresh and kind in ON_VERIFIERS and not taken[kind, company.spare]:
-        fresh = [company.spare]
+    if not fresh and kind in ON_VERIFIERS and not taken[kind, population.spare]:
+        fresh = [population.spare]
     victim = rng.choice(fresh or victims)
     taken[kind, victim] += 1
     return (victim,)

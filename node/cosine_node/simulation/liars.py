@@ -1,7 +1,8 @@
 """Drafters that break every promise, on the in-memory network.
 
 A `Liar` has no model: it answers every assignment and commit with a lie, if need be with what it overheard of
-another's drafts. One that is late on purpose (`LATE`) needs a drafter's own service, on a `Machine` with `extra_s`.
+another's drafts. One that is late on purpose (`LATE`) needs a drafter's own service, on a `SimulatedMachine` with
+`extra_s`.
 """
 
 import random
@@ -27,7 +28,7 @@ LATE: Final = "late"
 
 
 @dataclass(slots=True)
-class Followed:
+class LiarRequest:
     """A request as a liar sees it. `d_0` names the request, `digest` what is committed."""
 
     number: int
@@ -37,7 +38,7 @@ class Followed:
     fragments: int = 0
 
 
-Lie = Callable[["Liar", Followed], Iterable[m.Message]]
+Lie = Callable[["Liar", LiarRequest], Iterable[m.Message]]
 
 
 class Liar:
@@ -61,7 +62,7 @@ class Liar:
         self.rng = random.Random(identity.peer_id)
         self._lie = lie
         self._prompt_nll = prompt_nll
-        self.followed: dict[int, Followed] = {}
+        self.followed: dict[int, LiarRequest] = {}
 
     async def handle(self, stream: Stream) -> None:
         await serve_channel(stream, DRAFT, self.receive)
@@ -72,7 +73,7 @@ class Liar:
             case m.Start(number, request, committed):
                 d_0 = request_digest(request)
                 digest = roll_digest(d_0, committed)
-                self.followed[number] = Followed(number, d_0, digest, len(committed))
+                self.followed[number] = LiarRequest(number, d_0, digest, len(committed))
                 channel.post(m.Started(number, self._prompt_nll, 100))
             case m.Assign(number):
                 if number in self.followed:
@@ -88,7 +89,7 @@ class Liar:
             case _:
                 return
 
-    def _say(self, channel: Channel, followed: Followed) -> None:
+    def _say(self, channel: Channel, followed: LiarRequest) -> None:
         for message in self._lie(self, followed):
             channel.post(message)
 
@@ -97,7 +98,7 @@ class Liar:
 
     def fragment(
         self,
-        followed: Followed,
+        followed: LiarRequest,
         tokens: Sequence[int],
         *,
         base: bytes | None = None,
@@ -140,47 +141,47 @@ class OverheardIdentity(Identity):
 STRANGER: Final = Identity.from_seed(b"\x77" * 32)
 
 
-def certain_garbage(liar: Liar, followed: Followed) -> Iterable[m.Message]:
+def certain_garbage(liar: Liar, followed: LiarRequest) -> Iterable[m.Message]:
     yield liar.fragment(followed, liar.guesses())
 
 
-def wide_garbage(liar: Liar, followed: Followed) -> Iterable[m.Message]:
+def wide_garbage(liar: Liar, followed: LiarRequest) -> Iterable[m.Message]:
     for token in range(liar.vocab_tokens):
         yield liar.fragment(followed, (token, *liar.guesses(2)))
 
 
-def unknown_base(liar: Liar, followed: Followed) -> Iterable[m.Message]:
+def unknown_base(liar: Liar, followed: LiarRequest) -> Iterable[m.Message]:
     yield liar.fragment(followed, liar.guesses(), base=liar.rng.randbytes(16))
 
 
-def foreign_signature(liar: Liar, followed: Followed) -> Iterable[m.Message]:
+def foreign_signature(liar: Liar, followed: LiarRequest) -> Iterable[m.Message]:
     """As a fragment of somebody else does that is sent again."""
     yield liar.fragment(followed, liar.guesses(), signer=STRANGER)
 
 
-def broken_body(liar: Liar, followed: Followed) -> Iterable[m.Message]:
+def broken_body(liar: Liar, followed: LiarRequest) -> Iterable[m.Message]:
     body = b"\xc1not a draft"
     yield m.Fragment(body, liar.identity.sign(kind="fragment", digest=followed.d_0, body=body))
 
 
-def foreign_message(liar: Liar, followed: Followed) -> Iterable[m.Message]:
+def foreign_message(liar: Liar, followed: LiarRequest) -> Iterable[m.Message]:
     yield m.Commit(followed.number, 0, (1,), followed.digest, b"\x00", m.PassStats(0, 0, 0, 0))
 
 
-def flood(liar: Liar, followed: Followed) -> Iterable[m.Message]:
+def flood(liar: Liar, followed: LiarRequest) -> Iterable[m.Message]:
     for _ in range(FLOOD_FRAGMENTS):
         yield liar.fragment(followed, liar.guesses(8))
 
 
-def silence(liar: Liar, followed: Followed) -> Iterable[m.Message]:
+def silence(liar: Liar, followed: LiarRequest) -> Iterable[m.Message]:
     return ()
 
 
-def no_such_token(liar: Liar, followed: Followed) -> Iterable[m.Message]:
+def no_such_token(liar: Liar, followed: LiarRequest) -> Iterable[m.Message]:
     yield liar.fragment(followed, (liar.vocab_tokens + 7,))
 
 
-def replay(liar: Liar, followed: Followed) -> Iterable[m.Message]:
+def replay(liar: Liar, followed: LiarRequest) -> Iterable[m.Message]:
     """Others' newest drafts as its own, with a confidence of 1."""
     for draft in islice(reversed(liar.overheard.drafts.get(followed.d_0, ())), 4):
         followed.fragments += 1

@@ -23,7 +23,7 @@ class Use:
     busy_s: float = 0.0
 
 
-class Machine:
+class SimulatedMachine:
     """A `Runner` in virtual time that counts and can be made to fail.
 
     Passes last `slowness` times what the curve says, and `extra_s` more; none ends before `stalled_until_s`.

@@ -26,7 +26,7 @@ class EventLog:
         return self._hash.hexdigest()
 
 
-class Outcome(StrEnum):
+class RequestEnding(StrEnum):
     """How a request ended."""
 
     FINISHED = "finished"
@@ -49,7 +49,7 @@ class RequestResult:
     client: int
     domain: str
     strategy: str
-    outcome: Outcome
+    ending: RequestEnding
     error: str
     is_match: bool
     began_s: float
@@ -101,7 +101,7 @@ class SimulationReport:
 
     @property
     def finished(self) -> tuple[RequestResult, ...]:
-        return tuple(result for result in self.results if result.outcome is Outcome.FINISHED)
+        return tuple(result for result in self.results if result.ending is RequestEnding.FINISHED)
 
     @property
     def tokens(self) -> int:
@@ -119,7 +119,7 @@ class SimulationReport:
 
     @property
     def hung(self) -> int:
-        return self.count(Outcome.HUNG)
+        return self.count(RequestEnding.HUNG)
 
     @property
     def bytes_per_token(self) -> float:
@@ -130,8 +130,8 @@ class SimulationReport:
         """Machine seconds of all nodes for each token of output."""
         return sum(node.busy_s for node in self.nodes) / self.tokens if self.tokens else 0.0
 
-    def count(self, outcome: Outcome) -> int:
-        return sum(result.outcome is outcome for result in self.results)
+    def count(self, ending: RequestEnding) -> int:
+        return sum(result.ending is ending for result in self.results)
 
     def latency_ms(self, share: float) -> float | None:
         """The latency that this share of finished requests does not exceed; None if none finished."""
@@ -141,9 +141,9 @@ class SimulationReport:
     def violations(self) -> list[str]:
         """What must never be, in words: empty for a good run."""
         wrong = [f"request {r.number} is not the target's stream" for r in self.results if not r.is_match]
-        wrong += [f"request {r.number} hung" for r in self.results if r.outcome is Outcome.HUNG]
+        wrong += [f"request {r.number} hung" for r in self.results if r.ending is RequestEnding.HUNG]
         if self.must_finish:
-            wrong += [f"request {r.number}: {r.error}" for r in self.results if r.outcome is Outcome.FAILED]
+            wrong += [f"request {r.number}: {r.error}" for r in self.results if r.ending is RequestEnding.FAILED]
         return [*wrong, *self.leaked, *self.errors]
 
     def as_json(self) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class SimulationReport:
             "wall_seconds": round(self.wall_seconds, 3),
             "requests": len(self.results),
             "finished": len(self.finished),
-            "failed": self.count(Outcome.FAILED),
+            "failed": self.count(RequestEnding.FAILED),
             "tokens": self.tokens,
             "tokens_per_s": self.tokens_per_s,
             "latency_ms": {f"p{percent}": self.latency_ms(percent / 100) for percent in (50, 95, 99)},

@@ -8,9 +8,9 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from cosine_node.simulation.cast import Cast
 from cosine_node.simulation.links import seeded
-from cosine_node.simulation.report import EventLog, Outcome, RequestResult, SimulationReport, speedup
+from cosine_node.simulation.participants import Participants
+from cosine_node.simulation.report import EventLog, RequestEnding, RequestResult, SimulationReport, speedup
 from cosine_node.simulation.scenario import Scenario
 from cosine_node.simulation.swarm import LetterCodec, Member
 from cosine_node.simulation.virtual_loop import run_virtual
@@ -48,13 +48,13 @@ def run_scenario(
         raise UsageError(f"There is no strategy {scenario.strategy!r}; choose one of {', '.join(sorted(known))}.")
     workload = workload or workload_of(scenario)
     tasks = [workload.task(number) for number in range(scenario.total_requests)]
-    report = _run(_Stage(scenario, workload, tasks, known, verifier_options or {}))
+    report = _run(_ScenarioRun(scenario, workload, tasks, known, verifier_options or {}))
     if not with_plain:
         return report
     plain = report
     if scenario.strategy != PLAIN:
         as_plain = replace(scenario, strategy=PLAIN)
-        plain = _run(_Stage(as_plain, workload, tasks, STRATEGIES, verifier_options or {}))
+        plain = _run(_ScenarioRun(as_plain, workload, tasks, STRATEGIES, verifier_options or {}))
     return replace(
         report,
         speedup_vs_plain=speedup(report, plain),
@@ -62,15 +62,15 @@ def run_scenario(
     )
 
 
-def _run(stage: "_Stage") -> SimulationReport:
+def _run(run: "_ScenarioRun") -> SimulationReport:
     began_s = time.perf_counter()
     with _error_log() as errors:
-        report = run_virtual(stage.perform())
+        report = run_virtual(run.perform())
     return replace(report, errors=tuple(errors), wall_seconds=time.perf_counter() - began_s)
 
 
 @dataclass(slots=True)
-class _Stage:
+class _ScenarioRun:
     """One run of one scenario."""
 
     scenario: Scenario
@@ -83,20 +83,20 @@ class _Stage:
 
     async def perform(self) -> SimulationReport:
         scenario = self.scenario
-        cast = Cast(scenario, self.workload, self.log, self.verifier_options)
-        async with cast.swarm:
-            await cast.enter()
-            room = {id(member): member.engine.free_tokens for member in cast.swarm.members}
-            clients = [await cast.client(index, self.strategies) for index in range(scenario.clients)]
-            suffering = asyncio.ensure_future(cast.suffer())
-            await self._ask_all(cast, clients)
+        participants = Participants(scenario, self.workload, self.log, self.verifier_options)
+        async with participants.swarm:
+            await participants.start_nodes()
+            room = {id(member): member.engine.free_tokens for member in participants.swarm.members}
+            clients = [await participants.client(index, self.strategies) for index in range(scenario.clients)]
+            faults = asyncio.ensure_future(participants.run_faults())
+            await self._ask_all(participants, clients)
             ended_s = _now_s()
-            suffering.cancel()
-            await asyncio.gather(suffering, return_exceptions=True)
-            uses = cast.uses()
-            leaked = await _held(cast, room)
-            await cast.swarm.leave_clients()
-            leaked += await _open_streams(cast)
+            faults.cancel()
+            await asyncio.gather(faults, return_exceptions=True)
+            uses = participants.uses()
+            leaked = await _held(participants, room)
+            await participants.swarm.leave_clients()
+            leaked += await _open_streams(participants)
         leaked += [f"a task still runs: {task.get_coro()}" for task in asyncio.all_tasks() - {_this_task()}]
         return SimulationReport(
             scenario=scenario.name,
@@ -109,54 +109,54 @@ class _Stage:
             nodes=uses,
             leaked=tuple(leaked),
             errors=(),
-            fault_counts=cast.plan.counts(),
-            must_finish=cast.must_finish,
+            fault_counts=participants.plan.counts(),
+            must_finish=participants.must_finish,
         )
 
-    async def _ask_all(self, cast: Cast, clients: Sequence[AsyncClient]) -> None:
+    async def _ask_all(self, participants: Participants, clients: Sequence[AsyncClient]) -> None:
         scenario = self.scenario
         if scenario.arrivals_per_s:
-            await self._ask_as_they_come(cast, clients)
+            await self._ask_as_they_come(participants, clients)
             return
         await asyncio.gather(
             *(
-                self._ask_in_turn(cast, client, range(index, scenario.total_requests, scenario.clients))
+                self._ask_in_turn(participants, client, range(index, scenario.total_requests, scenario.clients))
                 for index, client in enumerate(clients)
             )
         )
 
-    async def _ask_in_turn(self, cast: Cast, client: AsyncClient, numbers: Sequence[int]) -> None:
+    async def _ask_in_turn(self, participants: Participants, client: AsyncClient, numbers: Sequence[int]) -> None:
         for number in numbers:
-            if number % self.scenario.clients in cast.gone_clients:
+            if number % self.scenario.clients in participants.gone_clients:
                 return
-            await self._ask(cast, client, number)
+            await self._ask(participants, client, number)
 
-    async def _ask_as_they_come(self, cast: Cast, clients: Sequence[AsyncClient]) -> None:
+    async def _ask_as_they_come(self, participants: Participants, clients: Sequence[AsyncClient]) -> None:
         scenario = self.scenario
         rng = seeded(scenario.seed, "arrivals")
         async with asyncio.TaskGroup() as group:
             for number in range(scenario.total_requests):
                 await asyncio.sleep(rng.expovariate(scenario.arrivals_per_s))
-                if number % scenario.clients not in cast.gone_clients:
-                    group.create_task(self._ask(cast, clients[number % scenario.clients], number))
+                if number % scenario.clients not in participants.gone_clients:
+                    group.create_task(self._ask(participants, clients[number % scenario.clients], number))
 
-    async def _ask(self, cast: Cast, client: AsyncClient, number: int) -> None:
-        began_s, heard = _now_s(), _Heard()
+    async def _ask(self, participants: Participants, client: AsyncClient, number: int) -> None:
+        began_s, received = _now_s(), _Received()
         self.log.note(began_s, "ask", number, self.tasks[number].prompt)
-        outcome, error = Outcome.FINISHED, ""
+        ending, error = RequestEnding.FINISHED, ""
         try:
             async with asyncio.timeout(self.scenario.timeout_s + GRACE_S):
-                await self._listen(client, number, heard)
+                await self._listen(client, number, received)
         except GenerationFailed as failed:
-            outcome, error = Outcome.FAILED, str(failed)
+            ending, error = RequestEnding.FAILED, str(failed)
         except TimeoutError:
-            outcome, error = Outcome.HUNG, "past its deadline"
-        if outcome is Outcome.FAILED and number % self.scenario.clients in cast.gone_clients:
-            outcome = Outcome.LEFT
-        self.log.note(_now_s(), outcome.value, number)
-        self.results.append(self._result(number, heard, outcome, error, began_s))
+            ending, error = RequestEnding.HUNG, "past its deadline"
+        if ending is RequestEnding.FAILED and number % self.scenario.clients in participants.gone_clients:
+            ending = RequestEnding.LEFT
+        self.log.note(_now_s(), ending.value, number)
+        self.results.append(self._result(number, received, ending, error, began_s))
 
-    async def _listen(self, client: AsyncClient, number: int, heard: "_Heard") -> None:
+    async def _listen(self, client: AsyncClient, number: int, received: "_Received") -> None:
         task = self.tasks[number]
         sampling = task.sampling
         run = await client.start(
@@ -172,26 +172,28 @@ class _Stage:
         try:
             async with aclosing(run.chunks()) as chunks:
                 async for chunk in chunks:
-                    heard.first_s = heard.first_s or _now_s()
-                    heard.tokens += chunk.token_ids
+                    received.first_s = received.first_s or _now_s()
+                    received.tokens += chunk.token_ids
                     self.log.note(_now_s(), "tokens", number, chunk.token_ids)
         finally:
-            heard.generation = run.result()
+            received.generation = run.result()
 
-    def _result(self, number: int, heard: "_Heard", outcome: Outcome, error: str, began_s: float) -> RequestResult:
-        task, tokens, generation = self.tasks[number], tuple(heard.tokens), heard.generation
-        expected = task.stream if outcome is Outcome.FINISHED else task.stream[: len(tokens)]
+    def _result(
+        self, number: int, received: "_Received", ending: RequestEnding, error: str, began_s: float
+    ) -> RequestResult:
+        task, tokens, generation = self.tasks[number], tuple(received.tokens), received.generation
+        expected = task.stream if ending is RequestEnding.FINISHED else task.stream[: len(tokens)]
         return RequestResult(
             number=number,
             client=number % self.scenario.clients,
             domain=task.domain,
             strategy=self.scenario.strategy,
-            outcome=outcome,
+            ending=ending,
             error=error,
             is_match=tokens == expected,
             began_s=began_s,
             seconds=_now_s() - began_s,
-            first_s=max(0.0, heard.first_s - began_s),
+            first_s=max(0.0, received.first_s - began_s),
             tokens=len(tokens),
             rounds=generation.rounds if generation else 0,
             drafted=generation.drafted if generation else 0,
@@ -202,32 +204,34 @@ class _Stage:
 
 
 @dataclass(slots=True)
-class _Heard:
+class _Received:
     tokens: list[int] = field(default_factory=list)
     first_s: float = 0.0
     generation: Generation | None = None
 
 
-async def _held(cast: Cast, room: Mapping[int, int]) -> list[str]:
+async def _held(participants: Participants, room: Mapping[int, int]) -> list[str]:
     """What living nodes still hold of requests that are over, after they had time to let go."""
-    return await _left_of(cast, lambda: [line for member in cast.swarm.members for line in _holds(member, room)])
+    return await _left_of(
+        participants, lambda: [line for member in participants.swarm.members for line in _holds(member, room)]
+    )
 
 
-async def _open_streams(cast: Cast) -> list[str]:
+async def _open_streams(participants: Participants) -> list[str]:
     """Streams that nodes still serve although every client has left."""
     return await _left_of(
-        cast,
+        participants,
         lambda: [
             f"{member.role} {member.identity.peer_id} still serves {member.wire.open_streams} streams"
-            for member in cast.swarm.members
+            for member in participants.swarm.members
             if member.wire.open_streams
         ],
     )
 
 
-async def _left_of(cast: Cast, look: Callable[[], list[str]]) -> list[str]:
+async def _left_of(participants: Participants, look: Callable[[], list[str]]) -> list[str]:
     """What `look` finds once it finds nothing, or when every fault has been over for a while."""
-    until_s = max(_now_s(), cast.plan.ends_s) + SETTLE_S
+    until_s = max(_now_s(), participants.plan.ends_s) + SETTLE_S
     while (found := look()) and _now_s() < until_s:  # noqa: ASYNC110 - nothing tells when all is freed
         await asyncio.sleep(SETTLE_STEP_S)
     return found

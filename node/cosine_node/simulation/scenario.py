@@ -22,7 +22,7 @@ DECISION_S: Final = 0.0003
 """What a client's decisions are charged per write (DESIGN section 8)."""
 
 
-class Source(StrEnum):
+class EngineSource(StrEnum):
     """Where target, drafters and prompts come from."""
 
     SCRIPTED = "scripted"
@@ -101,7 +101,7 @@ class Scenario:
     requests: int = 4
     arrivals_per_s: float = 0.0
     discovery: str = Discovery.DHT
-    source: str = Source.SCRIPTED
+    source: str = EngineSource.SCRIPTED
     strategy: str = "cosine"
     temperature: float = 0.0
     max_new_tokens: int = 64
@@ -121,7 +121,7 @@ class Scenario:
             _check_type(field.name, value, field.type)
             if field.name in _BOUNDS:
                 _check_bounds(field.name, value, *_BOUNDS[field.name])
-        for name, choices in (("source", Source), ("discovery", Discovery)):
+        for name, choices in (("source", EngineSource), ("discovery", Discovery)):
             if getattr(self, name) not in list(choices):
                 raise UsageError(
                     f"A scenario's {name} is one of {', '.join(choices)}, not {getattr(self, name)!r}."
@@ -218,7 +218,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = MappingProxyType(
                 loss=0.002,
                 faults="kill-verifier=1,kill-drafter=2,stall=1,partition=1,corrupt=1,liar=certain_garbage,liar=flood",
             ),
-            Scenario(name="family", source=Source.TRACES, drafters=5, requests=10, max_new_tokens=128),
+            Scenario(name="family", source=EngineSource.TRACES, drafters=5, requests=10, max_new_tokens=128),
         )
     }
 )

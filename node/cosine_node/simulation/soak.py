@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from cosine_node.simulation.faults import RANDOM
 from cosine_node.simulation.links import seeded
-from cosine_node.simulation.report import Outcome, SimulationReport
+from cosine_node.simulation.report import RequestEnding, SimulationReport
 from cosine_node.simulation.running import run_scenario
 from cosine_node.simulation.scenario import Scenario
 from cosine_p2p.strategies import STRATEGIES
@@ -40,10 +40,10 @@ class SoakFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoakReport:
-    """What many seeds came to: requests by outcome, runs by strategy, faults by kind."""
+    """What many seeds came to: requests by ending, runs by strategy, faults by kind."""
 
     runs: int
-    outcomes: Mapping[str, int]
+    endings: Mapping[str, int]
     strategies: Mapping[str, int]
     faults: Mapping[str, int]
     tokens: int
@@ -55,7 +55,7 @@ class SoakReport:
         return {
             "scenario": SOAK,
             "runs": self.runs,
-            "requests": dict(self.outcomes),
+            "requests": dict(self.endings),
             "strategies": dict(self.strategies),
             "faults": dict(self.faults),
             "tokens": self.tokens,
@@ -119,7 +119,7 @@ def run_soak(
 ) -> SoakReport:
     """Run one scenario for each seed and check everything; `on_run` is told each seed that is done."""
     known = STRATEGIES if strategies is None else strategies
-    outcomes: Counter[str] = Counter()
+    endings: Counter[str] = Counter()
     names: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     failures, runs, tokens, began_s = list[SoakFailure](), 0, 0, time.perf_counter()
@@ -129,7 +129,7 @@ def run_soak(
         runs += 1
         names[scenario.strategy] += 1
         if report is not None:
-            outcomes.update(result.outcome.value for result in report.results)
+            endings.update(result.ending.value for result in report.results)
             faults.update(report.fault_counts)
             tokens += report.tokens
         if violations:
@@ -138,7 +138,7 @@ def run_soak(
             on_run(seed)
     return SoakReport(
         runs=runs,
-        outcomes={outcome.value: outcomes[outcome.value] for outcome in Outcome},
+        endings={ending.value: endings[ending.value] for ending in RequestEnding},
         strategies=dict(sorted(names.items())),
         faults=dict(sorted(faults.items())),
         tokens=tokens,

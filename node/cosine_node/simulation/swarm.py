@@ -15,7 +15,7 @@ from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.runner import Runner
-from cosine_node.simulation.machine import Machine, WatchedTransport, Wire
+from cosine_node.simulation.machine import SimulatedMachine, WatchedTransport, Wire
 from cosine_node.status_service import StatusService
 from cosine_node.verifier.service import VerifierConfig, VerifierService
 from cosine_p2p.client import AsyncClient, Swarm
@@ -69,7 +69,7 @@ class Member:
     service: VerifierService | DrafterService
     engine: Engine
     curve: CostCurve
-    machine: Machine
+    machine: SimulatedMachine
     wire: Wire
     task: asyncio.Task[None]
     is_killed: bool = False
@@ -153,7 +153,7 @@ class SimulatedSwarm:
         """A verifier that serves from now on; further options are fields of `VerifierConfig`."""
         engine = engine or ScriptedEngine()
         identity = identity or self._next_identity()
-        machine = Machine(engine, curve, runner=runner)
+        machine = SimulatedMachine(engine, curve, runner=runner)
         service = VerifierService(
             engine=engine,
             runner=machine,
@@ -175,7 +175,7 @@ class SimulatedSwarm:
         """A drafter that serves from now on; further options are fields of `DrafterConfig`."""
         identity = identity or self._next_identity()
         engine = engine or ScriptedEngine(fidelity=0.7, drafter_seed=len(self.members))
-        machine = Machine(engine, curve)
+        machine = SimulatedMachine(engine, curve)
         service = DrafterService(
             engine=engine,
             runner=machine,
@@ -190,7 +190,7 @@ class SimulatedSwarm:
     ) -> str:
         """A drafter of the caller's own making; its peer id."""
         identity = identity or self._next_identity()
-        transport = self.joined(identity)
+        transport = self.join(identity)
         self._others.append(transport)
         await transport.serve(DRAFT, serve(identity))
         engine = ScriptedEngine()
@@ -205,16 +205,16 @@ class SimulatedSwarm:
         identity = identity or self._next_identity()
 
         async def join() -> Swarm:
-            return self.place(identity)
+            return self.client_swarm(identity)
 
         client = AsyncClient(join=join, offload=_at_once, nonces=numbered_nonces(identity.peer_id), **options)
         return await self._stack.enter_async_context(client)
 
-    def place(self, identity: Identity) -> Swarm:
+    def client_swarm(self, identity: Identity) -> Swarm:
         """A client's place in the swarm, for whoever closes it."""
-        return _ClientSwarm(self.joined(identity), self._directory_of(identity), self.codec)
+        return _ClientSwarm(self.join(identity), self._directory_of(identity), self.codec)
 
-    def joined(self, identity: Identity) -> MemoryTransport:
+    def join(self, identity: Identity) -> MemoryTransport:
         """A transport of the swarm's network for a peer."""
         return self.network.join(identity.peer_id)
 
@@ -244,12 +244,12 @@ class SimulatedSwarm:
         identity: Identity,
         service: VerifierService | DrafterService,
         engine: Engine,
-        machine: Machine,
+        machine: SimulatedMachine,
         role: Role,
         domain: str,
         curve: CostCurve,
     ) -> Member:
-        transport = self.joined(identity)
+        transport = self.join(identity)
         watched = WatchedTransport(transport)
         await service.start(watched)
         status = StatusService(lambda: (b"", service.requests, machine.use.passes))

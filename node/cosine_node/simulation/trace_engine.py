@@ -34,7 +34,7 @@ class Law(Enum):
     """With probability 1 - TV(p, q), as speculative sampling accepts (Leviathan et al. 2023, theorem 3.5)."""
 
 
-class Place(NamedTuple):
+class TraceState(NamedTuple):
     """Where a sequence stands after a token.
 
     `position` is the output position of what follows, below 0 inside the prompt. `trace` is None while the prompt's
@@ -57,8 +57,8 @@ class TraceEngine(PagedEngine, ABC):
         self._traces = traces
         super().__init__(pool_tokens=pool_tokens)
         self._context_tokens = context_tokens
-        # By pool slot, like keys and values: a place is valid as long as the slot of its token is taken.
-        self._places: dict[int, Place] = {}
+        # By pool slot, like keys and values: a state is valid as long as the slot of its token is taken.
+        self._states: dict[int, TraceState] = {}
         self.passes = 0
 
     @property
@@ -74,7 +74,7 @@ class TraceEngine(PagedEngine, ABC):
         return "float32"
 
     def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
-        # A place counts from the end of the prompt, so that only prompts of one length can share it.
+        # A state counts from the end of the prompt, so that only prompts of one length can share it.
         scope = None if scope is None else f"{prompt_tokens} {scope}"
         return super().open(sampling=sampling, prompt_tokens=prompt_tokens, scope=scope)
 
@@ -88,52 +88,52 @@ class TraceEngine(PagedEngine, ABC):
                 self.prune(row.sequence, row.nodes)
             raise
         self.passes += bool(rows)
-        return [self._result(row, places) for row, places in zip(rows, reached, strict=True)]
+        return [self._result(row, states) for row, states in zip(rows, reached, strict=True)]
 
-    def _follow(self, tree: SequenceTree, row: Row) -> list[Place]:
-        """The place of each node of a fed row."""
+    def _follow(self, tree: SequenceTree, row: Row) -> list[TraceState]:
+        """The state of each node of a fed row."""
         reached = []
         for name, parent, token in zip(row.nodes, row.parents, row.tokens, strict=True):
-            place = self._step(self._before(tree, parent), token, tree.prompt_tokens)
-            self._places[tree.nodes[name].slot] = place
-            reached.append(place)
+            state = self._step(self._before(tree, parent), token, tree.prompt_tokens)
+            self._states[tree.nodes[name].slot] = state
+            reached.append(state)
         return reached
 
-    def _before(self, tree: SequenceTree, parent: int) -> Place:
+    def _before(self, tree: SequenceTree, parent: int) -> TraceState:
         if parent != PREFIX:
-            return self._places[tree.nodes[parent].slot]
+            return self._states[tree.nodes[parent].slot]
         if tree.slots:
-            return self._places[tree.slots[-1]]
-        return Place(None, -tree.prompt_tokens, 0)
+            return self._states[tree.slots[-1]]
+        return TraceState(None, -tree.prompt_tokens, 0)
 
-    def _step(self, before: Place, token: int, prompt_tokens: int) -> Place:
+    def _step(self, before: TraceState, token: int, prompt_tokens: int) -> TraceState:
         trace, position = before.trace, before.position + 1
         if trace is None:
             return self._spell(before, token, prompt_tokens)
         if position <= 0 or (before.path == ON_STREAM and token == stream_token(trace, before.position)):
-            return Place(trace, position, ON_STREAM)
-        return Place(trace, position, mix64((hashed(before) + token * GAMMA) & MASK) or 1)
+            return TraceState(trace, position, ON_STREAM)
+        return TraceState(trace, position, mix64((hashed(before) + token * GAMMA) & MASK) or 1)
 
-    def _spell(self, before: Place, token: int, prompt_tokens: int) -> Place:
+    def _spell(self, before: TraceState, token: int, prompt_tokens: int) -> TraceState:
         digit = before.position + prompt_tokens
         number = before.path + token * VOCAB_TOKENS**digit
         if digit + 1 < min(DIGITS, prompt_tokens):
-            return Place(None, before.position + 1, number)
+            return TraceState(None, before.position + 1, number)
         trace = self._traces.numbered(number)
         if trace.prompt_tokens != prompt_tokens:
             raise UsageError(f"The prompt of trace {number} has {trace.prompt_tokens} tokens, not {prompt_tokens}.")
-        return Place(trace, before.position + 1, ON_STREAM)
+        return TraceState(trace, before.position + 1, ON_STREAM)
 
-    def _result(self, row: Row, places: Sequence[Place]) -> RowResult:
-        choices = tuple(self._choice(place, row.candidates) for place in places[row.scored_from :])
-        return RowResult(choices=choices, nll=self._nll(places[1:]) if row.wants_nll else None)
-
-    @abstractmethod
-    def _choice(self, place: Place, candidates: int) -> Choice: ...
+    def _result(self, row: Row, states: Sequence[TraceState]) -> RowResult:
+        choices = tuple(self._choice(state, row.candidates) for state in states[row.scored_from :])
+        return RowResult(choices=choices, nll=self._nll(states[1:]) if row.wants_nll else None)
 
     @abstractmethod
-    def _nll(self, places: Sequence[Place]) -> float | None:
-        """The mean negative log-likelihood of the tokens that led to these places; None where none is known."""
+    def _choice(self, state: TraceState, candidates: int) -> Choice: ...
+
+    @abstractmethod
+    def _nll(self, states: Sequence[TraceState]) -> float | None:
+        """The mean negative log-likelihood of the tokens that led to these states; None where none is known."""
 
 
 class TraceTarget(TraceEngine):
@@ -143,15 +143,15 @@ class TraceTarget(TraceEngine):
     tokens drawn by hash. The traces hold no likelihoods of the target's, so a row's is None.
     """
 
-    def _choice(self, place: Place, candidates: int) -> Choice:
-        trace, token, margin = place.trace, OFF_STREAM_TOKEN, math.inf
-        if trace is not None and place.position >= 0 and place.path == ON_STREAM:
-            token = stream_token(trace, place.position)
-            if place.position < len(trace.stream) and trace.near_ties[place.position]:
+    def _choice(self, state: TraceState, candidates: int) -> Choice:
+        trace, token, margin = state.trace, OFF_STREAM_TOKEN, math.inf
+        if trace is not None and state.position >= 0 and state.path == ON_STREAM:
+            token = stream_token(trace, state.position)
+            if state.position < len(trace.stream) and trace.near_ties[state.position]:
                 margin = NEAR_TIE_MARGIN
         return Choice(token, margin, ((token, 1.0),) if candidates else ())
 
-    def _nll(self, places: Sequence[Place]) -> float | None:
+    def _nll(self, states: Sequence[TraceState]) -> float | None:
         return None
 
 
@@ -185,18 +185,18 @@ class TraceDrafter(TraceEngine):
             if model not in trace.drafters:
                 raise UsageError(f"Trace {trace.number} knows no drafter {model}.")
 
-    def _choice(self, place: Place, candidates: int) -> Choice:
-        if place.trace is None:
+    def _choice(self, state: TraceState, candidates: int) -> Choice:
+        if state.trace is None:
             return Choice(OFF_STREAM_TOKEN, math.inf)
-        script = self._script(place.trace)
-        if place.path == ON_STREAM and 0 <= place.position < len(script.choices):
-            choice = script.choices[place.position]
+        script = self._script(state.trace)
+        if state.path == ON_STREAM and 0 <= state.position < len(script.choices):
+            choice = script.choices[state.position]
         else:
-            choice = self._elsewhere(place, script)
+            choice = self._elsewhere(state, script)
         return Choice(choice.token, choice.margin, choice.candidates[:candidates])
 
-    def _elsewhere(self, place: Place, script: "_Script") -> Choice:
-        bits = mix64(hashed(place) ^ self._key)
+    def _elsewhere(self, state: TraceState, script: "_Script") -> Choice:
+        bits = mix64(hashed(state) ^ self._key)
         choice = script.choices[bits % len(script.choices)]
         # A stride below that share of the vocabulary keeps all candidates apart.
         first, stride = bits >> 16 & 0xFFFF, 1 + (bits >> 32) % (VOCAB_TOKENS // CANDIDATES - 1)
@@ -204,19 +204,19 @@ class TraceDrafter(TraceEngine):
         claims = [ORACLE_MISS if self._is_oracle else claim for _, claim in choice.candidates]
         return Choice(tokens[0], choice.margin, tuple(zip(tokens, claims, strict=True)))
 
-    def _nll(self, places: Sequence[Place]) -> float | None:
-        losses = [self._loss(place) for place in places]
+    def _nll(self, states: Sequence[TraceState]) -> float | None:
+        losses = [self._loss(state) for state in states]
         return math.fsum(losses) / len(losses) if losses else None
 
-    def _loss(self, place: Place) -> float:
-        if place.trace is None:
+    def _loss(self, state: TraceState) -> float:
+        if state.trace is None:
             return 0.0
-        script = self._script(place.trace)
-        if place.position <= 0:
+        script = self._script(state.trace)
+        if state.position <= 0:
             return script.prompt_nll
-        if place.path == ON_STREAM and place.position <= len(script.losses):
-            return script.losses[place.position - 1]
-        return script.losses[mix64(hashed(place) ^ self._key) % len(script.losses)]
+        if state.path == ON_STREAM and state.position <= len(script.losses):
+            return script.losses[state.position - 1]
+        return script.losses[mix64(hashed(state) ^ self._key) % len(script.losses)]
 
     def _script(self, trace: Trace) -> "_Script":
         script = self._scripts.get(trace.number)
@@ -264,10 +264,10 @@ def stream_token(trace: Trace, position: int) -> int:
     return 1 + mix64((trace.number + 1) * GAMMA + position & MASK) % (VOCAB_TOKENS - 1)
 
 
-def hashed(place: Place) -> int:
-    """64 bits that tell the places of a known trace apart."""
-    assert place.trace is not None
-    return place.path or mix64((place.trace.number + 1) * GAMMA + 2 * place.position + 1 & MASK)
+def hashed(state: TraceState) -> int:
+    """64 bits that tell the states of a known trace apart."""
+    assert state.trace is not None
+    return state.path or mix64((state.trace.number + 1) * GAMMA + 2 * state.position + 1 & MASK)
 
 
 def ranked(tokens: Sequence[int], truth: int, *, is_first: bool) -> list[int]:

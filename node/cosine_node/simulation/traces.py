@@ -33,15 +33,15 @@ Tokens = NDArray[np.int32]
 class DrafterTrace:
     """What one drafter says along the target's stream of n tokens, each position given all true tokens before it.
 
-    `candidate_tokens` (n, 8): tokens by falling keyed score after prompt + stream[:i]. `candidate_claims` (n, 8):
-    the engine's own estimate, 0..1 (`cosine_node.engine.base.Choice`). `log_probability` (n,): log of
+    `candidate_tokens` (n, 8): tokens by falling keyed score after prompt + stream[:i]. `candidate_probabilities`
+    (n, 8): the engine's own estimate, 0..1 (`cosine_node.engine.base.Choice`). `log_probability` (n,): log of
     q(stream[i] | before) at temperature 1. `overlap` (n,): sum over the vocabulary of min(p, q) = 1 - TV at the
     trace's temperature; at 0 it is 1 where the likeliest tokens agree, else 0. `prompt_nll`: mean of the prompt
     tokens after the first, in nats.
     """
 
     candidate_tokens: Tokens
-    candidate_claims: Floats
+    candidate_probabilities: Floats
     log_probability: Floats
     overlap: Floats
     prompt_nll: float
@@ -56,7 +56,7 @@ class DrafterTrace:
         """This along one stream, then `other` along the next."""
         return DrafterTrace(
             np.concatenate([self.candidate_tokens, other.candidate_tokens]),
-            np.concatenate([self.candidate_claims, other.candidate_claims]),
+            np.concatenate([self.candidate_probabilities, other.candidate_probabilities]),
             np.concatenate([self.log_probability, other.log_probability]),
             np.concatenate([self.overlap, other.overlap]),
             self.prompt_nll,
@@ -64,7 +64,7 @@ class DrafterTrace:
 
     def arrays(self) -> tuple[Tokens, Floats, Floats, Floats]:
         """What there is for each position, in the order of the fields."""
-        return self.candidate_tokens, self.candidate_claims, self.log_probability, self.overlap
+        return self.candidate_tokens, self.candidate_probabilities, self.log_probability, self.overlap
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -250,7 +250,7 @@ def _packed(traces: Sequence[Trace]) -> dict[str, NDArray[Any]]:
         "near_ties": np.concatenate([np.array(trace.near_ties, np.bool_) for trace in traces]),
         "prompt_nll": np.array([[drafter.prompt_nll for drafter in row] for row in rows], np.float32),
         "candidate_tokens": stacked("candidate_tokens", np.uint16),
-        "candidate_claims": stacked("candidate_claims", np.float16),
+        "candidate_claims": stacked("candidate_probabilities", np.float16),
         "log_probability": stacked("log_probability", np.float16),
         "overlap": stacked("overlap", np.float16),
     }
@@ -260,8 +260,10 @@ def _unpacked(file: IO[bytes]) -> Iterator[Trace]:
     with np.load(file, allow_pickle=False) as archive:
         stored = dict(archive.items())
     along = {
-        name: stored[name].astype(np.int32 if name == "candidate_tokens" else np.float32)
-        for name in ("candidate_tokens", "candidate_claims", "log_probability", "overlap")
+        "candidate_tokens": stored["candidate_tokens"].astype(np.int32),
+        "candidate_probabilities": stored["candidate_claims"].astype(np.float32),
+        "log_probability": stored["log_probability"].astype(np.float32),
+        "overlap": stored["overlap"].astype(np.float32),
     }
     ends = np.cumsum(stored["stream_tokens"], dtype=np.int64).tolist()
     for index, (start, stop) in enumerate(zip([0, *ends], ends, strict=False)):

@@ -10,7 +10,7 @@ from cosine_node.engine.ngram import NgramEngine
 from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.simulation.links import seeded
 from cosine_node.simulation.reference import plain_stream
-from cosine_node.simulation.scenario import Scenario, Source
+from cosine_node.simulation.scenario import EngineSource, Scenario
 from cosine_node.simulation.trace_engine import Law, TraceDrafter, TraceTarget
 from cosine_node.simulation.traces import Trace, TraceSet
 from cosine_protocol.errors import UsageError
@@ -59,9 +59,9 @@ class Workload(Protocol):
 
 def workload_of(scenario: Scenario) -> Workload:
     """The workload that a scenario names. Raises `UsageError`."""
-    if scenario.source == Source.TRACES:
+    if scenario.source == EngineSource.TRACES:
         return TraceWorkload(scenario, TraceSet.load_shipped())
-    return ModelWorkload(scenario) if scenario.source == Source.MODELS else ScriptedWorkload(scenario)
+    return ModelWorkload(scenario) if scenario.source == EngineSource.MODELS else ScriptedWorkload(scenario)
 
 
 class ScriptedWorkload:

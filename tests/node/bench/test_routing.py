@@ -97,7 +97,7 @@ def test_a_router_hears_of_everyone_up_to_the_first_miss() -> None:
 
 def test_claims_above_one_are_scaled_down() -> None:
     said = drafter((1,), [True], prompt_nll=1.0)
-    loud = DrafterTrace(said.candidate_tokens, said.candidate_claims * 4, *said.arrays()[2:], prompt_nll=1.0)
+    loud = DrafterTrace(said.candidate_tokens, said.candidate_probabilities * 4, *said.arrays()[2:], prompt_nll=1.0)
     whole = Trace(1, "code", "test", 0.0, 0, 10, (1,), (False,), {"draft-code": loud})
     [likelihood] = Request.of(whole, random.Random(0)).voices[1].likelihoods
     assert likelihood == pytest.approx(2.4 / 3.6)

@@ -12,8 +12,8 @@ from cosine_node.simulation.devices import (
     DEVICES,
     MODELS,
     Deployment,
-    Load,
     ModelClass,
+    PassLoad,
     Precision,
     deploy,
     device_curve,
@@ -78,7 +78,7 @@ def test_a_70b_model_does_not_fit_one_small_card(device: str) -> None:
 def test_what_fits_by_itself_may_not_fit_with_its_context_or_at_a_named_precision() -> None:
     deploy("rtx-3090", "32B")
     with pytest.raises(UsageError, match="does not fit"):
-        deploy("rtx-3090", "32B", load=Load(context_tokens=32768))
+        deploy("rtx-3090", "32B", load=PassLoad(context_tokens=32768))
     with pytest.raises(UsageError, match="bf16 does not fit"):
         deploy("rtx-3090", "32B", precision=Precision.BF16)
 
@@ -121,7 +121,7 @@ def test_published_tokens_per_second_are_met_within_a_fifth(
         model=model,
         precision=precision,
         count=count,
-        load=Load(context_tokens=100 if model is LLAMA_2_7B else 512),
+        load=PassLoad(context_tokens=100 if model is LLAMA_2_7B else 512),
     )
     assert 1 / deployment.seconds(1) == pytest.approx(published, rel=0.2)
 
@@ -137,8 +137,8 @@ def test_unknown_names_are_told(device: str, model: str, sentence: str) -> None:
 
 def test_loads_and_counts_that_cannot_be() -> None:
     with pytest.raises(UsageError, match="at least one sequence"):
-        Load(sequences=0)
+        PassLoad(sequences=0)
     with pytest.raises(UsageError, match="no context below 0"):
-        Load(context_tokens=-1)
+        PassLoad(context_tokens=-1)
     with pytest.raises(UsageError, match="at least one card"):
         deploy("h200", "8B", count=0)

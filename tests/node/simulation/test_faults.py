@@ -13,26 +13,26 @@ from cosine_node.simulation.faults import (
     LIE_NAMES,
     ON_DRAFTERS,
     ON_VERIFIERS,
-    Company,
     Fault,
     FaultKind,
     FaultPlan,
+    Population,
     check_spec,
     plan_faults,
 )
-from cosine_node.simulation.report import Outcome, SimulationReport
+from cosine_node.simulation.report import RequestEnding, SimulationReport
 from cosine_node.simulation.running import run_scenario
 from cosine_node.simulation.scenario import Scenario
 from cosine_protocol.errors import UsageError
 
-COMPANY = Company(verifiers=3, drafters=4, clients=2, horizon_s=10.0)
+POPULATION = Population(verifiers=3, drafters=4, clients=2, horizon_s=10.0)
 BASE = Scenario(
     verifiers=2, drafters=2, clients=2, requests=1, max_new_tokens=30, vocab_tokens=12, rtt_ms=10.0, timeout_s=120.0
 )
 
 
-def plan(spec: str, company: Company = COMPANY, seed: int = 0) -> FaultPlan:
-    return plan_faults(spec, rng=Random(seed), company=company)
+def plan(spec: str, population: Population = POPULATION, seed: int = 0) -> FaultPlan:
+    return plan_faults(spec, rng=Random(seed), population=population)
 
 
 def run(faults: str, **changes: object) -> SimulationReport:
@@ -71,7 +71,7 @@ def test_what_is_no_spec_is_refused_in_a_sentence(spec: str, sentence: str) -> N
 
 
 def test_nobody_can_suffer_what_there_is_nobody_for() -> None:
-    alone = Company(verifiers=1, drafters=0, clients=1, horizon_s=1.0)
+    alone = Population(verifiers=1, drafters=0, clients=1, horizon_s=1.0)
     with pytest.raises(UsageError, match="Nobody in this swarm can suffer kill-drafter"):
         plan("kill-drafter=1", alone)
 
@@ -85,23 +85,23 @@ def test_any_text_is_a_plan_or_a_usage_error(text: str) -> None:
 
 
 @given(st.integers(0, 2**32), st.integers(1, 3), st.integers(0, 4))
-def test_drawn_plans_are_repeatable_and_fit_their_company(seed: int, verifiers: int, drafters: int) -> None:
-    company = Company(verifiers=verifiers, drafters=drafters, clients=2, horizon_s=5.0)
-    drawn = plan("random", company, seed)
-    assert drawn == plan("random", company, seed)
+def test_drawn_plans_are_repeatable_and_fit_their_population(seed: int, verifiers: int, drafters: int) -> None:
+    population = Population(verifiers=verifiers, drafters=drafters, clients=2, horizon_s=5.0)
+    drawn = plan("random", population, seed)
+    assert drawn == plan("random", population, seed)
     for fault in drawn.faults:
         clients = fault.kind is FaultKind.KILL_CLIENT
         assert all(0 <= victim < (2 if clients else verifiers + drafters) for victim in fault.victims)
         assert not (fault.kind in ON_VERIFIERS and max(fault.victims) >= verifiers)
         assert not (fault.kind in ON_DRAFTERS and min(fault.victims) < verifiers)
-        assert 0 <= fault.at_s <= company.horizon_s
+        assert 0 <= fault.at_s <= population.horizon_s
         assert fault.kind not in LASTS_S or fault.lasts_s >= LASTS_S[fault.kind][0]
         assert (fault.kind is FaultKind.LIAR) == (not fault.victims)
 
 
 @given(st.integers(0, 2**32), st.sampled_from(sorted(ON_VERIFIERS)), st.integers(1, 2))
 def test_the_last_verifier_is_spared_while_there_are_others(seed: int, kind: FaultKind, count: int) -> None:
-    assert plan(f"{kind.value}={count}", seed=seed).spares(COMPANY.spare)
+    assert plan(f"{kind.value}={count}", seed=seed).spares(POPULATION.spare)
 
 
 @pytest.mark.parametrize("kind", sorted(ON_VERIFIERS))
@@ -109,7 +109,7 @@ def test_as_many_faults_as_verifiers_spare_nobody(kind: FaultKind) -> None:
     for seed in range(20):
         read = plan(f"{kind.value}=3", seed=seed)
         assert {fault.victims for fault in read.faults} == {(0,), (1,), (2,)}
-        assert not read.spares(COMPANY.spare)
+        assert not read.spares(POPULATION.spare)
 
 
 def test_a_slow_node_still_works() -> None:
@@ -148,11 +148,11 @@ def test_with_no_verifier_left_every_request_ends_with_a_reason(spec: str) -> No
     report = run(spec)
     assert not report.must_finish
     assert report.violations() == []
-    assert report.count(Outcome.FAILED) == 2 or spec.startswith("bad-row")
+    assert report.count(RequestEnding.FAILED) == 2 or spec.startswith("bad-row")
     assert all(
         result.error.startswith("No verifier could finish the request. Tried:")
         for result in report.results
-        if result.outcome is Outcome.FAILED
+        if result.ending is RequestEnding.FAILED
     )
 
 
@@ -164,8 +164,8 @@ def test_what_was_said_before_the_end_is_a_beginning_of_the_stream() -> None:
 def test_a_client_that_vanishes_leaves_and_asks_no_more() -> None:
     report = run("kill-client=1@0.5", requests=3)
     assert report.violations() == []
-    assert report.count(Outcome.LEFT) == 1
-    assert report.count(Outcome.FINISHED) == 3
+    assert report.count(RequestEnding.LEFT) == 1
+    assert report.count(RequestEnding.FINISHED) == 3
     assert len(report.results) == 4
 
 
@@ -188,6 +188,6 @@ def test_a_slow_verifier_slows_and_a_killed_one_works_no_more() -> None:
 def test_a_restarted_node_serves_again() -> None:
     report = run("restart-verifier=1@0.5+0.5", verifiers=1, requests=4, clients=1, arrivals_per_s=3.0)
     assert not report.must_finish
-    assert report.results[0].outcome is Outcome.FAILED
-    assert report.results[-1].outcome is Outcome.FINISHED
+    assert report.results[0].ending is RequestEnding.FAILED
+    assert report.results[-1].ending is RequestEnding.FINISHED
     assert len({node.peer_id for node in report.nodes}) < len(report.nodes)

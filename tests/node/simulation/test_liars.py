@@ -5,8 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from cosine_node.simulation.cast import LATE_S
-from cosine_node.simulation.liars import LIES, MAX_OVERHEARD, Followed, Liar, Overheard, OverheardIdentity, replay
+from cosine_node.simulation.liars import (
+    LIES,
+    MAX_OVERHEARD,
+    Liar,
+    LiarRequest,
+    Overheard,
+    OverheardIdentity,
+    replay,
+)
+from cosine_node.simulation.participants import LATE_S
 from cosine_node.simulation.running import run_scenario
 from cosine_node.simulation.scenario import Scenario
 from cosine_protocol import messages as m
@@ -23,7 +31,7 @@ OTHER = Identity.from_seed(b"\x02" * 32)
 
 
 def said(name: str, liar: Liar) -> list[m.Message]:
-    messages: Iterable[m.Message] = LIES[name](liar, Followed(3, D_0, D_0, 0))
+    messages: Iterable[m.Message] = LIES[name](liar, LiarRequest(3, D_0, D_0, 0))
     return list(messages)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -174,7 +175,11 @@ def test_seeds_are_the_same_in_every_process() -> None:
     code = "from cosine_node.simulation.links import seeded; print(seeded(5, 'a', 'b').random())"
     printed = {
         subprocess.run(
-            [sys.executable, "-c", code], env={"PYTHONHASHSEED": salt}, capture_output=True, text=True, check=True
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": salt},
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout.strip()
         for salt in ("1", "2")
     }

@@ -1,5 +1,6 @@
 """Scenarios as values, as files, and as runs that can be repeated."""
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from cosine_node.emulation import Emulation
-from cosine_node.simulation.report import Outcome, speedup
+from cosine_node.simulation.report import RequestEnding, speedup
 from cosine_node.simulation.running import run_scenario
 from cosine_node.simulation.scenario import SCENARIOS, Scenario, read_scenario, scenario_of, with_nodes
 from cosine_node.simulation.workload import workload_of
@@ -96,7 +97,7 @@ def test_every_request_gets_the_targets_own_stream(arrivals_per_s: float) -> Non
     report = run_scenario(replace(SMALL, arrivals_per_s=arrivals_per_s))
     assert report.violations() == []
     assert [result.number for result in report.results] == [0, 1, 2, 3]
-    assert all(result.outcome is Outcome.FINISHED and result.tokens == 12 for result in report.results)
+    assert all(result.ending is RequestEnding.FINISHED and result.tokens == 12 for result in report.results)
     assert report.tokens == 48
     assert report.tokens_per_s > 0
 
@@ -126,7 +127,11 @@ def test_the_digest_does_not_depend_on_the_order_of_hashing() -> None:
     )
     digests = {
         subprocess.run(
-            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         for seed in ("0", "1", "77")
     }

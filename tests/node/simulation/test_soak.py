@@ -5,9 +5,9 @@ from itertools import islice
 
 import pytest
 
-from cosine_node.simulation.cast import company_of
 from cosine_node.simulation.faults import FaultKind, plan_faults
 from cosine_node.simulation.links import seeded
+from cosine_node.simulation.participants import population_of
 from cosine_node.simulation.soak import run_soak, soak_scenario
 from cosine_p2p.strategies import STRATEGIES
 from cosine_p2p.strategies.base import Action, Event, StrategyKind
@@ -35,15 +35,15 @@ def test_every_fault_is_drawn() -> None:
     drawn: Counter[str] = Counter()
     for seed in SEEDS:
         scenario = soak_scenario(seed)
-        company = company_of(scenario)
-        drawn.update(plan_faults(scenario.faults, rng=seeded(seed, "faults"), company=company).counts())
+        population = population_of(scenario)
+        drawn.update(plan_faults(scenario.faults, rng=seeded(seed, "faults"), population=population).counts())
     assert set(drawn) == {kind.value for kind in FaultKind}
 
 
 def test_some_seeds() -> None:
     report = run_soak(range(12), strategies=SOME)
     assert report.runs == 12 == sum(report.strategies.values())
-    assert sum(report.outcomes.values()) > 12
+    assert sum(report.endings.values()) > 12
     assert report.tokens > 0
     assert report.failures == ()
 

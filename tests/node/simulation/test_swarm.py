@@ -8,7 +8,7 @@ import pytest
 from cosine_node.engine.base import PREFIX, BadLogits, Row
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.scripted import ScriptedEngine
-from cosine_node.simulation.machine import Machine, WatchedTransport
+from cosine_node.simulation.machine import SimulatedMachine, WatchedTransport
 from cosine_node.simulation.swarm import LetterCodec, SimulatedSwarm, numbered_identity, numbered_nonces
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.transport.base import Stream
@@ -20,10 +20,10 @@ CURVE = CostCurve(((1, 0.05), (8, 0.08)))
 PROTOCOL = "/cosine/test/1.0.0"
 
 
-def machine_with_rows(tokens: Sequence[int] = (1, 2)) -> tuple[Machine, list[Row]]:
+def machine_with_rows(tokens: Sequence[int] = (1, 2)) -> tuple[SimulatedMachine, list[Row]]:
     engine = ScriptedEngine(vocab_tokens=16)
     rows = [Row(engine.open(sampling=Sampling(), prompt_tokens=1), (token,), (0,), (PREFIX,)) for token in tokens]
-    return Machine(engine, CURVE), rows
+    return SimulatedMachine(engine, CURVE), rows
 
 
 def test_peers_and_nonces_are_the_same_in_every_run() -> None:

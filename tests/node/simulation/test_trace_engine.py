@@ -170,7 +170,7 @@ def test_beyond_the_recorded_end_both_go_on() -> None:
 def test_a_drafter_says_what_was_recorded() -> None:
     record = TRACE.drafters[MODEL]
     said = said_along(TraceDrafter(TRACES, MODEL), TRACE)
-    for choice, tokens, claims in zip(said, record.candidate_tokens, record.candidate_claims, strict=False):
+    for choice, tokens, claims in zip(said, record.candidate_tokens, record.candidate_probabilities, strict=False):
         assert choice.candidates == tuple(zip(tokens.tolist(), claims.tolist(), strict=True))
         assert choice.token == tokens[0]
         assert choice.margin == pytest.approx(math.log(claims[0] / claims[1]), abs=1e-6)
@@ -193,7 +193,7 @@ def test_a_drafter_gives_as_many_candidates_as_asked(tokens: list[int], on: int,
 def test_off_the_stream_a_drafter_claims_as_it_did_elsewhere(tokens: list[int]) -> None:
     path = (WRONG, *tokens)
     choice = said_after(TraceDrafter(TRACES, MODEL), TRACE, path)
-    assert [claim for _, claim in choice.candidates] in TRACE.drafters[MODEL].candidate_claims.tolist()
+    assert [claim for _, claim in choice.candidates] in TRACE.drafters[MODEL].candidate_probabilities.tolist()
     ids = [token for token, _ in choice.candidates]
     assert len(set(ids)) == CANDIDATES
     assert all(0 < token < VOCAB_TOKENS for token in ids)

@@ -33,7 +33,7 @@ def drafter_trace(stream: Sequence[int], seed: int) -> DrafterTrace:
     tokens[:, 0] = np.where(chance.random(n) < 0.7, stream, tokens[:, 0])
     return DrafterTrace(
         candidate_tokens=tokens,
-        candidate_claims=-np.sort(-chance.random((n, CANDIDATES))).astype(np.float16).astype(np.float32),
+        candidate_probabilities=-np.sort(-chance.random((n, CANDIDATES))).astype(np.float16).astype(np.float32),
         log_probability=-chance.random(n).astype(np.float16).astype(np.float32),
         overlap=chance.random(n).astype(np.float16).astype(np.float32),
         prompt_nll=2.5,
@@ -216,7 +216,7 @@ def test_the_shipped_traces_are_sound(shipped: TraceSet) -> None:
         assert trace.is_finished or len(trace.stream) == 128
         assert trace.seed == trace.number
         for drafter in trace.drafters.values():
-            claims, tokens = drafter.candidate_claims, drafter.candidate_tokens
+            claims, tokens = drafter.candidate_probabilities, drafter.candidate_tokens
             assert ((claims >= 0) & (claims <= 1)).all()
             assert (np.diff(claims, axis=1) <= 0).all()
             assert all(len(set(row)) == CANDIDATES for row in tokens.tolist())

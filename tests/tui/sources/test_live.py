@@ -89,7 +89,7 @@ def played(play: Play, *, weather: Weather | None = None) -> tuple[list[Picture]
             async def join() -> Swarm:
                 weather.check()
                 weather.joins += 1
-                return WeatheredPlace(swarm.place(numbered_identity(100 + weather.joins)), weather)
+                return WeatheredPlace(swarm.client_swarm(numbered_identity(100 + weather.joins)), weather)
 
             before = asyncio.all_tasks()
             source = LiveSource(join, network="test", target=TARGET, began_unix_s=0.0)

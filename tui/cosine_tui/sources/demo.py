@@ -9,10 +9,10 @@ from itertools import count
 from typing import Final
 
 from cosine_node import zoo
-from cosine_node.simulation.cast import Cast, identity_of
 from cosine_node.simulation.links import seeded
+from cosine_node.simulation.participants import Participants, identity_of
 from cosine_node.simulation.report import EventLog
-from cosine_node.simulation.scenario import Scenario, Source
+from cosine_node.simulation.scenario import EngineSource, Scenario
 from cosine_node.simulation.swarm import TARGET
 from cosine_node.simulation.traces import Trace, TraceSet
 from cosine_node.simulation.workload import LOOKUP, TEST_SPLIT, TraceWorkload
@@ -56,7 +56,7 @@ def demo_scenario(seed: int) -> Scenario:
         rtt_ms=RTT_MS,
         jitter_ms=4.0,
         clients=3,
-        source=Source.TRACES,
+        source=EngineSource.TRACES,
         max_new_tokens=128,
         faults=",".join(faults),
     )
@@ -112,18 +112,18 @@ class DemoSource:
         self._client: AsyncClient | None = None
 
     async def run(self, publish: Callable[[Picture], None]) -> None:
-        cast = Cast(self._scenario, self._workload, EventLog())
-        cast.swarm.codec = self._codec
-        async with cast.swarm:
-            await cast.enter()
+        participants = Participants(self._scenario, self._workload, EventLog())
+        participants.swarm.codec = self._codec
+        async with participants.swarm:
+            await participants.start_nodes()
             watching = self._watching = Watching(self._notebook)
-            self._client = await cast.swarm.client(identity=identity_of("monitor", 0))
+            self._client = await participants.swarm.client(identity=identity_of("monitor", 0))
             try:
                 async with asyncio.TaskGroup() as group:
-                    group.create_task(self._look(cast, watching))
-                    group.create_task(cast.suffer())
+                    group.create_task(self._look(participants, watching))
+                    group.create_task(participants.run_faults())
                     for index in range(self._scenario.clients):
-                        client = await cast.client(index, STRATEGIES)
+                        client = await participants.client(index, STRATEGIES)
                         group.create_task(self._ask_again_and_again(index, client, watching))
                     group.create_task(watching.publish(publish))
             finally:
@@ -147,8 +147,8 @@ class DemoSource:
         if self._watching is not None:
             self._watching.cancel(number)
 
-    async def _look(self, cast: Cast, watching: Watching) -> None:
-        place = cast.swarm.place(identity_of("surveyor", 0))
+    async def _look(self, participants: Participants, watching: Watching) -> None:
+        place = participants.swarm.client_swarm(identity_of("surveyor", 0))
         surveyor = Surveyor(place, target=TARGET)
         try:
             while True:

@@ -8,7 +8,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from cosine_node.simulation.discovery import SimulatedDht
-from cosine_node.simulation.faults import Company, Fault, FaultKind, FaultPlan, plan_faults
+from cosine_node.simulation.faults import Fault, FaultKind, FaultPlan, Population, plan_faults
 from cosine_node.simulation.liars import LATE, LIES, Liar, Overheard, OverheardIdentity
 from cosine_node.simulation.links import LinkModel, LinkTable, Partition, seeded
 from cosine_node.simulation.report import EventLog, NodeUse
@@ -34,25 +34,25 @@ def identity_of(kind: str, index: int) -> Identity:
     return Identity.from_seed(blake2b(f"{kind} {index}".encode(), digest_size=32).digest())
 
 
-def company_of(scenario: Scenario) -> Company:
+def population_of(scenario: Scenario) -> Population:
     """Who can suffer in a scenario; faults begin in the time that plain decoding would take one client."""
     pass_s = scenario.curve(Role.VERIFIER).seconds(1)
     horizon_s = scenario.requests * scenario.max_new_tokens * pass_s
-    return Company(
+    return Population(
         verifiers=scenario.verifiers, drafters=scenario.drafters, clients=scenario.clients, horizon_s=horizon_s
     )
 
 
 @dataclass(slots=True)
-class Cast:
-    """Everybody in one run. Make it inside the event loop; nodes are numbered as in `Company`."""
+class Participants:
+    """Everybody in one run. Make it inside the event loop; nodes are numbered as in `Population`."""
 
     scenario: Scenario
     workload: Workload
     log: EventLog
     verifier_options: Mapping[str, Any] = field(default_factory=dict)
     plan: FaultPlan = field(init=False)
-    company: Company = field(init=False)
+    population: Population = field(init=False)
     swarm: SimulatedSwarm = field(init=False)
     gone_clients: set[int] = field(default_factory=set)
     _acting: dict[int, Member] = field(default_factory=dict)
@@ -61,8 +61,8 @@ class Cast:
 
     def __post_init__(self) -> None:
         scenario = self.scenario
-        self.company = company_of(scenario)
-        self.plan = plan_faults(scenario.faults, rng=seeded(scenario.seed, "faults"), company=self.company)
+        self.population = population_of(scenario)
+        self.plan = plan_faults(scenario.faults, rng=seeded(scenario.seed, "faults"), population=self.population)
         self._clients = {index: identity_of("client", index) for index in range(scenario.clients)}
         self.swarm = SimulatedSwarm(
             MemoryNetwork(routes=self._links().route),
@@ -77,12 +77,12 @@ class Cast:
         scenario = self.scenario
         round_s = scenario.curve(Role.VERIFIER).seconds(scenario.max_requests) + scenario.rtt_ms / 1e3
         return (
-            self.plan.spares(self.company.spare)
+            self.plan.spares(self.population.spare)
             and scenario.total_requests <= scenario.max_requests
             and scenario.timeout_s >= PLENTY * (scenario.max_new_tokens * round_s + FAILOVER_S)
         )
 
-    async def enter(self) -> None:
+    async def start_nodes(self) -> None:
         """Start every node."""
         for node in range(self.scenario.verifiers + self.scenario.drafters):
             await self._start(node)
@@ -99,7 +99,7 @@ class Cast:
             max_drafters=scenario.max_drafters,
         )
 
-    async def suffer(self) -> None:
+    async def run_faults(self) -> None:
         """Let every fault of the plan happen at its time and records be renewed, until cancelled."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
