@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from cosine_node.engine.kv_store import LayerPages
-from cosine_node.engine.pass_plan import AttentionPlan, Part
+from cosine_node.engine.pass_plan import AttentionCall, AttentionPlan
 from cosine_node.engine.support import UnsupportedModel
 
 ATTENTION_NAME: Final = "cosine_packed"
@@ -79,22 +79,22 @@ def attend(
     """
     plan.check()
     pages = _write(plan, layer, key, value)
-    parts = plan.parts(window)
-    if softcap is None and sinks is None and all(part.is_lone_run for part in parts):
-        return _lone(query, pages, parts, scale)
+    calls = plan.calls(window)
+    if softcap is None and sinks is None and all(call.is_lone_run for call in calls):
+        return _lone(query, pages, calls, scale)
     by_token = query[0].transpose(0, 1)
     group = query.shape[1] // pages.keys.shape[1]
     outputs = []
-    for part in parts:
-        keys, values = _read(pages.keys, part), _read(pages.values, part)
-        bias = part.bias(query.dtype, group)
+    for call in calls:
+        keys, values = _read(pages.keys, call), _read(pages.values, call)
+        bias = call.bias(query.dtype, group)
         if softcap is None and sinks is None:
             output = F.scaled_dot_product_attention(
-                _queries(by_token, part, group), keys, values, attn_mask=bias, scale=scale
+                _queries(by_token, call, group), keys, values, attn_mask=bias, scale=scale
             )
         else:
-            output = _explicit(_queries(by_token, part, group), keys, values, bias, scale, softcap, sinks)
-        outputs.append(_by_token(output, part, group))
+            output = _explicit(_queries(by_token, call, group), keys, values, bias, scale, softcap, sinks)
+        outputs.append(_by_token(output, call, group))
     joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
     return joined if plan.order is None else joined[plan.order]
 
@@ -116,7 +116,7 @@ def _write(plan: AttentionPlan, layer: int, key: Tensor, value: Tensor) -> Layer
     return pages
 
 
-def _lone(query: Tensor, pages: LayerPages, parts: Sequence[Part], scale: float) -> Tensor:
+def _lone(query: Tensor, pages: LayerPages, calls: Sequence[AttentionCall], scale: float) -> Tensor:
     """Attention of a pass that only decodes, without any step it does not need."""
     _, heads, tokens, width = query.shape
     key_heads = pages.keys.shape[1]
@@ -124,42 +124,42 @@ def _lone(query: Tensor, pages: LayerPages, parts: Sequence[Part], scale: float)
     outputs = [
         F.scaled_dot_product_attention(
             row,
-            pages.keys.narrow(2, part.slots.start, part.slots.count),
-            pages.values.narrow(2, part.slots.start, part.slots.count),
+            pages.keys.narrow(2, call.slots.start, call.slots.count),
+            pages.values.narrow(2, call.slots.start, call.slots.count),
             scale=scale,
         )
-        for row, part in zip(rows, parts, strict=True)
+        for row, call in zip(rows, calls, strict=True)
     ]
     return torch.cat(outputs).view(tokens, -1) if tokens > 1 else outputs[0].view(1, -1)
 
 
-def _read(pages: Tensor, part: Part) -> Tensor:
-    """The keys or values of a part, [sequences, key heads, slots, width]."""
-    slots = part.slots
+def _read(pages: Tensor, call: AttentionCall) -> Tensor:
+    """The keys or values of a call, [sequences, key heads, slots, width]."""
+    slots = call.slots
     if slots.index is None:
         return pages.narrow(2, slots.start, slots.count)
     _, heads, _, width = pages.shape
     rows = pages.transpose(1, 2)[0].index_select(0, slots.index)
-    return rows.view(part.sequences, -1, heads, width).transpose(1, 2)
+    return rows.view(call.sequences, -1, heads, width).transpose(1, 2)
 
 
-def _queries(by_token: Tensor, part: Part, group: int) -> Tensor:
-    """A part's queries by the keys they share, [sequences, key heads, group * queries, width].
+def _queries(by_token: Tensor, call: AttentionCall, group: int) -> Tensor:
+    """A call's queries by the keys they share, [sequences, key heads, group * queries, width].
 
     Heads that share keys become rows of one product.
     """
-    rows = part.rows
+    rows = call.rows
     _, heads, width = by_token.shape
-    if part.is_lone:
+    if call.is_lone:
         return by_token.narrow(0, rows.start, 1).view(1, heads // group, group, width)
     found = by_token.narrow(0, rows.start, rows.count) if rows.index is None else by_token[rows.index]
-    split = found.reshape(part.sequences, -1, heads // group, group, width)
-    return split.permute(0, 2, 3, 1, 4).reshape(part.sequences, heads // group, -1, width)
+    split = found.reshape(call.sequences, -1, heads // group, group, width)
+    return split.permute(0, 2, 3, 1, 4).reshape(call.sequences, heads // group, -1, width)
 
 
-def _by_token(output: Tensor, part: Part, group: int) -> Tensor:
+def _by_token(output: Tensor, call: AttentionCall, group: int) -> Tensor:
     """From [sequences, key heads, group * queries, width] to [sequences * queries, heads * width]."""
-    if part.is_lone:
+    if call.is_lone:
         return output.reshape(1, -1)
     sequences, key_heads, rows, width = output.shape
     split = output.reshape(sequences, key_heads, group, rows // group, width)

@@ -96,7 +96,7 @@ class Engine(Protocol):
         ...
 
     @property
-    def retained_tokens(self) -> int:
+    def cached_tokens(self) -> int:
         """Tokens of released sequences whose prefixes stay known; `free_tokens` counts their pages as well."""
         ...
 
@@ -108,7 +108,7 @@ class Engine(Protocol):
         """
         ...
 
-    def adopt(self, sequence: int, tokens: Sequence[int]) -> int:
+    def reuse_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
         """Begin an empty sequence with what is known of `tokens`; how many of them are its prefix now.
 
         A multiple of the page size, and less than `tokens`, so that there is one to feed; 0 where no sequence of

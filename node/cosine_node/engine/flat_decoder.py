@@ -123,7 +123,7 @@ class FlatDecoder:
         self._head = head
 
     @property
-    def is_recordable(self) -> bool:
+    def is_capturable(self) -> bool:
         """Whether all passes of a shape are the same operations: no window, no rotation that looks at its input."""
         has_windows = any(layer.window is not None for layer in self._layers)
         return not has_windows and getattr(self._rotation, "rope_type", "default") not in STRETCHED_ROPES

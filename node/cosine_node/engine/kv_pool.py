@@ -1,4 +1,4 @@
-"""Who holds which pages and token slots of the KV pool: pure accounting, no tensors."""
+"""The KV pool's accounting: which pages and token slots are allocated, shared, cached or free. Pure, no tensors."""
 
 import heapq
 from collections.abc import Iterable, Mapping
@@ -8,46 +8,52 @@ from cosine_node.engine.base import OutOfPages
 from cosine_protocol.errors import LocalProtocolError
 
 PAGE_TOKENS: Final = 16
+"""A choice, and vLLM's default: on average half a page of a sequence, 8 slots, is left unused."""
 
 
-class _Holding:
-    """What one owner holds: pages lent to it with the bits of their used slots, the free slots of these pages,
-    lowest last, and pages of others it shares."""
+class _Allocation:
+    """The pages of one owner: those allocated to it with the bits of their used slots, and those it shares.
 
-    __slots__ = ("free", "lent", "shared")
+    `free_slots` are the unused slots of the allocated pages, the lowest last.
+    """
+
+    __slots__ = ("free_slots", "shared", "used_slots")
 
     def __init__(self) -> None:
-        self.free: list[int] = []
-        self.lent: dict[int, int] = {}
+        self.free_slots: list[int] = []
+        self.used_slots: dict[int, int] = {}
         self.shared: set[int] = set()
 
     @property
     def last_page(self) -> int:
-        return max(self.lent, default=max(self.shared, default=-2))
+        # Page -1 follows no page, so that an owner without pages is given a new beginning.
+        return max(self.used_slots, default=max(self.shared, default=-2))
 
 
 class PagePool:
-    """Pages of 16 token slots, lent to owners; slots inside an owner's pages are handed out one by one.
+    """Pages of 16 token slots, allocated to owners; an owner's slots are allocated one by one inside its pages.
 
     Slot `s` lies in page `s // PAGE_TOKENS`. An owner's lowest free slots go first and its pages follow each other
     where they can; owners begin far apart, so that there is room for that. A context is then mostly one run of
     slots and can be read without a copy.
 
-    A page is held by the owner it was lent to, by owners that share it, and by retentions, which outlive owners.
-    It is free again when nobody holds it; until then its free slots go to the owner it was lent to only. Which
-    slots of a page others read is theirs to know: its owner must not give those back before its release.
+    A page is held by the owner it is allocated to, by the owners that share it, and by the prefix cache, which
+    outlives owners. It is free again when nobody holds it; until then its free slots go only to the owner it is
+    allocated to. That owner must not free slots that a sharer or the cache reads before its own release.
     """
 
     def __init__(self, *, tokens: int) -> None:
         """A pool for at least `tokens` tokens, rounded up to whole pages."""
         self.pages = -(-tokens // PAGE_TOKENS)
         self._free = set(range(self.pages))
+        # A heap with the free pages and some that were allocated meanwhile; `_queued` are the pages in it.
         self._lowest = list(range(self.pages))
         self._queued = set(self._lowest)
-        self._holdings: dict[int, _Holding] = {}
+        self._allocations: dict[int, _Allocation] = {}
+        # By page: how many owners hold it, how often it is cached.
         self._owners = [0] * self.pages
-        self._retentions = [0] * self.pages
-        self._only_retained = 0
+        self._cache_uses = [0] * self.pages
+        self._only_cached = 0
         self._beginnings = 0
 
     @property
@@ -60,158 +66,139 @@ class PagePool:
         return len(self._free)
 
     @property
-    def obtainable_pages(self) -> int:
-        """Pages that no owner holds: the free ones, and those that would be if nothing were retained."""
-        return len(self._free) + self._only_retained
+    def available_pages(self) -> int:
+        """Pages that no owner holds: the free ones, and those that would be if nothing were cached."""
+        return len(self._free) + self._only_cached
 
     @property
     def free_tokens(self) -> int:
-        """Slots in obtainable pages. With the used, slack and orphaned slots they are the capacity."""
-        return self.obtainable_pages * PAGE_TOKENS
-
-    @property
-    def used_tokens(self) -> int:
-        """Slots handed out to present owners. One that others share counts once."""
-        return sum(mask.bit_count() for holding in self._holdings.values() for mask in holding.lent.values())
-
-    @property
-    def slack_tokens(self) -> int:
-        """Slots in lent pages that are not handed out."""
-        return sum(len(holding.free) for holding in self._holdings.values())
-
-    @property
-    def orphaned_tokens(self) -> int:
-        """Slots in pages that owners share and whose own owner is gone; nobody is given one anew."""
-        lent = sum(len(holding.lent) for holding in self._holdings.values())
-        return (self.pages - self.obtainable_pages - lent) * PAGE_TOKENS
+        """Slots in available pages."""
+        return self.available_pages * PAGE_TOKENS
 
     def missing_pages(self, demands: Mapping[int, int]) -> int:
-        """How many pages `reserve` would add."""
+        """The number of pages that `reserve` would allocate."""
         return sum(self._missing(owner, tokens) for owner, tokens in demands.items())
 
     def reserve(self, demands: Mapping[int, int]) -> None:
-        """Give each owner pages until it has that many free slots. All or nothing: raises `OutOfPages`."""
+        """Allocate pages to each owner until it has that many free slots. All or nothing: raises `OutOfPages`."""
         missing = {owner: pages for owner, tokens in demands.items() if (pages := self._missing(owner, tokens))}
         needed = sum(missing.values())
         if needed > len(self._free):
-            raise OutOfPages(f"{needed} pages are needed and {self.obtainable_pages} of {self.pages} are free.")
+            raise OutOfPages(f"{needed} pages are needed and {self.available_pages} of {self.pages} are free.")
         for owner, pages in missing.items():
-            holding = self._holdings.setdefault(owner, _Holding())
-            self._lend(holding, pages)
+            allocation = self._allocations.setdefault(owner, _Allocation())
+            page = allocation.last_page
+            for _ in range(pages):
+                page = self._pick(page + 1)
+                self._free.remove(page)
+                self._owners[page] = 1
+                allocation.used_slots[page] = 0
+                allocation.free_slots.extend(range(page * PAGE_TOKENS, (page + 1) * PAGE_TOKENS))
+            allocation.free_slots.sort(reverse=True)
 
-    def take(self, owner: int, tokens: int) -> list[int]:
-        """Hand out `tokens` slots of an owner's pages, lowest first, adding pages. Raises `OutOfPages`."""
+    def allocate(self, owner: int, tokens: int) -> list[int]:
+        """Allocate `tokens` slots of an owner's pages, lowest first, adding pages. Raises `OutOfPages`."""
         self.reserve({owner: tokens})
         if not tokens:
             return []
-        holding = self._holdings[owner]
-        taken = holding.free[: -tokens - 1 : -1]
-        del holding.free[-tokens:]
-        for slot in taken:
-            holding.lent[slot // PAGE_TOKENS] |= _bit(slot)
-        return taken
+        allocation = self._allocations[owner]
+        slots = allocation.free_slots[: -tokens - 1 : -1]
+        del allocation.free_slots[-tokens:]
+        for slot in slots:
+            allocation.used_slots[slot // PAGE_TOKENS] |= _bit(slot)
+        return slots
 
-    def give_back(self, owner: int, slots: Iterable[int]) -> None:
-        """Take slots back from an owner, who lets go of a page that this empties.
+    def free(self, owner: int, slots: Iterable[int]) -> None:
+        """Free slots of an owner, and those of its pages that have no used slot any more.
 
-        Raises `LocalProtocolError`, and changes nothing, if one is not handed out to this owner.
+        Raises `LocalProtocolError`, and changes nothing, if one is not allocated to this owner.
         """
-        returned = list(slots)
-        holding = self._holdings.get(owner, _Holding())
-        left: dict[int, int] = {}
-        for slot in returned:
+        freed = list(slots)
+        allocation = self._allocations.get(owner, _Allocation())
+        used: dict[int, int] = {}
+        for slot in freed:
             page = slot // PAGE_TOKENS
-            mask = left.get(page, holding.lent.get(page, 0))
-            if not mask & _bit(slot):
+            bits = used.get(page, allocation.used_slots.get(page, 0))
+            if not bits & _bit(slot):
                 raise LocalProtocolError(f"Slot {slot} is not handed out to owner {owner}.")
-            left[page] = mask ^ _bit(slot)
-        holding.lent.update(left)
-        holding.free.extend(returned)
-        self._return_pages(holding, {page for page, mask in left.items() if not mask})
+            used[page] = bits ^ _bit(slot)
+        allocation.used_slots.update(used)
+        allocation.free_slots.extend(freed)
+        emptied = {page for page, bits in used.items() if not bits}
+        if emptied:
+            allocation.free_slots = [slot for slot in allocation.free_slots if slot // PAGE_TOKENS not in emptied]
+        for page in emptied:
+            del allocation.used_slots[page]
+            self._drop_owner(page)
+        allocation.free_slots.sort(reverse=True)
 
     def share(self, owner: int, pages: Iterable[int]) -> None:
-        """Let an owner hold pages lent to others until its release. Raises `LocalProtocolError` for a free page."""
+        """Let an owner hold pages allocated to others until its release.
+
+        Raises `LocalProtocolError` for a free page.
+        """
         shared = set(pages)
         self._check_held(shared)
-        holding = self._holdings.setdefault(owner, _Holding())
-        for page in shared - holding.shared:
-            self._only_retained -= not self._owners[page]
+        allocation = self._allocations.setdefault(owner, _Allocation())
+        for page in shared - allocation.shared:
+            self._only_cached -= not self._owners[page]
             self._owners[page] += 1
-        holding.shared |= shared
+        allocation.shared |= shared
 
     def release(self, owner: int) -> None:
-        """Take back everything an owner has; an unknown owner has nothing."""
-        holding = self._holdings.pop(owner, _Holding())
-        for page in (*holding.lent, *holding.shared):
-            self._leave(page)
+        """Free everything an owner has; an unknown owner has nothing."""
+        allocation = self._allocations.pop(owner, _Allocation())
+        for page in (*allocation.used_slots, *allocation.shared):
+            self._drop_owner(page)
 
-    def retain(self, pages: Iterable[int]) -> None:
-        """Hold pages once more, for nobody in particular. Raises `LocalProtocolError` for a free page."""
-        retained = set(pages)
-        self._check_held(retained)
-        for page in retained:
-            self._retentions[page] += 1
+    def cache(self, pages: Iterable[int]) -> None:
+        """Hold pages for the prefix cache, once more for each call. Raises `LocalProtocolError` for a free page."""
+        cached = set(pages)
+        self._check_held(cached)
+        for page in cached:
+            self._cache_uses[page] += 1
 
-    def forget(self, pages: Iterable[int]) -> None:
-        """Undo one `retain` of these pages. Raises `LocalProtocolError` for a page that is not retained."""
-        forgotten = set(pages)
-        if not all(self._retentions[page] for page in forgotten):
-            raise LocalProtocolError(f"Not all pages of {sorted(forgotten)} are retained.")
-        for page in forgotten:
-            self._retentions[page] -= 1
-            if not self._owners[page] and not self._retentions[page]:
-                self._only_retained -= 1
+    def uncache(self, pages: Iterable[int]) -> None:
+        """Undo one `cache` of these pages. Raises `LocalProtocolError` for a page that is not cached."""
+        uncached = set(pages)
+        if not all(self._cache_uses[page] for page in uncached):
+            raise LocalProtocolError(f"Not all pages of {sorted(uncached)} are retained.")
+        for page in uncached:
+            self._cache_uses[page] -= 1
+            if not self._owners[page] and not self._cache_uses[page]:
+                self._only_cached -= 1
                 self._set_free(page)
 
     def _missing(self, owner: int, tokens: int) -> int:
-        holding = self._holdings.get(owner)
-        lacking = tokens - (len(holding.free) if holding else 0)
+        allocation = self._allocations.get(owner)
+        lacking = tokens - (len(allocation.free_slots) if allocation else 0)
         return max(0, -(-lacking // PAGE_TOKENS))
 
     def _check_held(self, pages: set[int]) -> None:
         if pages & self._free:
             raise LocalProtocolError(f"Nobody holds the pages {sorted(pages & self._free)}.")
 
-    def _lend(self, holding: _Holding, pages: int) -> None:
-        page = holding.last_page
-        for _ in range(pages):
-            page = self._pick(page + 1)
-            self._free.remove(page)
-            self._owners[page] = 1
-            holding.lent[page] = 0
-            holding.free.extend(range(page * PAGE_TOKENS, (page + 1) * PAGE_TOKENS))
-        holding.free.sort(reverse=True)
-
     def _pick(self, following: int) -> int:
-        """A free page: the following one, or a place to begin anew, or else the lowest."""
+        """A free page: the following one, or a new beginning far from others, or else the lowest."""
         if following in self._free:
             return following
         beginning = halving(self._beginnings, self.pages)
         self._beginnings = (self._beginnings + 1) % self.pages
         if beginning in self._free:
             return beginning
-        # Pages lent out of turn are still in the heap and are dropped when they come up.
+        # Pages allocated by the rules above are still in the heap and are dropped when they come up.
         while True:
             page = heapq.heappop(self._lowest)
             self._queued.remove(page)
             if page in self._free:
                 return page
 
-    def _return_pages(self, holding: _Holding, pages: set[int]) -> None:
-        if pages:
-            holding.free = [slot for slot in holding.free if slot // PAGE_TOKENS not in pages]
-        for page in pages:
-            del holding.lent[page]
-            self._leave(page)
-        holding.free.sort(reverse=True)
-
-    def _leave(self, page: int) -> None:
-        """One owner less holds a page."""
+    def _drop_owner(self, page: int) -> None:
         self._owners[page] -= 1
         if self._owners[page]:
             return
-        if self._retentions[page]:
-            self._only_retained += 1
+        if self._cache_uses[page]:
+            self._only_cached += 1
         else:
             self._set_free(page)
 
@@ -222,14 +209,14 @@ class PagePool:
             heapq.heappush(self._lowest, page)
 
 
-def halving(number: int, places: int) -> int:
-    """The place of 0 <= number < places in a sequence that always falls into the widest gaps: 0, 1/2, 1/4, 3/4, ...
+def halving(number: int, pages: int) -> int:
+    """The page of 0 <= number < pages in a sequence that always falls into the widest gaps: 0, 1/2, 1/4, 3/4, ...
 
     Bits in reverse order (van der Corput 1935).
     """
-    bits = (places - 1).bit_length()
+    bits = (pages - 1).bit_length()
     reverse = int(f"{number:0{bits}b}"[::-1], 2) if bits else 0
-    return reverse * places >> bits
+    return reverse * pages >> bits
 
 
 def _bit(slot: int) -> int:

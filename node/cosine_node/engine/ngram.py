@@ -153,10 +153,10 @@ class NgramEngine(PagedEngine):
         self._indices[number] = FollowerIndex()
         return number
 
-    def adopt(self, sequence: int, tokens: Sequence[int]) -> int:
-        adopted = super().adopt(sequence, tokens)
-        self._indices[sequence].extend(tokens[:adopted])
-        return adopted
+    def reuse_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
+        reused = super().reuse_prefix(sequence, tokens)
+        self._indices[sequence].extend(tokens[:reused])
+        return reused
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
         """One pass. Raises `LocalProtocolError` or `OutOfPages`; nothing is fed then."""

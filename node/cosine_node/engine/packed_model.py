@@ -9,10 +9,10 @@ from torch import Tensor
 
 from cosine_node.engine.attention import ATTENTION_NAME, register_packed_attention
 from cosine_node.engine.base import PREFIX, OutOfMemory, Row
+from cosine_node.engine.cuda_graphs import CudaGraphs
 from cosine_node.engine.flat_decoder import FlatDecoder
 from cosine_node.engine.kv_store import KvStore
 from cosine_node.engine.pass_plan import PassPlan
-from cosine_node.engine.recorded import RecordedPasses
 from cosine_node.engine.support import UnsupportedModel
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
@@ -39,11 +39,11 @@ class PackedModel:
         self._abandoned = threading.Event()
         self._gathers = self.device.type == "cuda" if gathers is None else gathers
         self._flat = FlatDecoder.of(self.model)
-        self._recorded: RecordedPasses | None = None
+        self._graphs: CudaGraphs | None = None
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.vocab_tokens = self._warm_up()
-        if self._gathers and self._flat is not None and self._flat.is_recordable:
-            self._recorded = RecordedPasses(self._flat, self.store, self.device)
+        if self._gathers and self._flat is not None and self._flat.is_capturable:
+            self._graphs = CudaGraphs(self._flat, self.store, self.device)
 
     def _warm_up(self) -> int:
         tree = SequenceTree(sampling=Sampling(), prompt_tokens=0)
@@ -76,10 +76,10 @@ class PackedModel:
                 gathers=self._gathers,
                 is_abandoned=self._abandoned.is_set,
             )
-            if self._recorded is not None:
-                recorded = self._recorded.logits(plan, wanted)
-                if recorded is not None:
-                    return recorded
+            if self._graphs is not None:
+                logits = self._graphs.logits(plan, wanted)
+                if logits is not None:
+                    return logits
             keep = None
             if len(wanted) < len(plan.tokens):
                 keep = torch.tensor(wanted, dtype=torch.int64, device=self.device)

@@ -24,9 +24,9 @@ class PagedEngine:
         return self._sequences.live_tokens
 
     @property
-    def retained_tokens(self) -> int:
-        """Tokens of released sequences that wait to be adopted; `free_tokens` counts their pages as well."""
-        return self._sequences.retained_tokens
+    def cached_tokens(self) -> int:
+        """Tokens of released sequences that wait to be reused; `free_tokens` counts their pages as well."""
+        return self._sequences.cached_tokens
 
     @property
     def open_sequences(self) -> int:
@@ -35,8 +35,8 @@ class PagedEngine:
     def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
         return self._sequences.open(sampling=sampling, prompt_tokens=prompt_tokens, scope=scope)
 
-    def adopt(self, sequence: int, tokens: Sequence[int]) -> int:
-        return self._sequences.adopt(sequence, tokens)
+    def reuse_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
+        return self._sequences.reuse_prefix(sequence, tokens)
 
     def reserve(self, sequence: int, tokens: int) -> None:
         self._sequences.reserve(sequence, tokens)

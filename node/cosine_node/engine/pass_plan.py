@@ -1,6 +1,6 @@
 """The index tensors of one packed pass: what each sequence's tokens write, see, and are masked from.
 
-Built once a pass and shared by all layers. Without a window every key in a part is an ancestor of one of its
+Built once a pass and shared by all layers. Without a window every key in a call is an ancestor of one of its
 queries; with one, keys further back than the window are left out as well.
 """
 
@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cosine_node.engine.attention_mask import AttentionMask, Integers, mask_of
 from cosine_node.engine.base import PassAbandoned, Row
-from cosine_node.engine.grid import GridShape, laid_out, places_of
 from cosine_node.engine.kv_store import KvStore
-from cosine_node.engine.sight import Integers, Sight, sight_of
+from cosine_node.engine.shape_buckets import BatchShape, pad, padded_indices
 from cosine_node.engine.tree import SequenceTree
 
 FEW_QUERIES: Final = 16
@@ -24,7 +24,7 @@ FEW_QUERIES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class Indices:
     """Slots, or tokens of a pass, as one run where they are one, else as an index tensor."""
 
     start: int
@@ -32,7 +32,7 @@ class Places:
     index: Tensor | None = None
 
 
-class Part:
+class AttentionCall:
     """What attention takes at once: `sequences` of equally many queries and keys.
 
     `rows` are the tokens of the pass, `slots` the keys', sequence after sequence. `hidden` is True where a query
@@ -41,7 +41,7 @@ class Part:
 
     __slots__ = ("_biases", "_hidden", "is_lone_run", "rows", "sequences", "slots")
 
-    def __init__(self, rows: Places, slots: Places, *, sequences: int, hidden: Tensor | None) -> None:
+    def __init__(self, rows: Indices, slots: Indices, *, sequences: int, hidden: Tensor | None) -> None:
         self.rows = rows
         self.slots = slots
         self.sequences = sequences
@@ -73,21 +73,21 @@ class AttentionPlan(Protocol):
     def store(self) -> KvStore: ...
 
     @property
-    def written(self) -> Places:
+    def written(self) -> Indices:
         """The slots of the pass's tokens in their order."""
         ...
 
     @property
     def order(self) -> Tensor | None:
-        """Where each token is in the rows of all parts together; None where that is the pass's own order."""
+        """Where each token is in the rows of all calls together; None where that is the pass's own order."""
         ...
 
     def check(self) -> None:
         """Raises `PassAbandoned` where nobody wants the result any more; every layer asks."""
         ...
 
-    def parts(self, window: int | None) -> Sequence[Part]:
-        """The parts under a sliding window of that many tokens, or under none."""
+    def calls(self, window: int | None) -> Sequence[AttentionCall]:
+        """The calls under a sliding window of that many tokens, or under none."""
         ...
 
 
@@ -118,17 +118,17 @@ class PassPlan:
         is_abandoned: Callable[[], bool] = lambda: False,
     ) -> None:
         self.store = store
-        self.sights = [sight_of(tree, row) for tree, row in feeds]
+        self.masks = [mask_of(tree, row) for tree, row in feeds]
         self.tokens = [token for _, row in feeds for token in row.tokens]
         self.slots = np.array([tree.nodes[name].slot for tree, row in feeds for name in row.nodes], dtype=np.int64)
-        self.positions: Integers = np.concatenate([sight.query_indices for sight in self.sights])
+        self.positions: Integers = np.concatenate([mask.query_indices for mask in self.masks])
         self._is_abandoned = is_abandoned
         self._device = device
-        self._parts: dict[int | None, list[Part]] = {}
-        self._starts = np.cumsum([0, *(len(sight.query_indices) for sight in self.sights)])
-        few = [place for place, sight in enumerate(self.sights) if len(sight.query_indices) <= FEW_QUERIES]
+        self._calls: dict[int | None, list[AttentionCall]] = {}
+        self._starts = np.cumsum([0, *(len(mask.query_indices) for mask in self.masks)])
+        few = [place for place, mask in enumerate(self.masks) if len(mask.query_indices) <= FEW_QUERIES]
         self._gathered = few if gathers and len(few) > 1 else []
-        self._apart = [place for place in range(len(self.sights)) if place not in self._gathered]
+        self._apart = [place for place in range(len(self.masks)) if place not in self._gathered]
 
     @cached_property
     def input_ids(self) -> Tensor:
@@ -139,17 +139,17 @@ class PassPlan:
         return torch.from_numpy(self.positions)[None].to(self._device)
 
     @cached_property
-    def written(self) -> Places:
+    def written(self) -> Indices:
         return _places(self.slots, self._device)
 
     @cached_property
     def order(self) -> Tensor | None:
         if not self._gathered:
             return None
-        gathered = [self.sights[place] for place in self._gathered]
-        shape = GridShape.around(gathered)
-        apart = sum(len(self.sights[place].query_indices) for place in self._apart)
-        rows = np.concatenate([places_of(gathered, shape), shape.tokens + np.arange(apart)])
+        gathered = [self.masks[place] for place in self._gathered]
+        shape = BatchShape.around(gathered)
+        apart = sum(len(self.masks[place].query_indices) for place in self._apart)
+        rows = np.concatenate([padded_indices(gathered, shape), shape.tokens + np.arange(apart)])
         tokens = np.concatenate([self._tokens_of(place) for place in (*self._gathered, *self._apart)])
         order = np.empty_like(rows)
         order[tokens] = rows
@@ -160,49 +160,49 @@ class PassPlan:
         if self._is_abandoned():
             raise PassAbandoned("The pass was abandoned.")
 
-    def parts(self, window: int | None) -> Sequence[Part]:
-        found = self._parts.get(window)
+    def calls(self, window: int | None) -> Sequence[AttentionCall]:
+        found = self._calls.get(window)
         if found is None:
-            found = self._parts[window] = list(self._build(window))
+            found = self._calls[window] = list(self._build(window))
         return found
 
-    def _build(self, window: int | None) -> Iterator[Part]:
+    def _build(self, window: int | None) -> Iterator[AttentionCall]:
         if self._gathered:
-            yield self._gathered_part([self.sights[place].within(window) for place in self._gathered])
+            yield self._padded_call([self.masks[place].within(window) for place in self._gathered])
         for place in self._apart:
-            sight = self.sights[place].within(window)
-            yield _part(sight, Places(int(self._starts[place]), len(sight.query_indices)), self._device)
+            mask = self.masks[place].within(window)
+            yield _call(mask, Indices(int(self._starts[place]), len(mask.query_indices)), self._device)
 
-    def _gathered_part(self, sights: Sequence[Sight]) -> Part:
-        shape = GridShape.around(sights)
-        grid = laid_out(sights, shape)
+    def _padded_call(self, masks: Sequence[AttentionMask]) -> AttentionCall:
+        shape = BatchShape.around(masks)
+        padded = pad(masks, shape)
         rows = np.zeros(shape.tokens, dtype=np.int64)
-        rows[grid.places] = np.concatenate([self._tokens_of(place) for place in self._gathered])
-        return Part(
+        rows[padded.places] = np.concatenate([self._tokens_of(place) for place in self._gathered])
+        return AttentionCall(
             _places(rows, self._device),
-            Places(0, grid.slots.size, torch.from_numpy(grid.slots).flatten().to(self._device)),
+            Indices(0, padded.slots.size, torch.from_numpy(padded.slots).flatten().to(self._device)),
             sequences=shape.sequences,
-            hidden=torch.from_numpy(grid.hidden).to(self._device),
+            hidden=torch.from_numpy(padded.hidden).to(self._device),
         )
 
     def _tokens_of(self, place: int) -> Integers:
         return np.arange(self._starts[place], self._starts[place + 1], dtype=np.int64)
 
 
-def _part(sight: Sight, rows: Places, device: torch.device) -> Part:
-    slots, seen = sight.key_slots, sight.seen
+def _call(mask: AttentionMask, rows: Indices, device: torch.device) -> AttentionCall:
+    slots, visible = mask.key_slots, mask.visible
     lowest, highest = int(slots.min()), int(slots.max())
     index = None
     if highest - lowest + 1 != len(slots):
         index = torch.from_numpy(slots).to(device)
-    elif seen is not None:
+    elif visible is not None:
         # The run is read in slot order, which need not be the order of the columns.
-        seen = seen[:, np.argsort(slots)]
-    hidden = None if seen is None else torch.from_numpy(~seen)[None].to(device)
-    return Part(rows, Places(lowest, len(slots), index), sequences=1, hidden=hidden)
+        visible = visible[:, np.argsort(slots)]
+    hidden = None if visible is None else torch.from_numpy(~visible)[None].to(device)
+    return AttentionCall(rows, Indices(lowest, len(slots), index), sequences=1, hidden=hidden)
 
 
-def _places(numbers: Integers, device: torch.device) -> Places:
+def _places(numbers: Integers, device: torch.device) -> Indices:
     first, count = int(numbers[0]), len(numbers)
     is_run = np.array_equal(numbers, np.arange(first, first + count))
-    return Places(first, count, None if is_run else torch.from_numpy(numbers).to(device))
+    return Indices(first, count, None if is_run else torch.from_numpy(numbers).to(device))

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cosine_node.engine.base import Choice, Engine, Row, RowResult
-from cosine_node.engine.own_tokens import OwnTokens
+from cosine_node.engine.own_text import OwnText
 from cosine_node.engine.target_text import TargetText
 from cosine_node.engine.text_alignment import TextTokens, own_per_target
-from cosine_node.engine.text_drafting import MAX_PASSES, Draft, Outcome, TextDrafting
+from cosine_node.engine.text_drafting import MAX_PASSES, DraftingResult, TextDrafting, UnplannedNode
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
 
@@ -22,12 +22,12 @@ SETTLE_TOKENS: Final = 64
 
 
 @dataclass(slots=True)
-class _Followed:
+class _TextPair:
     """A sequence of target tokens and, once it is needed, the inner one of the same text."""
 
     sampling: Sampling
     text: TargetText = field(default_factory=TargetText)
-    own: OwnTokens | None = None
+    own: OwnText | None = None
     settled_tokens: int = 0
     """Target tokens of the prefix when inner tokens were kept last."""
     is_contradicted: bool = False
@@ -60,7 +60,7 @@ class RetokenizedEngine:
         self._drafting = TextDrafting(inner, own=own, target=target, lead=lead, ends=ends)
         self._vocab_tokens = vocab_tokens
         self._lead_tokens = len(lead)
-        self._followed: dict[int, _Followed] = {}
+        self._followed: dict[int, _TextPair] = {}
         self._opened = 0
         self.own_per_target = own_per_target(own, target, vocab_tokens=vocab_tokens)
 
@@ -82,8 +82,8 @@ class RetokenizedEngine:
         return int(self._inner.free_tokens / self.own_per_target)
 
     @property
-    def retained_tokens(self) -> int:
-        return int(self._inner.retained_tokens / self.own_per_target)
+    def cached_tokens(self) -> int:
+        return int(self._inner.cached_tokens / self.own_per_target)
 
     @property
     def live_tokens(self) -> int:
@@ -99,10 +99,10 @@ class RetokenizedEngine:
         # A pass may be under way in another thread, which may open inner sequences: this one's must wait.
         number = self._opened
         self._opened += 1
-        self._followed[number] = _Followed(sampling)
+        self._followed[number] = _TextPair(sampling)
         return number
 
-    def adopt(self, sequence: int, tokens: Sequence[int]) -> int:
+    def reuse_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
         """Always 0."""
         if not self._of(sequence).text.is_empty:
             raise LocalProtocolError(f"Sequence {sequence} is not empty.")
@@ -143,17 +143,17 @@ class RetokenizedEngine:
         if own is not None:
             self._inner.release(own.sequence)
 
-    def _of(self, sequence: int) -> _Followed:
+    def _of(self, sequence: int) -> _TextPair:
         followed = self._followed.get(sequence)
         if followed is None:
             raise LocalProtocolError(f"Sequence {sequence} is not open.")
         return followed
 
-    def _own_of(self, followed: _Followed) -> OwnTokens:
+    def _own_of(self, followed: _TextPair) -> OwnText:
         if followed.own is None:
             # What is matched is the target's likeliest text, which a penalty changes and a temperature does not.
             sampling = Sampling(repetition_penalty=followed.sampling.repetition_penalty)
-            followed.own = OwnTokens(self._inner.open(sampling=sampling, prompt_tokens=0))
+            followed.own = OwnText(self._inner.open(sampling=sampling, prompt_tokens=0))
         return followed.own
 
     @contextmanager
@@ -170,7 +170,7 @@ class RetokenizedEngine:
                 if followed.own is not None:
                     followed.own.withdraw()
 
-    def _begin(self, followed: _Followed, row: Row) -> Iterator[Draft]:
+    def _begin(self, followed: _TextPair, row: Row) -> Iterator[UnplannedNode]:
         """Feed a row, and say which of its nodes nothing is planned after."""
         self._settle(followed)
         own, text = self._own_of(followed), followed.text
@@ -184,11 +184,11 @@ class RetokenizedEngine:
             own_ids = self._drafting.own_ids(tokens)
             followed.is_contradicted |= bool(own_ids) and not own.leads_to(own_ids)
             if own_ids and own.leads_to(own_ids):
-                yield Draft(text, own, name, tokens, own_ids, wants_nll)
+                yield UnplannedNode(text, own, name, tokens, own_ids, wants_nll)
             else:
                 text.set_plan(name, ())
 
-    def _settle(self, followed: _Followed) -> None:
+    def _settle(self, followed: _TextPair) -> None:
         """Now and then, let the inner engine keep what is certain, and begin anew if it kept the wrong tokens."""
         own, text = self._own_of(followed), followed.text
         is_due = own.node_tokens >= SETTLE_TOKENS and text.prefix_tokens > followed.settled_tokens
@@ -203,9 +203,9 @@ class RetokenizedEngine:
         followed.settled_tokens, followed.is_contradicted = text.prefix_tokens, False
 
 
-def _result(followed: _Followed, row: Row, outcomes: dict[int, Outcome]) -> RowResult:
+def _result(followed: _TextPair, row: Row, outcomes: dict[int, DraftingResult]) -> RowResult:
     own = followed.own
-    outcome = outcomes.get(own.sequence, Outcome()) if own is not None else Outcome()
+    outcome = outcomes.get(own.sequence, DraftingResult()) if own is not None else DraftingResult()
     if outcome.error is not None:
         followed.text.prune(row.nodes)
         return RowResult(choices=(), error=outcome.error)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from cosine_node.engine.base import Row
 from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.prefixes import Chain, PrefixIndex
+from cosine_node.engine.prefix_cache import Chain, PrefixCache
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
@@ -15,7 +15,7 @@ class Sequences:
 
     def __init__(self, pool: PagePool) -> None:
         self._pool = pool
-        self._prefixes = PrefixIndex(pool)
+        self._prefixes = PrefixCache(pool)
         self._trees: dict[int, SequenceTree] = {}
         self._chains: dict[int, Chain] = {}
         self._opened = 0
@@ -29,9 +29,9 @@ class Sequences:
         return sum(tree.live_tokens for tree in self._trees.values())
 
     @property
-    def retained_tokens(self) -> int:
+    def cached_tokens(self) -> int:
         """Tokens of released sequences that a new one may adopt and that no open one has."""
-        return self._prefixes.retained_tokens
+        return self._prefixes.cached_tokens
 
     def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
         number = self._opened
@@ -47,16 +47,16 @@ class Sequences:
             raise LocalProtocolError(f"Sequence {sequence} is not open.")
         return tree
 
-    def adopt(self, sequence: int, tokens: Sequence[int]) -> int:
-        """As `cosine_node.engine.base.Engine.adopt` says."""
+    def reuse_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
+        """As `cosine_node.engine.base.Engine.reuse_prefix` says."""
         tree = self.tree(sequence)
         if tree.live_tokens:
             raise LocalProtocolError(f"Sequence {sequence} is not empty.")
         chain = self._chains.get(sequence)
         if chain is None:
             return 0
-        slots = self._prefixes.adopt(sequence, chain, tokens)
-        tree.adopt(tokens[: len(slots)], slots)
+        slots = self._prefixes.reuse(sequence, chain, tokens)
+        tree.begin(tokens[: len(slots)], slots)
         return len(slots)
 
     def reserve(self, sequence: int, tokens: int) -> None:
@@ -79,17 +79,17 @@ class Sequences:
             _check_bounds(row, places, vocab_tokens=vocab_tokens, context_tokens=context_tokens)
         self._reserve(demands)
         for tree, row, places in zip(trees, rows, indices, strict=True):
-            tree.add(row, slots=self._pool.take(row.sequence, len(row.tokens)), indices=places)
+            tree.add(row, slots=self._pool.allocate(row.sequence, len(row.tokens)), indices=places)
         return trees
 
     def keep(self, sequence: int, path: Sequence[int]) -> None:
         tree = self.tree(sequence)
-        self._pool.give_back(sequence, tree.keep(path))
+        self._pool.free(sequence, tree.keep(path))
         if chain := self._chains.get(sequence):
             self._prefixes.extend(chain, tree.tokens, tree.slots)
 
     def prune(self, sequence: int, nodes: Sequence[int]) -> None:
-        self._pool.give_back(sequence, self.tree(sequence).prune(nodes))
+        self._pool.free(sequence, self.tree(sequence).prune(nodes))
 
     def release(self, sequence: int) -> None:
         tree = self.tree(sequence)

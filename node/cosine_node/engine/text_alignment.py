@@ -79,7 +79,7 @@ class After(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class PredictedToken:
     """A token a model says next, and with what probability."""
 
     token: int
@@ -107,7 +107,9 @@ def whole_text(text: str) -> str:
     return text.rstrip(REPLACEMENT)
 
 
-def is_last(own: TextTokens, *, own_before: Sequence[int], said: Sequence[Said], ends: frozenset[int]) -> bool:
+def is_last(
+    own: TextTokens, *, own_before: Sequence[int], said: Sequence[PredictedToken], ends: frozenset[int]
+) -> bool:
     """Whether nothing that can be written follows: the model ended the text, or what it says is no character."""
     if said and said[-1].token in ends:
         return True
@@ -122,7 +124,7 @@ def planned(
     *,
     before: Sequence[int],
     own_before: Sequence[int],
-    said: Sequence[Said],
+    said: Sequence[PredictedToken],
     after: After,
 ) -> Plan:
     """The target tokens of what a model said after `own_before`, a text that the target writes as `before`.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cosine_node.engine.base import Engine, OutOfPages, Row, RowResult
-from cosine_node.engine.own_tokens import OwnTokens
+from cosine_node.engine.own_text import OwnText
 from cosine_node.engine.target_text import TargetText
 from cosine_node.engine.text_alignment import After, TextTokens, is_last, planned, whole_text
 from cosine_p2p.text import REPLACEMENT
@@ -16,11 +16,11 @@ MAX_PASSES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class UnplannedNode:
     """A node that a token is wanted after, and the text down to it in target tokens and in own ones."""
 
     text: TargetText
-    own: OwnTokens
+    own: OwnText
     node: int
     tokens: Sequence[int]
     own_ids: Sequence[int]
@@ -28,7 +28,7 @@ class Draft:
 
 
 @dataclass(slots=True)
-class Outcome:
+class DraftingResult:
     """What the passes gave for a sequence besides tokens: its text's negative log-likelihood, in nats."""
 
     nats: float | None = None
@@ -59,9 +59,9 @@ class TextDrafting:
         """A text in own tokens, without the half of a character at its end."""
         return [*self._lead, *self._own.encode(whole_text(self._target.decode(tokens)))]
 
-    def plan_all(self, drafts: Sequence[Draft]) -> dict[int, Outcome]:
+    def plan_all(self, drafts: Sequence[UnplannedNode]) -> dict[int, DraftingResult]:
         """Plan what follows every draft's node; what else came of it, by inner sequence."""
-        outcomes = {draft.own.sequence: Outcome() for draft in drafts}
+        outcomes = {draft.own.sequence: DraftingResult() for draft in drafts}
         waiting = list(drafts)
         for _ in range(MAX_PASSES):
             waiting = [draft for draft in waiting if not self._is_planned(draft)]
@@ -72,19 +72,19 @@ class TextDrafting:
             self._plan(draft, After.UNKNOWN)
         return outcomes
 
-    def _is_planned(self, draft: Draft) -> bool:
+    def _is_planned(self, draft: UnplannedNode) -> bool:
         """Plan what follows a node if that is known, else ask for one own token more."""
         if self._plan(draft, After.MORE):
             return True
-        own_tokens = len(draft.own_ids) + len(draft.own.said_after(draft.own_ids))
+        own_tokens = len(draft.own_ids) + len(draft.own.continuation(draft.own_ids))
         if own_tokens <= self._inner.context_tokens and draft.own.ask(draft.own_ids):
             return False
         self._plan(draft, After.UNKNOWN)
         return True
 
-    def _plan(self, draft: Draft, after: After) -> bool:
+    def _plan(self, draft: UnplannedNode, after: After) -> bool:
         """Whether there is something to plan now, or never will be."""
-        said = draft.own.said_after(draft.own_ids)
+        said = draft.own.continuation(draft.own_ids)
         is_over = is_last(self._own, own_before=draft.own_ids, said=said, ends=self._ends)
         plan = planned(
             self._target,
@@ -98,7 +98,7 @@ class TextDrafting:
             draft.text.set_plan(draft.node, plan)
         return bool(plan) or is_over
 
-    def _pass(self, drafts: Sequence[Draft], outcomes: dict[int, Outcome]) -> bool:
+    def _pass(self, drafts: Sequence[UnplannedNode], outcomes: dict[int, DraftingResult]) -> bool:
         """Feed what the drafts asked for; False, and nothing fed, if the inner pool is spent."""
         owns = {draft.own.sequence: draft.own for draft in drafts}
         for sequence, own in owns.items():
@@ -116,7 +116,7 @@ class TextDrafting:
             self._absorb(owns[row.sequence], row, result, outcomes[row.sequence])
         return True
 
-    def _absorb(self, own: OwnTokens, row: Row, result: RowResult, outcome: Outcome) -> None:
+    def _absorb(self, own: OwnText, row: Row, result: RowResult, outcome: DraftingResult) -> None:
         if result.error is not None:
             own.withdraw()
             self._inner.prune(row.sequence, row.nodes)

@@ -20,7 +20,7 @@ NLL_ROWS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class _Share:
+class _RowLogits:
     """One row's part of a pass: its tree, and where its logits lie in the block that was computed."""
 
     tree: SequenceTree
@@ -99,37 +99,37 @@ class TorchEngine(PagedEngine):
                     self.prune(row.sequence, row.nodes)
 
 
-def _shares(trees: Sequence[SequenceTree], rows: Sequence[Row]) -> tuple[list[_Share], list[int]]:
+def _shares(trees: Sequence[SequenceTree], rows: Sequence[Row]) -> tuple[list[_RowLogits], list[int]]:
     """Each row's share of the logits, and the positions of the pass that need logits."""
-    shares: list[_Share] = []
+    shares: list[_RowLogits] = []
     wanted: list[int] = []
     position = 0
     for tree, row in zip(trees, rows, strict=True):
         first = 0 if row.wants_nll else row.scored_from
         start = len(wanted)
         wanted.extend(range(position + first, position + len(row.tokens)))
-        shares.append(_Share(tree, row, start, len(wanted)))
+        shares.append(_RowLogits(tree, row, start, len(wanted)))
         position += len(row.tokens)
     return shares, wanted
 
 
-def _results(logits: Tensor, shares: Sequence[_Share]) -> list[RowResult]:
+def _results(logits: Tensor, shares: Sequence[_RowLogits]) -> list[RowResult]:
     queries = [query for share in shares for query in _queries(share)]
     chosen = iter(choose(_scored(logits, shares), queries))
     return [_result(logits, share, [next(chosen) for _ in _scored_nodes(share)]) for share in shares]
 
 
-def _scored(logits: Tensor, shares: Sequence[_Share]) -> Tensor:
+def _scored(logits: Tensor, shares: Sequence[_RowLogits]) -> Tensor:
     if all(share.scored.start == share.start for share in shares):
         return logits
     return torch.cat([logits[share.scored] for share in shares])
 
 
-def _scored_nodes(share: _Share) -> tuple[int, ...]:
+def _scored_nodes(share: _RowLogits) -> tuple[int, ...]:
     return share.row.nodes[share.row.scored_from :]
 
 
-def _queries(share: _Share) -> Iterator[Query]:
+def _queries(share: _RowLogits) -> Iterator[Query]:
     tree, row = share.tree, share.row
     is_penalised = tree.sampling.repetition_penalty != 1
     for name in _scored_nodes(share):
@@ -141,7 +141,7 @@ def _queries(share: _Share) -> Iterator[Query]:
             yield Query(tree.sampling, position, row.candidates)
 
 
-def _result(logits: Tensor, share: _Share, chosen: Sequence[Choice | None]) -> RowResult:
+def _result(logits: Tensor, share: _RowLogits, chosen: Sequence[Choice | None]) -> RowResult:
     choices = tuple(choice for choice in chosen if choice is not None)
     nll = None
     if share.row.wants_nll and len(share.row.tokens) > 1:

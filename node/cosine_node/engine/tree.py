@@ -10,7 +10,7 @@ from cosine_protocol.request import Sampling
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class FedNode:
     """One fed token: its parent's name, its pool slot, and its absolute index in the sequence."""
 
     parent: int
@@ -29,13 +29,13 @@ class SequenceTree:
         self.prompt_tokens = prompt_tokens
         self.tokens = array("q")
         self.slots = array("q")
-        self.nodes: dict[int, Node] = {}
+        self.nodes: dict[int, FedNode] = {}
 
     @property
     def live_tokens(self) -> int:
         return len(self.tokens) + len(self.nodes)
 
-    def adopt(self, tokens: Iterable[int], slots: Iterable[int]) -> None:
+    def begin(self, tokens: Iterable[int], slots: Iterable[int]) -> None:
         """Begin the prefix of an empty sequence with tokens that others fed, and their slots."""
         self.tokens.extend(tokens)
         self.slots.extend(slots)
@@ -51,7 +51,7 @@ class SequenceTree:
         fresh = {PREFIX: len(self.tokens) - 1}
         for node, parent in zip(row.nodes, row.parents, strict=True):
             if node < 0 or node in fresh or node in self.nodes:
-                raise LocalProtocolError(f"Node name {node} is negative or already in use.")
+                raise LocalProtocolError(f"FedNode name {node} is negative or already in use.")
             if parent not in fresh:
                 fresh[parent] = self._index(parent)
             fresh[node] = fresh[parent] + 1
@@ -66,9 +66,9 @@ class SequenceTree:
     def add(self, row: Row, *, slots: Sequence[int], indices: Sequence[int]) -> None:
         """Put the tokens of a checked row into the tree."""
         for name, *fields in zip(row.nodes, row.parents, row.tokens, slots, indices, strict=True):
-            self.nodes[name] = Node(*fields)
+            self.nodes[name] = FedNode(*fields)
 
-    def path(self, name: int) -> list[Node]:
+    def path(self, name: int) -> list[FedNode]:
         """The nodes from the one below the prefix down to `name`; empty for `PREFIX`."""
         path = []
         while name != PREFIX:
@@ -91,11 +91,11 @@ class SequenceTree:
             self.tokens.append(node.token)
             self.slots.append(node.slot)
         last = path[-1]
-        alive: dict[int, Node] = {}
+        alive: dict[int, FedNode] = {}
         freed = []
         for name, node in self.nodes.items():
             if node.parent == last:
-                alive[name] = Node(PREFIX, node.token, node.slot, node.index)
+                alive[name] = FedNode(PREFIX, node.token, node.slot, node.index)
             elif node.parent in alive:
                 alive[name] = node
             else:
@@ -108,7 +108,7 @@ class SequenceTree:
         for name in path:
             node = self.nodes.get(name)
             if node is None or node.parent != parent:
-                raise LocalProtocolError(f"Node {name} does not follow {parent} in this sequence.")
+                raise LocalProtocolError(f"FedNode {name} does not follow {parent} in this sequence.")
             parent = name
 
     def prune(self, names: Iterable[int]) -> list[int]:

@@ -153,7 +153,7 @@ NODE: Final[tuple[Series[ObservedNode], ...]] = (
         "cosine:node_kv_retained_tokens",
         GaugeMetricFamily,
         "Tokens of prefixes kept for requests to come.",
-        lambda n: n.engine.retained_tokens,
+        lambda n: n.engine.cached_tokens,
     ),
     Series(
         "libp2p_connected_peers",

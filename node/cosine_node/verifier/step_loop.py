@@ -134,7 +134,7 @@ class StepLoop:
         for state in (served.state for served in active):
             if state.stage is Stage.PREFILL and not state.has_looked_for_pages:
                 state.has_looked_for_pages = True
-                if found := self._engine.adopt(state.sequence, state.certain_tokens):
+                if found := self._engine.reuse_prefix(state.sequence, state.certain_tokens):
                     state.note_fed(found)
                     state.has_pages = True
 

@@ -47,7 +47,7 @@ class Reciter:
     context_tokens = 4096
     numerics = "recited"
     free_tokens = 4096
-    retained_tokens = 0
+    cached_tokens = 0
 
     def __init__(self, tokens: TextTokens, text: str, *, vocab_tokens: int) -> None:
         self.vocab_tokens = vocab_tokens
@@ -68,7 +68,7 @@ class Reciter:
         self._texts[self._opened] = TargetText()
         return self._opened
 
-    def adopt(self, sequence: int, tokens: Sequence[int]) -> int:
+    def reuse_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
         return 0
 
     def reserve(self, sequence: int, tokens: int) -> None:

@@ -40,8 +40,8 @@ class Decoding:
     def __init__(self, engine: PagedEngine, prompt: Sequence[int], sampling: Sampling, scope: str | None) -> None:
         self.engine = engine
         self.sequence = engine.open(sampling=sampling, prompt_tokens=len(prompt), scope=scope)
-        self.adopted = engine.adopt(self.sequence, prompt)
-        self.rest = prompt[self.adopted :]
+        self.reused = engine.reuse_prefix(self.sequence, prompt)
+        self.rest = prompt[self.reused :]
         self.text = list(prompt)
 
     def feed(self, row: Row) -> tuple[Choice, ...]:
@@ -63,11 +63,11 @@ class Decoding:
         return chosen
 
 
-def assert_alike(adopting: Sequence[Choice], feeding: Sequence[Choice]) -> None:
-    assert [choice.token for choice in adopting] == [choice.token for choice in feeding]
+def assert_alike(reusing: Sequence[Choice], feeding: Sequence[Choice]) -> None:
+    assert [choice.token for choice in reusing] == [choice.token for choice in feeding]
     margins = [choice.margin for choice in feeding]
-    assert [choice.margin for choice in adopting] == pytest.approx(margins, abs=NEAR_TIE)
-    for one, other in zip(adopting, feeding, strict=True):
+    assert [choice.margin for choice in reusing] == pytest.approx(margins, abs=NEAR_TIE)
+    for one, other in zip(reusing, feeding, strict=True):
         assert [p for _, p in one.candidates] == pytest.approx([p for _, p in other.candidates], abs=NEAR_TIE)
 
 
@@ -84,9 +84,9 @@ def test_the_next_turn_of_a_chat_is_as_if_it_had_fed_everything(
     if is_released:
         engine.release(turn.sequence)
     prompt = [*turn.text, *(rng.randrange(3, VOCAB) for _ in range(9))]
-    adopting, feeding = Decoding(engine, prompt, sampling, "a"), Decoding(ENGINES[name](), prompt, sampling, None)
-    assert (adopting.adopted, feeding.adopted) == (64, 0)
-    assert_alike(adopting.decode(12), feeding.decode(12))
+    reusing, feeding = Decoding(engine, prompt, sampling, "a"), Decoding(ENGINES[name](), prompt, sampling, None)
+    assert (reusing.reused, feeding.reused) == (64, 0)
+    assert_alike(reusing.decode(12), feeding.decode(12))
 
 
 @pytest.mark.parametrize("make", [lambda: TraceTarget(TRACES), lambda: TraceDrafter(TRACES, MODELS[0])])
@@ -98,9 +98,9 @@ def test_requests_of_one_trace_share_its_places(make: Making) -> None:
     engine.keep(first, range(len(text)))
     engine.release(first)
     again = engine.open(sampling=Sampling(), prompt_tokens=trace.prompt_tokens, scope="a")
-    adopted = engine.adopt(again, text)
-    assert adopted == 32
-    assert engine.forward([chain(again, text[adopted:])])[0].choices == expected[adopted:]
+    reused = engine.reuse_prefix(again, text)
+    assert reused == 32
+    assert engine.forward([chain(again, text[reused:])])[0].choices == expected[reused:]
 
 
 def test_a_prompt_of_another_length_is_refused_though_it_begins_like_a_trace() -> None:
@@ -110,7 +110,7 @@ def test_a_prompt_of_another_length_is_refused_though_it_begins_like_a_trace() -
     engine.forward([chain(first, text)])
     engine.keep(first, range(len(text)))
     other = engine.open(sampling=Sampling(), prompt_tokens=trace.prompt_tokens + DIGITS, scope="a")
-    assert engine.adopt(other, text) == 0
+    assert engine.reuse_prefix(other, text) == 0
     with pytest.raises(UsageError):
         engine.forward([chain(other, text)])
 
@@ -121,14 +121,14 @@ def test_everything_is_accounted_for() -> None:
     first = Decoding(engine, prompt, Sampling(), "a")
     first.decode(1)
     second = Decoding(engine, prompt, Sampling(), "a")
-    assert (engine.live_tokens, engine.retained_tokens, engine.free_tokens) == (41 + 32, 0, 48)
+    assert (engine.live_tokens, engine.cached_tokens, engine.free_tokens) == (41 + 32, 0, 48)
     engine.release(first.sequence)
-    assert (engine.live_tokens, engine.retained_tokens, engine.free_tokens) == (32, 0, 64)
+    assert (engine.live_tokens, engine.cached_tokens, engine.free_tokens) == (32, 0, 64)
     engine.release(second.sequence)
-    assert (engine.live_tokens, engine.retained_tokens, engine.free_tokens) == (0, 32, 96)
+    assert (engine.live_tokens, engine.cached_tokens, engine.free_tokens) == (0, 32, 96)
     last = engine.open(sampling=Sampling(), prompt_tokens=1)
     engine.reserve(last, 96)
-    assert (engine.live_tokens, engine.retained_tokens, engine.free_tokens) == (0, 0, 0)
+    assert (engine.live_tokens, engine.cached_tokens, engine.free_tokens) == (0, 0, 0)
 
 
 def test_a_lookup_engine_finds_what_it_adopted() -> None:
@@ -139,5 +139,5 @@ def test_a_lookup_engine_finds_what_it_adopted() -> None:
     engine.release(first.sequence)
     assert engine.indexed_ngrams == 0
     second = Decoding(engine, text, Sampling(), "a")
-    assert second.adopted == 16
+    assert second.reused == 16
     assert second.decode(0)[0].token == 30

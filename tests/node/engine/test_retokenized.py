@@ -380,11 +380,11 @@ def test_wrong_calls_are_refused_and_change_nothing() -> None:
         engine.forward([good, replace(good, nodes=(5, 6))])
     with pytest.raises(LocalProtocolError):
         engine.keep(sequence, [0])
-    assert engine.adopt(sequence, [3, 4, 5]) == 0
+    assert engine.reuse_prefix(sequence, [3, 4, 5]) == 0
     assert (inner.passes, engine.forward([])) == (0, [])
     assert len(engine.forward([good])[0].choices) == 1
     with pytest.raises(LocalProtocolError):
-        engine.adopt(sequence, [3, 4, 5])
+        engine.reuse_prefix(sequence, [3, 4, 5])
 
 
 class Letters:

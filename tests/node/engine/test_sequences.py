@@ -46,11 +46,11 @@ class Cache:
             self.sequences.keep(number, names)
 
     def begin(self, tokens: Sequence[int], scope: str | None = "a") -> tuple[int, int]:
-        """A sequence that has kept these tokens, and how many of them it adopted."""
+        """A sequence that has kept these tokens, and how many of them it reused."""
         number = self.open(scope)
-        adopted = self.sequences.adopt(number, tokens)
-        self.feed_chain(number, tokens[adopted:])
-        return number, adopted
+        reused = self.sequences.reuse_prefix(number, tokens)
+        self.feed_chain(number, tokens[reused:])
+        return number, reused
 
     def check(self, number: int) -> None:
         tree = self.sequences.tree(number)
@@ -72,38 +72,38 @@ def _text(length: int, *, seed: int = 0) -> list[int]:
 
 @pytest.mark.parametrize("is_released", [False, True])
 @pytest.mark.parametrize(
-    ("length", "asked", "adopted"),
+    ("length", "asked", "reused"),
     [(15, 40, 0), (16, 40, 16), (40, 40, 32), (48, 48, 32), (48, 49, 48), (48, 9, 0)],
 )
-def test_whole_blocks_are_adopted_and_a_token_is_left(
-    length: int, asked: int, adopted: int, is_released: bool
+def test_whole_blocks_are_reused_and_a_token_is_left(
+    length: int, asked: int, reused: int, is_released: bool
 ) -> None:
     cache = Cache(pages=8)
     text = _text(60)
     donor, _ = cache.begin(text[:length])
-    slots = cache.sequences.tree(donor).slots[:adopted]
+    slots = cache.sequences.tree(donor).slots[:reused]
     if is_released:
         cache.sequences.release(donor)
     number = cache.open()
-    assert cache.sequences.adopt(number, text[:asked]) == adopted
+    assert cache.sequences.reuse_prefix(number, text[:asked]) == reused
     tree = cache.sequences.tree(number)
-    assert (tree.tokens.tolist(), tree.slots) == (text[:adopted], slots)
-    assert tree.indices(Row(number, (1, 1), (0, 1), (PREFIX, 0))) == [adopted, adopted + 1]
+    assert (tree.tokens.tolist(), tree.slots) == (text[:reused], slots)
+    assert tree.indices(Row(number, (1, 1), (0, 1), (PREFIX, 0))) == [reused, reused + 1]
 
 
 def test_only_equal_scopes_share() -> None:
     cache = Cache(pages=20)
     text = _text(40)
     for scope in ("a", "", None):
-        first, adopted = cache.begin(text, scope)
-        assert adopted == 0
+        first, reused = cache.begin(text, scope)
+        assert reused == 0
         assert cache.begin(text, scope)[1] == (0 if scope is None else 32)
         cache.sequences.release(first)
     assert cache.begin(text, "b")[1] == 0
     assert cache.begin(text, None)[1] == 0
 
 
-def test_only_an_empty_open_sequence_adopts() -> None:
+def test_only_an_empty_open_sequence_reuses_a_prefix() -> None:
     cache = Cache(pages=8)
     text = _text(40)
     number, _ = cache.begin(text)
@@ -112,7 +112,7 @@ def test_only_an_empty_open_sequence_adopts() -> None:
     cache.sequences.release(number)
     for wrong in (number, fed, cache.begin(text)[0]):
         with pytest.raises(LocalProtocolError):
-            cache.sequences.adopt(wrong, text)
+            cache.sequences.reuse_prefix(wrong, text)
 
 
 def test_what_is_not_kept_is_not_shared() -> None:
@@ -130,18 +130,18 @@ def test_a_released_sequence_takes_room_only_as_long_as_nobody_needs_it() -> Non
     cache = Cache(pages=4)
     text = _text(40)
     number, _ = cache.begin(text)
-    assert (cache.pool.free_tokens, cache.sequences.retained_tokens) == (16, 0)
+    assert (cache.pool.free_tokens, cache.sequences.cached_tokens) == (16, 0)
     cache.sequences.release(number)
-    assert (cache.sequences.live_tokens, cache.sequences.retained_tokens) == (0, 32)
+    assert (cache.sequences.live_tokens, cache.sequences.cached_tokens) == (0, 32)
     assert (cache.pool.free_tokens, cache.pool.free_pages) == (64, 2)
     other = cache.open(None)
     cache.sequences.reserve(other, 33)
-    assert (cache.pool.free_tokens, cache.sequences.retained_tokens) == (16, 16)
+    assert (cache.pool.free_tokens, cache.sequences.cached_tokens) == (16, 16)
     with pytest.raises(OutOfPages, match="2 pages are needed and 1 of 4"):
         cache.sequences.reserve(other, 65)
-    assert cache.sequences.retained_tokens == 16
-    assert cache.sequences.adopt(cache.open(), text[:17]) == 16
-    assert (cache.pool.free_tokens, cache.sequences.retained_tokens) == (0, 0)
+    assert cache.sequences.cached_tokens == 16
+    assert cache.sequences.reuse_prefix(cache.open(), text[:17]) == 16
+    assert (cache.pool.free_tokens, cache.sequences.cached_tokens) == (0, 0)
     with pytest.raises(OutOfPages):
         cache.sequences.reserve(other, 49)
 
@@ -155,7 +155,7 @@ def test_the_prefix_used_last_is_forgotten_last() -> None:
     cache.sequences.release(cache.begin(texts[2])[0])
     # The third took the end of the second, for a page more than was free; this takes what is left of it.
     cache.sequences.reserve(cache.open(None), 32)
-    assert [cache.sequences.adopt(cache.open(), text) for text in texts] == [32, 0, 32]
+    assert [cache.sequences.reuse_prefix(cache.open(), text) for text in texts] == [32, 0, 32]
 
 
 def test_a_copy_of_ones_own_takes_the_place_of_a_forgotten_block() -> None:
@@ -163,14 +163,14 @@ def test_a_copy_of_ones_own_takes_the_place_of_a_forgotten_block() -> None:
     text = _text(33)
     first, second = cache.open(), cache.open()
     for number in (first, second):
-        assert cache.sequences.adopt(number, text) == 0
+        assert cache.sequences.reuse_prefix(number, text) == 0
     for number in (first, second):
         cache.feed_chain(number, text[:32])
     cache.sequences.release(first)
     cache.sequences.reserve(cache.open(None), 64)
-    assert cache.sequences.adopt(cache.open(), text) == 0
+    assert cache.sequences.reuse_prefix(cache.open(), text) == 0
     cache.sequences.release(second)
-    assert cache.sequences.adopt(cache.open(), text) == 32
+    assert cache.sequences.reuse_prefix(cache.open(), text) == 32
 
 
 class Walk:
@@ -184,6 +184,7 @@ class Walk:
         self.known: set[tuple[str, tuple[int, ...]]] = set()
         self.named = 0
         self.has_evicted = False
+        self.has_released_shared = False
 
     def step(self) -> None:
         actions = [self.feed, self.feed, self.keep, self.keep, self.prune]
@@ -204,10 +205,7 @@ class Walk:
             assert {name: (node.parent, node.token) for name, node in tree.nodes.items()} == self.nodes[number]
             self.cache.check(number)
             live.update(slot // PAGE_TOKENS for slot in (*tree.slots, *(node.slot for node in tree.nodes.values())))
-        assert pool.obtainable_pages == pool.pages - len(live)
-        assert (
-            pool.free_tokens + pool.used_tokens + pool.slack_tokens + pool.orphaned_tokens == pool.capacity_tokens
-        )
+        assert pool.available_pages == pool.pages - len(live)
         lengths = [len(prefix) + len(self.nodes[number]) for number, prefix in self.prefixes.items()]
         assert sequences.live_tokens == sum(lengths)
 
@@ -215,13 +213,13 @@ class Walk:
         scope = self.rng.choice([None, "", "a", "a", "a"])
         number = self.cache.open(scope)
         text = self.text()
-        adopted = self.cache.sequences.adopt(number, text)
+        reused = self.cache.sequences.reuse_prefix(number, text)
         reusable = range(0, len(text), PAGE_TOKENS)
         expected = max(length for length in reusable if length == 0 or (scope, tuple(text[:length])) in self.known)
-        assert adopted == expected or (self.has_evicted and adopted < expected)
-        assert adopted % PAGE_TOKENS == 0
-        self.prefixes[number], self.nodes[number] = text[:adopted], {}
-        self.feed_row(number, text[adopted:], is_chain=True)
+        assert reused == expected or (self.has_evicted and reused < expected)
+        assert reused % PAGE_TOKENS == 0
+        self.prefixes[number], self.nodes[number] = text[:reused], {}
+        self.feed_row(number, text[reused:], is_chain=True)
 
     def text(self) -> list[int]:
         """A prompt that often begins like an earlier text."""
@@ -244,12 +242,12 @@ class Walk:
             parent = name if is_chain else self.rng.choice([PREFIX, *tree])
         row = Row(number, tuple(tokens), tuple(names), tuple(tree[name][0] for name in names))
         pool = self.cache.pool
-        missing, before = pool.missing_pages({number: len(tokens)}), (pool.obtainable_pages, pool.free_pages)
+        missing, before = pool.missing_pages({number: len(tokens)}), (pool.available_pages, pool.free_pages)
         try:
             self.cache.feed(row)
         except OutOfPages:
             assert missing > before[0]
-            assert before == (pool.obtainable_pages, pool.free_pages)
+            assert before == (pool.available_pages, pool.free_pages)
         else:
             assert missing <= before[0]
             self.has_evicted |= missing > before[1]
@@ -287,6 +285,8 @@ class Walk:
         self.nodes[number] = {name: node for name, node in tree.items() if name not in gone}
 
     def release(self, number: int) -> None:
+        slots = {other: set(self.cache.sequences.tree(other).slots) for other in self.prefixes}
+        self.has_released_shared |= any(slots[number] & slots[other] for other in slots if other != number)
         self.cache.sequences.release(number)
         del self.prefixes[number], self.nodes[number]
 
@@ -304,12 +304,12 @@ def test_random_walks_agree_with_lists_of_tokens(seed: int, pages: int) -> None:
     except AssertionError as error:
         raise AssertionError(f"seed {seed}, {pages} pages") from error
     cache = walk.cache
-    assert cache.sequences.live_tokens == cache.pool.used_tokens == cache.pool.orphaned_tokens == 0
+    assert cache.sequences.live_tokens == 0
     assert cache.pool.free_tokens == cache.pool.capacity_tokens
-    assert cache.sequences.retained_tokens == len(walk.known) * PAGE_TOKENS or walk.has_evicted
-    assert cache.sequences.retained_tokens <= len(walk.known) * PAGE_TOKENS
+    assert cache.sequences.cached_tokens == len(walk.known) * PAGE_TOKENS or walk.has_evicted
+    assert cache.sequences.cached_tokens <= len(walk.known) * PAGE_TOKENS
     cache.evict_all()
-    assert (cache.sequences.retained_tokens, cache.pool.free_pages) == (0, pages)
+    assert (cache.sequences.cached_tokens, cache.pool.free_pages) == (0, pages)
 
 
 def test_the_walks_share_and_evict() -> None:
@@ -319,4 +319,4 @@ def test_the_walks_share_and_evict() -> None:
         for _ in range(150):
             walks[-1].step()
     assert all(walk.has_evicted for walk in walks)
-    assert any(walk.cache.pool.orphaned_tokens for walk in walks)
+    assert any(walk.has_released_shared for walk in walks)

@@ -11,7 +11,7 @@ from tokenizers.processors import TemplateProcessing
 from cosine_node.engine.text_alignment import (
     After,
     PlainTokens,
-    Said,
+    PredictedToken,
     is_last,
     own_per_target,
     planned,
@@ -24,8 +24,8 @@ DIRECTIONS = [(PAIRS, BYTES), (BYTES, PAIRS)]
 AFTER = st.sampled_from(After)
 
 
-def said_of(own: PlainTokens, text: str, probability: float = 0.5) -> list[Said]:
-    return [Said(token, probability) for token in own.encode(text)]
+def said_of(own: PlainTokens, text: str, probability: float = 0.5) -> list[PredictedToken]:
+    return [PredictedToken(token, probability) for token in own.encode(text)]
 
 
 def tokens_of(target: PlainTokens, own: PlainTokens, before: str, text: str, after: After) -> list[int]:
@@ -63,7 +63,7 @@ def test_what_is_proposed_spells_the_beginning_of_what_was_said(
 def test_what_is_no_text_is_never_proposed(
     before: str, noise: list[int], after: After, target: PlainTokens
 ) -> None:
-    said = [Said(token, 0.5) for token in noise]
+    said = [PredictedToken(token, 0.5) for token in noise]
     before = whole_text(before)
     plan = planned(
         target, BYTES, before=target.encode(before), own_before=BYTES.encode(before), said=said, after=after
@@ -137,12 +137,12 @@ def test_a_word_is_continued_by_tokens_that_continue_words() -> None:
 
 def test_a_token_is_as_probable_as_those_that_begin_in_it() -> None:
     said = [
-        Said(token, 0.5 if letter == "l" else 0.9)
+        PredictedToken(token, 0.5 if letter == "l" else 0.9)
         for token, letter in zip(BYTES.encode("el x"), "el x", strict=True)
     ]
     plan = planned(BYTES, BYTES, before=(), own_before=(), said=said, after=After.NOTHING)
     assert [probability for _, probability in plan] == [0.9, 0.5, 0.9, 0.9]
-    wide = [Said(token, 0.7) for token in PAIRS.encode(" ferry")]
+    wide = [PredictedToken(token, 0.7) for token in PAIRS.encode(" ferry")]
     plan = planned(BYTES, PAIRS, before=(), own_before=(), said=wide, after=After.NOTHING)
     assert [probability for _, probability in plan] == [0.7, *[1.0] * 5]
 
@@ -150,7 +150,7 @@ def test_a_token_is_as_probable_as_those_that_begin_in_it() -> None:
 def test_nothing_follows_an_end_or_what_is_no_character() -> None:
     ends = frozenset({255})
     assert not is_last(BYTES, own_before=(), said=said_of(BYTES, "a"), ends=ends)
-    assert is_last(BYTES, own_before=(), said=[Said(255, 1.0)], ends=ends)
+    assert is_last(BYTES, own_before=(), said=[PredictedToken(255, 1.0)], ends=ends)
     fish = said_of(BYTES, "🐟")
     assert not is_last(BYTES, own_before=(), said=fish[:2], ends=ends)
     assert is_last(BYTES, own_before=(), said=[*fish[:2], *said_of(BYTES, "a")], ends=ends)

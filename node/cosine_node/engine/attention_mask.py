@@ -6,30 +6,30 @@ import numpy as np
 import numpy.typing as npt
 
 from cosine_node.engine.base import PREFIX, Row
-from cosine_node.engine.tree import Node, SequenceTree, is_chain
+from cosine_node.engine.tree import FedNode, SequenceTree, is_chain
 
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class AttentionMask:
     """What one row of a pass sees: slots and absolute indices of its keys, indices of its queries, mask."""
 
     key_slots: Integers
     key_indices: Integers
     query_indices: Integers
-    seen: Booleans | None
+    visible: Booleans | None
 
-    def within(self, window: int | None) -> "Sight":
+    def within(self, window: int | None) -> "AttentionMask":
         """The same with keys further back than `window` tokens hidden; keys nobody sees are left out."""
         if window is None or int(self.query_indices.max()) < window:
             return self
         near = self.key_indices[None, :] > self.query_indices[:, None] - window
-        seen = near if self.seen is None else near & self.seen
-        needed = seen.any(0)
-        remaining = seen[:, needed]
-        return Sight(
+        visible = near if self.visible is None else near & self.visible
+        needed = visible.any(0)
+        remaining = visible[:, needed]
+        return AttentionMask(
             self.key_slots[needed],
             self.key_indices[needed],
             self.query_indices,
@@ -37,32 +37,32 @@ class Sight:
         )
 
 
-def sight_of(tree: SequenceTree, row: Row) -> Sight:
+def mask_of(tree: SequenceTree, row: Row) -> AttentionMask:
     """What a row sees that is in its tree already."""
     own = [tree.nodes[name] for name in row.nodes]
-    above, seen = _chain_sight(tree, row) if is_chain(row) else _tree_sight(tree, row)
-    if seen is not None:
-        seen = np.concatenate([np.ones((len(own), len(tree.tokens)), dtype=np.bool_), seen], axis=1)
+    above, visible = _chain_mask(tree, row) if is_chain(row) else _tree_mask(tree, row)
+    if visible is not None:
+        visible = np.concatenate([np.ones((len(own), len(tree.tokens)), dtype=np.bool_), visible], axis=1)
     shown = [*above, *own]
     slots = np.array([node.slot for node in shown], dtype=np.int64)
     indices = np.array([node.index for node in shown], dtype=np.int64)
-    return Sight(
+    return AttentionMask(
         np.concatenate([np.array(tree.slots, dtype=np.int64), slots]),
         np.concatenate([np.arange(len(tree.tokens), dtype=np.int64), indices]),
         indices[len(above) :],
-        seen,
+        visible,
     )
 
 
-def _chain_sight(tree: SequenceTree, row: Row) -> tuple[list[Node], Booleans | None]:
+def _chain_mask(tree: SequenceTree, row: Row) -> tuple[list[FedNode], Booleans | None]:
     above = tree.path(row.parents[0])
     count = len(row.tokens)
     return above, None if count == 1 else np.tri(count, len(above) + count, len(above), dtype=np.bool_)
 
 
-def _tree_sight(tree: SequenceTree, row: Row) -> tuple[list[Node], Booleans]:
+def _tree_mask(tree: SequenceTree, row: Row) -> tuple[list[FedNode], Booleans]:
     """Ancestors outside the row, and which of them and of the row's own nodes each token sees."""
-    outer: dict[int, list[Node]] = {}
+    outer: dict[int, list[FedNode]] = {}
     own = set(row.nodes)
     for parent in row.parents:
         if parent != PREFIX and parent not in own and parent not in outer:
@@ -70,11 +70,11 @@ def _tree_sight(tree: SequenceTree, row: Row) -> tuple[list[Node], Booleans]:
     above = list({node.slot: node for path in outer.values() for node in path}.values())
     column = {node.slot: i for i, node in enumerate(above)}
     rank = {name: i for i, name in enumerate(row.nodes)}
-    seen = np.zeros((len(row.nodes), len(above) + len(row.nodes)), dtype=np.bool_)
+    visible = np.zeros((len(row.nodes), len(above) + len(row.nodes)), dtype=np.bool_)
     for i, parent in enumerate(row.parents):
         if parent in rank:
-            seen[i] = seen[rank[parent]]
+            visible[i] = visible[rank[parent]]
         elif parent != PREFIX:
-            seen[i, [column[node.slot] for node in outer[parent]]] = True
-        seen[i, len(above) + i] = True
-    return above, seen
+            visible[i, [column[node.slot] for node in outer[parent]]] = True
+        visible[i, len(above) + i] = True
+    return above, visible

@@ -48,7 +48,7 @@ class Chain:
         self.uses.append(is_used)
 
 
-class PrefixIndex:
+class PrefixCache:
     """Blocks of kept prefixes by digest, each held in the pool, and how many open sequences use each.
 
     Of two sequences that keep the same tokens the first one's block is indexed. An idle block gives its slots up
@@ -63,11 +63,11 @@ class PrefixIndex:
         self._idle: dict[bytes, None] = {}
 
     @property
-    def retained_tokens(self) -> int:
+    def cached_tokens(self) -> int:
         """Tokens of blocks that no open sequence uses."""
         return len(self._idle) * PAGE_TOKENS
 
-    def adopt(self, owner: int, chain: Chain, tokens: Sequence[int]) -> "array[int]":
+    def reuse(self, owner: int, chain: Chain, tokens: Sequence[int]) -> "array[int]":
         """Make the owner of an empty chain a user of the longest known prefix that leaves a token; its slots."""
         slots = array("q")
         pages: set[int] = set()
@@ -120,16 +120,16 @@ class PrefixIndex:
 
     def make_room(self, pages: int) -> None:
         """Forget idle blocks until so many pages are free; nothing if that many cannot be."""
-        if pages > self._pool.obtainable_pages:
+        if pages > self._pool.available_pages:
             return
         while self._pool.free_pages < pages:
             oldest = next(iter(self._idle))
             del self._idle[oldest]
-            self._pool.forget(self._blocks.pop(oldest).pages)
+            self._pool.uncache(self._blocks.pop(oldest).pages)
 
     def _insert(self, key: bytes, slots: "array[int]") -> None:
         block = Block(slots, frozenset(slot // PAGE_TOKENS for slot in slots))
-        self._pool.retain(block.pages)
+        self._pool.cache(block.pages)
         self._blocks[key] = block
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from cosine_node.engine.base import PREFIX, Choice, Row
-from cosine_node.engine.text_alignment import Said
+from cosine_node.engine.text_alignment import PredictedToken
 
 MAX_SAID_TOKENS: Final = 64
 """How much of what the model has said already is looked at."""
@@ -12,7 +12,7 @@ HELD_TOKENS: Final = 8
 """Tokens at the end of a text that are not kept yet, since text that follows may change them."""
 
 
-class OwnTokens:
+class OwnText:
     """A kept prefix and a tree of tokens below it, fed or about to be, with what the model says after each.
 
     Texts are lists of token ids from the very first on. Names of nodes count up and are never used twice.
@@ -25,7 +25,7 @@ class OwnTokens:
         self.kept: list[int] = []
         self._nodes: dict[int, tuple[int, int]] = {}
         self._names: dict[tuple[int, int], int] = {}
-        self._said: dict[int, Said | None] = {}
+        self._said: dict[int, PredictedToken | None] = {}
         self._pending: list[int] = []
         self._wanted: set[int] = set()
         self._dropped: list[int] = []
@@ -45,10 +45,10 @@ class OwnTokens:
         """Whether a text can be asked about: it goes on from the kept prefix."""
         return len(ids) > len(self.kept) and list(ids[: len(self.kept)]) == self.kept
 
-    def said_after(self, ids: Sequence[int]) -> list[Said]:
+    def continuation(self, ids: Sequence[int]) -> list[PredictedToken]:
         """What the model is known to say after a text, at most `MAX_SAID_TOKENS`."""
         name, found = self._walk(ids)
-        heard: list[Said] = []
+        heard: list[PredictedToken] = []
         following: int | None = name if found == len(ids) else None
         while following is not None and len(heard) < MAX_SAID_TOKENS:
             said = self._said.get(following)
@@ -96,7 +96,7 @@ class OwnTokens:
         """The row was fed: note what the model says."""
         for name, choice in zip(row.nodes[row.scored_from :], choices, strict=True):
             best = choice.candidates[:1]
-            self._said[name] = Said(*best[0]) if best else None
+            self._said[name] = PredictedToken(*best[0]) if best else None
         self._pending.clear()
         self._wanted.clear()
 

@@ -6,14 +6,14 @@ from typing import Final
 
 import numpy as np
 
-from cosine_node.engine.sight import Booleans, Integers, Sight
+from cosine_node.engine.attention_mask import AttentionMask, Booleans, Integers
 
 ALIGNED_KEYS: Final = 64
 """Kernels want the width of a mask to be a multiple of some power of two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GridShape:
+class BatchShape:
     """How many sequences, queries of each, and keys of each a rectangle has."""
 
     sequences: int
@@ -21,12 +21,12 @@ class GridShape:
     keys: int
 
     @classmethod
-    def around(cls, sights: Sequence[Sight]) -> "GridShape":
+    def around(cls, masks: Sequence[AttentionMask]) -> "BatchShape":
         """The smallest that holds these rows."""
-        keys = max(len(sight.key_slots) for sight in sights)
+        keys = max(len(mask.key_slots) for mask in masks)
         return cls(
-            sequences=len(sights),
-            queries=max(len(sight.query_indices) for sight in sights),
+            sequences=len(masks),
+            queries=max(len(mask.query_indices) for mask in masks),
             keys=-(-keys // ALIGNED_KEYS) * ALIGNED_KEYS,
         )
 
@@ -36,7 +36,7 @@ class GridShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class PaddedRows:
     """`slots` [sequences, keys] of the pool, and True in `hidden` [sequences, queries, keys] where not to look.
 
     `places` [tokens] says where in [sequences * queries] the tokens of the rows are, in their order. Padding looks
@@ -48,20 +48,20 @@ class Grid:
     places: Integers
 
 
-def laid_out(sights: Sequence[Sight], shape: GridShape) -> Grid:
+def pad(masks: Sequence[AttentionMask], shape: BatchShape) -> PaddedRows:
     """These rows in a rectangle that is large enough."""
-    slots = np.full((shape.sequences, shape.keys), sights[0].key_slots[0], dtype=np.int64)
+    slots = np.full((shape.sequences, shape.keys), masks[0].key_slots[0], dtype=np.int64)
     hidden = np.ones((shape.sequences, shape.queries, shape.keys), dtype=np.bool_)
     hidden[:, :, 0] = False
-    for number, sight in enumerate(sights):
-        queries, keys = len(sight.query_indices), len(sight.key_slots)
-        slots[number, :keys] = sight.key_slots
-        slots[number, keys:] = sight.key_slots[0]
-        hidden[number, :queries, :keys] = False if sight.seen is None else ~sight.seen
-    return Grid(slots, hidden, places_of(sights, shape))
+    for number, mask in enumerate(masks):
+        queries, keys = len(mask.query_indices), len(mask.key_slots)
+        slots[number, :keys] = mask.key_slots
+        slots[number, keys:] = mask.key_slots[0]
+        hidden[number, :queries, :keys] = False if mask.visible is None else ~mask.visible
+    return PaddedRows(slots, hidden, padded_indices(masks, shape))
 
 
-def places_of(sights: Sequence[Sight], shape: GridShape) -> Integers:
+def padded_indices(masks: Sequence[AttentionMask], shape: BatchShape) -> Integers:
     """Where in [sequences * queries] of a shape the tokens of these rows are."""
-    rows = [np.arange(len(sight.query_indices)) + number * shape.queries for number, sight in enumerate(sights)]
+    rows = [np.arange(len(mask.query_indices)) + number * shape.queries for number, mask in enumerate(masks)]
     return np.concatenate(rows)

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 import torch
 
-from cosine_node.engine import recorded
+from cosine_node.engine import cuda_graphs
 from cosine_node.engine.base import PREFIX, Row
-from cosine_node.engine.grid import GridShape
+from cosine_node.engine.cuda_graphs import BucketPass, CudaGraphs, bucket_of
 from cosine_node.engine.packed_model import PackedModel
-from cosine_node.engine.recorded import RecordedPass, RecordedPasses, fitted
+from cosine_node.engine.shape_buckets import BatchShape
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
 from tests.node.engine.tiny_models import tiny_llama
@@ -27,8 +27,8 @@ from tests.node.engine.tiny_models import tiny_llama
     ],
 )
 def test_a_pass_takes_the_next_larger_shape(shape: tuple[int, int, int], fit: tuple[int, int, int] | None) -> None:
-    found = fitted(GridShape(sequences=shape[0], queries=shape[1], keys=shape[2]))
-    expected = None if fit is None else GridShape(sequences=fit[0], queries=fit[1], keys=fit[2])
+    found = bucket_of(BatchShape(sequences=shape[0], queries=shape[1], keys=shape[2]))
+    expected = None if fit is None else BatchShape(sequences=fit[0], queries=fit[1], keys=fit[2])
     assert found == expected
 
 
@@ -56,17 +56,17 @@ def test_one_shape_serves_passes_of_other_sizes_after_each_other() -> None:
 
 
 def test_the_least_recently_used_shape_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[GridShape] = []
-    build = recorded.RecordedPass
+    made: list[BatchShape] = []
+    build = cuda_graphs.BucketPass
 
-    def noted(decoder: Any, store: Any, shape: GridShape, device: Any, *, memory: Any) -> RecordedPass:
+    def noted(decoder: Any, store: Any, shape: BatchShape, device: Any, *, memory: Any) -> BucketPass:
         made.append(shape)
         return build(decoder, store, shape, device, memory=memory)
 
-    monkeypatch.setattr(recorded, "RecordedPass", noted)
-    monkeypatch.setattr(recorded, "MAX_SHAPES", 2)
+    monkeypatch.setattr(cuda_graphs, "BucketPass", noted)
+    monkeypatch.setattr(cuda_graphs, "MAX_BUCKETS", 2)
     packed = PackedModel(tiny_llama(), slots=400, gathers=True)
-    assert isinstance(packed._recorded, RecordedPasses)
+    assert isinstance(packed._graphs, CudaGraphs)
     made.clear()
     for contexts in ([20], [20, 20], [20], [20, 20, 20], [20], [20, 20]):
         _pass(packed, contexts)
