@@ -11,13 +11,13 @@ from cosine_protocol.errors import UsageError
 from cosine_tui.app import PANES, MonitorApp
 from cosine_tui.feed import StillFeed
 from cosine_tui.help import HelpScreen
-from cosine_tui.picture import Picture, RequestState
 from cosine_tui.prompt_line import Options
+from cosine_tui.snapshot import RequestState, Snapshot
 from cosine_tui.themes import DARK, LIGHT
 from cosine_tui.widgets.line_pane import LinePane
 from cosine_tui.widgets.pane import Pane
 from cosine_tui.widgets.prompt_box import PromptBox, PromptInput
-from tests.tui.pictures import LOST, PICTURE, request_of
+from tests.tui.snapshots import LOST, SNAPSHOT, request_of
 
 NARROW, WIDE = (80, 24), (160, 48)
 
@@ -25,10 +25,10 @@ Play = Callable[[MonitorApp, "Pilot[None]", StillFeed], Awaitable[None]]
 
 
 def played(
-    play: Play, *, picture: Picture = PICTURE, size: tuple[int, int] = NARROW
+    play: Play, *, snapshot: Snapshot = SNAPSHOT, size: tuple[int, int] = NARROW
 ) -> tuple[MonitorApp, StillFeed]:
     """The screen after `play`, closed."""
-    feed = StillFeed(picture)
+    feed = StillFeed(snapshot)
     app = MonitorApp(feed)
 
     async def run() -> None:
@@ -41,7 +41,7 @@ def played(
 
 
 async def settle(app: MonitorApp, pilot: "Pilot[None]") -> None:
-    """Until the latest picture is on the screen."""
+    """Until the latest snapshot is on the screen."""
     app.look()
     await pilot.pause()
     await pilot.pause()
@@ -79,8 +79,8 @@ def test_a_wide_screen_shows_all_panes_side_by_side() -> None:
 
 
 def test_a_large_swarm_leaves_room_for_the_other_panes_and_can_be_scrolled() -> None:
-    nodes = tuple(replace(PICTURE.nodes[2], peer_id=f"peer-{number:04}") for number in range(100))
-    events = PICTURE.events * 20
+    nodes = tuple(replace(SNAPSHOT.nodes[2], peer_id=f"peer-{number:04}") for number in range(100))
+    events = SNAPSHOT.events * 20
 
     async def play(app: MonitorApp, pilot: "Pilot[None]", feed: StillFeed) -> None:
         assert all(app.query_one(f"#{name}", Pane).region.height >= 9 for name in PANES)
@@ -90,7 +90,7 @@ def test_a_large_swarm_leaves_room_for_the_other_panes_and_can_be_scrolled() -> 
         await pilot.pause(0.5)
         assert swarm.scroll_y > 5
 
-    played(play, picture=replace(PICTURE, nodes=nodes, events=events), size=WIDE)
+    played(play, snapshot=replace(SNAPSHOT, nodes=nodes, events=events), size=WIDE)
 
 
 def test_a_screen_that_changes_its_size_changes_its_layout_and_loses_nothing() -> None:
@@ -159,7 +159,7 @@ def test_the_users_own_running_request_can_be_cancelled_and_no_other() -> None:
 
 def test_requests_can_be_leafed_through() -> None:
     others = tuple(request_of(number, is_own=False, label="math") for number in (8, 9))
-    picture = replace(PICTURE, requests=(*PICTURE.requests, *others))
+    snapshot = replace(SNAPSHOT, requests=(*SNAPSHOT.requests, *others))
 
     async def play(app: MonitorApp, pilot: "Pilot[None]", feed: StillFeed) -> None:
         seen = [app.shown_request]
@@ -168,17 +168,17 @@ def test_requests_can_be_leafed_through() -> None:
             seen.append(app.shown_request)
         assert [request.number for request in seen if request] == [7, 6, 6, 7, 7]
 
-    played(play, picture=picture)
+    played(play, snapshot=snapshot)
 
 
 def test_without_an_own_request_the_one_that_writes_is_shown() -> None:
     idle = request_of(8, is_own=False, state=RequestState.ASKING, text=())
-    picture = replace(PICTURE, requests=(PICTURE.requests[0], request_of(7, is_own=False), idle))
+    snapshot = replace(SNAPSHOT, requests=(SNAPSHOT.requests[0], request_of(7, is_own=False), idle))
 
     async def play(app: MonitorApp, pilot: "Pilot[None]", feed: StillFeed) -> None:
         assert app.shown_request is not None and app.shown_request.number == 7
 
-    played(play, picture=picture)
+    played(play, snapshot=snapshot)
 
 
 def test_help_lists_every_key_of_the_footer_and_closes_again() -> None:
@@ -221,7 +221,7 @@ def test_a_lost_swarm_stays_in_sight_greyed_and_said_in_words() -> None:
         swarm = app.query_one("#swarm-lines", LinePane)
         assert swarm.is_stale and "VERIFIERS 2" in swarm.text
         assert app.query_one("#swarm", Pane).stated_title == "Swarm  (last seen)"
-        feed.show(PICTURE)
+        feed.show(SNAPSHOT)
         await settle(app, pilot)
         assert not swarm.is_stale
 
@@ -231,9 +231,9 @@ def test_a_lost_swarm_stays_in_sight_greyed_and_said_in_words() -> None:
 def test_of_several_pictures_between_two_frames_the_latest_is_drawn() -> None:
     async def play(app: MonitorApp, pilot: "Pilot[None]", feed: StillFeed) -> None:
         for number in range(500):
-            feed.show(replace(PICTURE, title=f"picture {number}"))
+            feed.show(replace(SNAPSHOT, title=f"snapshot {number}"))
         await settle(app, pilot)
-        assert "picture 499" in app.query_one("#headline", LinePane).text
+        assert "snapshot 499" in app.query_one("#headline", LinePane).text
 
     played(play)
 

@@ -53,7 +53,7 @@ def test_what_is_not_installed_is_named_with_its_extra(
     real_import: Callable[..., Any] = builtins.__import__
 
     def without(name: str, *rest: Any, **options: Any) -> Any:
-        if name == "cosine_tui.shooting":
+        if name == "cosine_tui.svg_export":
             raise ModuleNotFoundError(f"No module named {module!r}", name=module)
         return real_import(name, *rest, **options)
 

@@ -1,4 +1,4 @@
-"""Pictures on their way to the screen: floods coalesce, a source's thread ends when it is told to."""
+"""Snapshots on their way to the screen: floods coalesce, a source's thread ends when it is told to."""
 
 import asyncio
 import threading
@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from cosine_protocol.errors import UsageError
 from cosine_tui.feed import Latest, StillFeed, ThreadFeed
-from cosine_tui.picture import Picture
 from cosine_tui.prompt_line import Options
+from cosine_tui.snapshot import Snapshot
 
 
 class ScriptedSource:
-    """Publishes a flood of pictures, then waits for wishes."""
+    """Publishes a flood of snapshots, then waits for wishes."""
 
     def __init__(self, *, error: Exception | None = None) -> None:
         self.asked: list[str] = []
@@ -21,9 +21,9 @@ class ScriptedSource:
         self.was_cancelled = False
         self._error = error
 
-    async def run(self, publish: Callable[[Picture], None]) -> None:
+    async def run(self, publish: Callable[[Snapshot], None]) -> None:
         for number in range(1000):
-            publish(Picture(title=str(number)))
+            publish(Snapshot(title=str(number)))
         self.flooded.set()
         if self._error is not None:
             raise self._error
@@ -55,7 +55,7 @@ def test_a_source_lives_in_its_thread_until_it_is_closed() -> None:
     feed = ThreadFeed(source)
     feed.start()
     source.flooded.wait()
-    assert feed.take() == Picture(title="999") and feed.take() is None
+    assert feed.take() == Snapshot(title="999") and feed.take() is None
     feed.ask("Hello", Options())
     source.heard.wait()
     source.heard.clear()
@@ -85,9 +85,9 @@ def test_what_ends_a_source_is_told() -> None:
 
 
 def test_a_still_feed_gives_its_picture_once_and_keeps_wishes() -> None:
-    feed = StillFeed(Picture(title="one"))
+    feed = StillFeed(Snapshot(title="one"))
     feed.start()
-    assert feed.take() == Picture(title="one") and feed.take() is None
+    assert feed.take() == Snapshot(title="one") and feed.take() is None
     feed.ask("Hello", Options())
     feed.cancel(2)
     feed.close()

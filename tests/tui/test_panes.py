@@ -13,13 +13,13 @@ from cosine_tui.panes.flow import flow_lines
 from cosine_tui.panes.headline import headline
 from cosine_tui.panes.request import RequestPage, request_page, request_title
 from cosine_tui.panes.swarm import MAX_ROWS, swarm_lines
-from cosine_tui.picture import Connection, EventKind, LinkState, Picture, RequestState, TextRun
-from cosine_tui.spans import Tone, text_of, width_of
-from tests.tui.pictures import (
+from cosine_tui.snapshot import ConnectionState, EventKind, RequestState, Snapshot, SwarmConnection, TextRun
+from cosine_tui.styled_text import Tone, text_of, width_of
+from tests.tui.snapshots import (
     CODE,
     LOST,
     LOST_REASON,
-    PICTURE,
+    SNAPSHOT,
     SPARE,
     TARGET,
     VERIFIER,
@@ -32,23 +32,23 @@ NARROW = 78
 
 
 def page(width: int = NARROW, *, has_marks: bool = False, **changes: Any) -> RequestPage:
-    return request_page(PICTURE, request_of(**changes), width, has_marks=has_marks)
+    return request_page(SNAPSHOT, request_of(**changes), width, has_marks=has_marks)
 
 
 @given(st.integers(min_value=20, max_value=220))
 def test_nothing_sticks_out_at_any_width(width: int) -> None:
     for lines in (
-        headline(PICTURE, width),
+        headline(SNAPSHOT, width),
         headline(LOST, width),
-        swarm_lines(PICTURE, width),
-        flow_lines(PICTURE, width),
-        request_page(PICTURE, PICTURE.requests[1], width).lines,
+        swarm_lines(SNAPSHOT, width),
+        flow_lines(SNAPSHOT, width),
+        request_page(SNAPSHOT, SNAPSHOT.requests[1], width).lines,
     ):
         assert max(map(width_of, lines)) <= width
 
 
 def test_the_headline_says_how_the_swarm_stands() -> None:
-    text = text_of(headline(PICTURE, NARROW))
+    text = text_of(headline(SNAPSHOT, NARROW))
     assert "● live 1 min 01 s" in text and "1/2 verifiers  2 drafters  1 request   17.3 tokens/s" in text
     assert TARGET in text
 
@@ -60,64 +60,64 @@ def test_a_lost_swarm_says_so_with_the_reason_and_the_next_try() -> None:
 
 
 def test_a_list_that_may_be_incomplete_says_so() -> None:
-    text = text_of(headline(replace(PICTURE, problem="half the DHT is silent"), NARROW))
+    text = text_of(headline(replace(SNAPSHOT, problem="half the DHT is silent"), NARROW))
     assert "! the list may be incomplete: half the DHT is silent" in text
 
 
 def test_a_reachable_node_shows_speed_load_and_distance_on_80_columns() -> None:
-    text = text_of(swarm_lines(PICTURE, NARROW))
+    text = text_of(swarm_lines(SNAPSHOT, NARROW))
     row = next(line for line in text.split("\n") if VERIFIER[-6:] in line)
     assert row.startswith("● up") and "bfloat16" in row
     assert [part for part in ("62 ms", "2/16", "41 ms") if part in row] == ["62 ms", "2/16", "41 ms"]
 
 
 def test_an_unreachable_node_says_since_when_and_why() -> None:
-    row = next(line for line in text_of(swarm_lines(PICTURE, NARROW)).split("\n") if SPARE[-6:] in line)
+    row = next(line for line in text_of(swarm_lines(SNAPSHOT, NARROW)).split("\n") if SPARE[-6:] in line)
     assert row.startswith("✗ lost") and f"unreachable for 12 s: {LOST_REASON}" in row
 
 
 def test_a_drafter_shows_its_letter_its_domain_and_its_part_of_the_text() -> None:
-    row = next(line for line in text_of(swarm_lines(PICTURE, NARROW)).split("\n") if CODE[-6:] in line)
+    row = next(line for line in text_of(swarm_lines(SNAPSHOT, NARROW)).split("\n") if CODE[-6:] in line)
     assert " a code " in row and row.endswith("42 %") and "██" in row
 
 
 def test_a_full_node_and_an_emulated_speed_have_signs_of_their_own() -> None:
-    text = text_of(swarm_lines(PICTURE, NARROW))
+    text = text_of(swarm_lines(SNAPSHOT, NARROW))
     assert "16/16!" in text and "~5.9 ms" in text and "~ emulated speed, profile 60/6@10" in text
 
 
 def test_wide_tables_have_more_columns() -> None:
-    text = text_of(swarm_lines(PICTURE, 120))
+    text = text_of(swarm_lines(SNAPSHOT, 120))
     assert "passes/s" in text and "7.5" in text
-    assert "passes/s" not in text_of(swarm_lines(PICTURE, NARROW))
+    assert "passes/s" not in text_of(swarm_lines(SNAPSHOT, NARROW))
 
 
 def test_details_name_a_node_in_full() -> None:
-    text = text_of(swarm_lines(PICTURE, 120, has_details=True))
-    assert f"{CODE}  test, 4,096 tokens of context" in text and CODE not in text_of(swarm_lines(PICTURE, 120))
+    text = text_of(swarm_lines(SNAPSHOT, 120, has_details=True))
+    assert f"{CODE}  test, 4,096 tokens of context" in text and CODE not in text_of(swarm_lines(SNAPSHOT, 120))
 
 
 def test_a_swarm_of_thousands_is_cut_and_counted() -> None:
     nodes = tuple(drafter_of(peer_id_of(9), "code", 1) for _ in range(MAX_ROWS + 1234))
-    text = text_of(swarm_lines(replace(PICTURE, nodes=nodes), NARROW))
+    text = text_of(swarm_lines(replace(SNAPSHOT, nodes=nodes), NARROW))
     assert "DRAFTERS 1,734" in text and "and 1,234 more" in text and "no verifier is announced" in text
 
 
 @pytest.mark.parametrize(
     ("state", "said"),
     [
-        (LinkState.JOINING, "Joining the network"),
-        (LinkState.LIVE, f"No node of {TARGET}"),
-        (LinkState.LOST, "The network could not be joined yet. no answer no answer"),
+        (ConnectionState.JOINING, "Joining the network"),
+        (ConnectionState.LIVE, f"No node of {TARGET}"),
+        (ConnectionState.LOST, "The network could not be joined yet. no answer no answer"),
     ],
 )
-def test_an_empty_swarm_says_why_it_is_empty(state: LinkState, said: str) -> None:
-    picture = Picture(target=TARGET, connection=Connection(state=state, reason="no answer " * 20))
-    assert said in text_of(swarm_lines(picture, NARROW))
+def test_an_empty_swarm_says_why_it_is_empty(state: ConnectionState, said: str) -> None:
+    snapshot = Snapshot(target=TARGET, connection=SwarmConnection(state=state, reason="no answer " * 20))
+    assert said in text_of(swarm_lines(snapshot, NARROW))
 
 
 def test_the_map_names_request_verifier_drafters_and_rates() -> None:
-    text = text_of(flow_lines(PICTURE, NARROW))
+    text = text_of(flow_lines(SNAPSHOT, NARROW))
     assert f"▶ 7 you code  2 drafters → verifier {VERIFIER[-6:]}" in text and "17.3 tokens/s" in text
     row = next(line for line in text.split("\n") if CODE[-6:] in line)
     assert "━▶" in row and row.rstrip().endswith("7.1 of 61.0 drafts/s")
@@ -125,8 +125,8 @@ def test_the_map_names_request_verifier_drafters_and_rates() -> None:
 
 
 def test_the_map_leaves_out_what_is_over_and_says_when_nothing_goes_on() -> None:
-    assert "6 " not in text_of(flow_lines(PICTURE, NARROW)).split("\n")[0]
-    idle = replace(PICTURE, requests=PICTURE.requests[:1])
+    assert "6 " not in text_of(flow_lines(SNAPSHOT, NARROW)).split("\n")[0]
+    idle = replace(SNAPSHOT, requests=SNAPSHOT.requests[:1])
     assert "press p" in text_of(flow_lines(idle, NARROW))
 
 
@@ -167,8 +167,8 @@ def test_the_end_of_the_text_is_known_while_it_is_written() -> None:
 
 def test_where_there_is_room_there_are_more_reasons() -> None:
     why = tuple(f"code: reason {number}" for number in range(16))
-    few = request_page(PICTURE, request_of(why=why), NARROW)
-    many = request_page(PICTURE, request_of(why=why), NARROW, height=60)
+    few = request_page(SNAPSHOT, request_of(why=why), NARROW)
+    many = request_page(SNAPSHOT, request_of(why=why), NARROW, height=60)
     assert text_of(few.lines).count("reason") == 4 and text_of(many.lines).count("reason") == 16
 
 
@@ -178,7 +178,7 @@ def test_what_strangers_write_cannot_steer_the_terminal() -> None:
 
 
 def test_titles_of_requests() -> None:
-    assert [request_title(request) for request in (None, *PICTURE.requests)] == [
+    assert [request_title(request) for request in (None, *SNAPSHOT.requests)] == [
         "Request",
         "Request 6 · math",
         "Request 7 · yours · code",
@@ -186,7 +186,7 @@ def test_titles_of_requests() -> None:
 
 
 def test_events_are_told_the_latest_first_with_a_sign_and_a_word() -> None:
-    lines = text_of(event_lines(PICTURE, NARROW)).split("\n")
+    lines = text_of(event_lines(SNAPSHOT, NARROW)).split("\n")
     assert lines[0].startswith("00:50  ↻ failover    request 6:") and lines[-1].startswith("00:00  + joined")
 
 
@@ -196,5 +196,5 @@ def test_every_kind_of_event_has_a_word_of_its_own() -> None:
 
 
 def test_a_long_event_is_wrapped_below_itself() -> None:
-    lines = text_of(event_lines(PICTURE, 50)).split("\n")
+    lines = text_of(event_lines(SNAPSHOT, 50)).split("\n")
     assert len(lines) > 3 and any(line.startswith(" " * 20) for line in lines)

@@ -5,22 +5,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_protocol.errors import UsageError
-from cosine_tui.prompt_line import OPTIONS, Ask, Change, History, Options, read_entry
+from cosine_tui.prompt_line import OPTIONS, History, OptionChange, Options, PromptEntry, read_entry
 
 
 def changed(line: str, options: Options | None = None) -> Options:
     entry = read_entry(line, options or Options())
-    assert isinstance(entry, Change)
+    assert isinstance(entry, OptionChange)
     return entry.options
 
 
 def test_text_is_a_prompt() -> None:
-    assert read_entry("  Once upon a time ", Options()) == Ask("Once upon a time")
+    assert read_entry("  Once upon a time ", Options()) == PromptEntry("Once upon a time")
     assert read_entry("   ", Options()) is None
 
 
 def test_two_slashes_begin_a_prompt_with_a_slash() -> None:
-    assert read_entry("//usr/bin", Options()) == Ask("/usr/bin")
+    assert read_entry("//usr/bin", Options()) == PromptEntry("/usr/bin")
 
 
 def test_options_change_one_by_one_and_hold() -> None:
@@ -40,7 +40,7 @@ def test_options_change_one_by_one_and_hold() -> None:
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_example_can_be_typed(name: str) -> None:
-    assert isinstance(read_entry(f"/{name} {OPTIONS[name]}", Options()), Change)
+    assert isinstance(read_entry(f"/{name} {OPTIONS[name]}", Options()), OptionChange)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_nothing_that_is_typed_breaks_it(line: str) -> None:
     except UsageError as error:
         assert line.strip().startswith("/") and str(error).endswith(".")
     else:
-        assert entry is None or isinstance(entry, Ask | Change)
+        assert entry is None or isinstance(entry, PromptEntry | OptionChange)
 
 
 @given(st.sampled_from(sorted(OPTIONS)), st.text(max_size=12))

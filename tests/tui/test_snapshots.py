@@ -7,7 +7,7 @@ import pytest
 from cosine_tui.app import MonitorApp
 from cosine_tui.feed import StillFeed
 from cosine_tui.themes import DARK, LIGHT
-from tests.tui.pictures import LOST, PICTURE
+from tests.tui.snapshots import LOST, SNAPSHOT
 
 NARROW, WIDE = (80, 24), (160, 48)
 
@@ -16,12 +16,12 @@ Compare = Callable[..., bool]
 
 @pytest.mark.parametrize("theme", [DARK, LIGHT])
 def test_wide(snap_compare: Compare, theme: str) -> None:
-    assert snap_compare(MonitorApp(StillFeed(PICTURE), theme=theme), terminal_size=WIDE)
+    assert snap_compare(MonitorApp(StillFeed(SNAPSHOT), theme=theme), terminal_size=WIDE)
 
 
 @pytest.mark.parametrize("key", ["1", "2", "3", "4"])
 def test_narrow(snap_compare: Compare, key: str) -> None:
-    assert snap_compare(MonitorApp(StillFeed(PICTURE)), terminal_size=NARROW, press=[key])
+    assert snap_compare(MonitorApp(StillFeed(SNAPSHOT)), terminal_size=NARROW, press=[key])
 
 
 def test_lost(snap_compare: Compare) -> None:
@@ -29,4 +29,4 @@ def test_lost(snap_compare: Compare) -> None:
 
 
 def test_help(snap_compare: Compare) -> None:
-    assert snap_compare(MonitorApp(StillFeed(PICTURE)), terminal_size=NARROW, press=["question_mark"])
+    assert snap_compare(MonitorApp(StillFeed(SNAPSHOT)), terminal_size=NARROW, press=["question_mark"])

@@ -16,8 +16,8 @@ from cosine_tui.panes.flow import flow_lines
 from cosine_tui.panes.headline import headline
 from cosine_tui.panes.request import request_page, request_title
 from cosine_tui.panes.swarm import swarm_lines
-from cosine_tui.picture import LinkState, Picture, RequestView
-from cosine_tui.spans import Line
+from cosine_tui.snapshot import ConnectionState, RequestView, Snapshot
+from cosine_tui.styled_text import Line
 from cosine_tui.themes import DARK, LIGHT, THEMES
 from cosine_tui.widgets.line_pane import LinePane
 from cosine_tui.widgets.pane import Pane
@@ -56,7 +56,7 @@ class MonitorApp(App[None]):
         for known in THEMES:
             self.register_theme(known)
         self.theme = theme
-        self.picture = Picture()
+        self.snapshot = Snapshot()
         self.failure: BaseException | None = None
         self._feed = feed
         self._frames_per_s = frames_per_s
@@ -119,7 +119,7 @@ class MonitorApp(App[None]):
 
     def action_request(self, step: int) -> None:
         """Show the request before or after the one that is shown, and stay with it."""
-        numbers = [request.number for request in self.picture.requests]
+        numbers = [request.number for request in self.snapshot.requests]
         shown = self.shown_request
         if shown is None:
             return
@@ -159,7 +159,7 @@ class MonitorApp(App[None]):
     @property
     def shown_request(self) -> RequestView | None:
         """The one the user chose; else the latest of their own; else the oldest that is written now."""
-        requests = self.picture.requests
+        requests = self.snapshot.requests
         pinned = next((request for request in requests if request.number == self._pinned), None)
         if pinned is not None:
             return pinned
@@ -170,15 +170,15 @@ class MonitorApp(App[None]):
         return writing[0] if writing else (requests[-1] if requests else None)
 
     def draw(self) -> None:
-        """Every pane as the picture says now."""
-        picture = self.picture
-        is_stale = picture.connection.state is LinkState.LOST
-        self._headline.show(headline(picture, self._headline.scrollable_content_region.width))
+        """Every pane as the snapshot says now."""
+        snapshot = self.snapshot
+        is_stale = snapshot.connection.state is ConnectionState.LOST
+        self._headline.show(headline(snapshot, self._headline.scrollable_content_region.width))
         self._show(
-            "swarm", lambda width: swarm_lines(picture, width, has_details=self._has_details), is_stale=is_stale
+            "swarm", lambda width: swarm_lines(snapshot, width, has_details=self._has_details), is_stale=is_stale
         )
-        self._show("flow", lambda width: flow_lines(picture, width), is_stale=is_stale)
-        self._show("events", lambda width: event_lines(picture, width), is_stale=False)
+        self._show("flow", lambda width: flow_lines(snapshot, width), is_stale=is_stale)
+        self._show("events", lambda width: event_lines(snapshot, width), is_stale=False)
         self._draw_request()
 
     def _draw_request(self) -> None:
@@ -186,7 +186,7 @@ class MonitorApp(App[None]):
         width, height = pane.lines.scrollable_content_region.size
         if width > 0:
             request = self.shown_request
-            page = request_page(self.picture, request, width, has_marks=self._has_marks, height=height)
+            page = request_page(self.snapshot, request, width, has_marks=self._has_marks, height=height)
             pane.show(page.lines, title=request_title(request), keep_visible=page.end)
 
     def _show(self, name: str, lines: Callable[[int], Sequence[Line]], *, is_stale: bool) -> None:
@@ -205,13 +205,13 @@ class MonitorApp(App[None]):
         self._tabs.update("   ".join(tabs))
 
     def look(self) -> None:
-        """Draw the latest picture, if there is a new one."""
+        """Draw the latest snapshot, if there is a new one."""
         error = self._feed.error()
         if error is not None:
             self.failure = error
             self.exit(return_code=1)
             return
-        picture = self._feed.take()
-        if picture is not None:
-            self.picture = picture
+        snapshot = self._feed.take()
+        if snapshot is not None:
+            self.snapshot = snapshot
             self.draw()

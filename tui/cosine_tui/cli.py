@@ -107,17 +107,17 @@ async def _show(feed: "Feed", theme: str) -> int:
 
 
 def _simulated(seed: int, after_s: float, size: str, theme: str) -> str:
-    from cosine_tui.shooting import read_size, shoot_picture, simulated_picture
     from cosine_tui.sources.demo import DemoSource
+    from cosine_tui.svg_export import read_size, simulated_snapshot, snapshot_svg
 
     columns_rows = read_size(size)
-    return shoot_picture(simulated_picture(DemoSource(seed=seed), after_s=after_s), size=columns_rows, theme=theme)
+    return snapshot_svg(simulated_snapshot(DemoSource(seed=seed), after_s=after_s), size=columns_rows, theme=theme)
 
 
 def _live_screen(feed: "Feed", after_s: float, size: str, theme: str) -> str:
-    from cosine_tui.shooting import read_size, shoot
+    from cosine_tui.svg_export import draw_svg, read_size
 
-    return asyncio.run(shoot(feed, size=read_size(size), theme=theme, wait_s=after_s))
+    return asyncio.run(draw_svg(feed, size=read_size(size), theme=theme, wait_s=after_s))
 
 
 def _write(file: Path, draw: "partial[str]") -> None:

@@ -1,12 +1,12 @@
-"""How pictures reach the screen: a slot for the latest one, and the thread in which a source lives."""
+"""How snapshots reachability the screen: a slot for the latest one, and the thread in which a source lives."""
 
 import asyncio
 import threading
 from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
-from cosine_tui.picture import Picture
 from cosine_tui.prompt_line import Options
+from cosine_tui.snapshot import Snapshot
 
 FRAMES_PER_S: Final = 8
 STOP_TIMEOUT_S: Final = 10.0
@@ -32,15 +32,15 @@ class Latest(Generic[_T]):
             return value
 
 
-class Source(Protocol):
-    """Makes pictures of a swarm on its own event loop and generates in it."""
+class SnapshotSource(Protocol):
+    """Makes snapshots of a swarm on its own event loop and generates in it."""
 
-    async def run(self, publish: Callable[[Picture], None]) -> None:
+    async def run(self, publish: Callable[[Snapshot], None]) -> None:
         """Publish until cancelled. Raises `CosineError` where it makes no sense to go on."""
         ...
 
     def ask(self, prompt: str, options: Options) -> None:
-        """Begin a generation. Errors become part of the picture."""
+        """Begin a generation. Errors become part of the snapshot."""
         ...
 
     def cancel(self, number: int) -> None:
@@ -49,16 +49,16 @@ class Source(Protocol):
 
 
 class Feed(Protocol):
-    """What the screen holds: pictures out, wishes in. None of it waits."""
+    """What the screen holds: snapshots out, wishes in. None of it waits."""
 
     def start(self) -> None: ...
 
-    def take(self) -> Picture | None:
-        """The latest picture, if there is a new one."""
+    def take(self) -> Snapshot | None:
+        """The latest snapshot, if there is a new one."""
         ...
 
     def error(self) -> BaseException | None:
-        """Why there will be no more pictures, if so."""
+        """Why there will be no more snapshots, if so."""
         ...
 
     def ask(self, prompt: str, options: Options) -> None: ...
@@ -75,7 +75,7 @@ class ThreadFeed:
 
     def __init__(
         self,
-        source: Source,
+        source: SnapshotSource,
         *,
         loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
         stop_timeout_s: float = STOP_TIMEOUT_S,
@@ -83,7 +83,7 @@ class ThreadFeed:
         self._source = source
         self._loop_factory = loop_factory
         self._stop_timeout_s = stop_timeout_s
-        self._latest: Latest[Picture] = Latest()
+        self._latest: Latest[Snapshot] = Latest()
         self._thread = threading.Thread(target=self._live, name="cosine-tui-source", daemon=True)
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -94,7 +94,7 @@ class ThreadFeed:
         self._thread.start()
         self._ready.wait()
 
-    def take(self) -> Picture | None:
+    def take(self) -> Snapshot | None:
         return self._latest.take()
 
     def error(self) -> BaseException | None:
@@ -139,28 +139,28 @@ class ThreadFeed:
 
 
 class StillFeed:
-    """One picture and nothing else; wishes are kept for whoever looks."""
+    """One snapshot and nothing else; wishes are kept for whoever looks."""
 
-    def __init__(self, picture: Picture) -> None:
+    def __init__(self, snapshot: Snapshot) -> None:
         self.asked: list[tuple[str, Options]] = []
         self.cancelled: list[int] = []
         self.is_closed = False
-        self._latest: Latest[Picture] = Latest()
-        self._latest.put(picture)
+        self._latest: Latest[Snapshot] = Latest()
+        self._latest.put(snapshot)
         self._error: BaseException | None = None
 
     def start(self) -> None:
         return
 
-    def take(self) -> Picture | None:
+    def take(self) -> Snapshot | None:
         return self._latest.take()
 
     def error(self) -> BaseException | None:
         return self._error
 
-    def show(self, picture: Picture) -> None:
-        """Another picture from now on."""
-        self._latest.put(picture)
+    def show(self, snapshot: Snapshot) -> None:
+        """Another snapshot from now on."""
+        self._latest.put(snapshot)
 
     def fail(self, error: BaseException) -> None:
         """The source has ended."""

@@ -9,8 +9,8 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from cosine_tui.picture import EventKind, RequestState
 from cosine_tui.prompt_line import OPTIONS
+from cosine_tui.snapshot import EventKind, RequestState
 
 KEYS: Final = (
     ("1 2 3 4", "swarm, who drafts for whom, request, events"),

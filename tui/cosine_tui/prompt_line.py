@@ -36,21 +36,21 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class PromptEntry:
     """A prompt to generate from."""
 
     prompt: str
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class OptionChange:
     """Other options from now on; `said` tells which."""
 
     options: Options
     said: str
 
 
-Entry = Ask | Change
+Entry = PromptEntry | OptionChange
 
 
 def read_entry(line: str, options: Options, *, strategies: Collection[str] = tuple(STRATEGIES)) -> Entry | None:
@@ -62,16 +62,16 @@ def read_entry(line: str, options: Options, *, strategies: Collection[str] = tup
     if not text:
         return None
     if text.startswith("//"):
-        return Ask(text[1:])
+        return PromptEntry(text[1:])
     if not text.startswith("/"):
-        return Ask(text)
+        return PromptEntry(text)
     name, _, value = text[1:].partition(" ")
     return _changed(name.lower().replace("_", "-"), value.strip(), options, strategies)
 
 
-def _changed(name: str, value: str, options: Options, strategies: Collection[str]) -> Change:
+def _changed(name: str, value: str, options: Options, strategies: Collection[str]) -> OptionChange:
     if name == "reset":
-        return Change(Options(), "options are as at the start")
+        return OptionChange(Options(), "options are as at the start")
     if name not in _READERS:
         raise UsageError(f"There is no option /{name}; there are {', '.join(f'/{known}' for known in OPTIONS)}.")
     if not value:
@@ -85,7 +85,7 @@ def _changed(name: str, value: str, options: Options, strategies: Collection[str
     except (ValueError, OverflowError, UsageError) as error:
         what = f" ({error})" if isinstance(error, UsageError) else ""
         raise UsageError(f"/{name} cannot be {value!r}{what}; for example /{name} {OPTIONS[name]}.") from None
-    return Change(changed, f"{name} is {value} from now on")
+    return OptionChange(changed, f"{name} is {value} from now on")
 
 
 def _check(options: Options) -> None:

@@ -1,4 +1,4 @@
-"""`python -m cosine_tui.screenshots FOLDER`: the pictures of docs/monitor.md, the same in every run."""
+"""`python -m cosine_tui.screenshots FOLDER`: the snapshots of docs/monitor.md, the same in every run."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from cosine_protocol.errors import UsageError
-from cosine_tui.picture import Picture
-from cosine_tui.shooting import shoot_picture, simulated_picture
+from cosine_tui.snapshot import Snapshot
 from cosine_tui.sources.demo import DemoSource
+from cosine_tui.svg_export import simulated_snapshot, snapshot_svg
 from cosine_tui.themes import DARK, LIGHT
 
 SIZES: Final = ((80, 24), (160, 48))
@@ -25,8 +25,8 @@ class Scene:
     prompts: Mapping[float, str]
     keys: tuple[str, ...]
 
-    def picture(self) -> Picture:
-        return simulated_picture(DemoSource(seed=self.seed), after_s=self.after_s, prompts=self.prompts)
+    def snapshot(self) -> Snapshot:
+        return simulated_snapshot(DemoSource(seed=self.seed), after_s=self.after_s, prompts=self.prompts)
 
 
 SCENES: Final = (
@@ -45,12 +45,12 @@ def write_screenshots(folder: Path) -> list[Path]:
     """Every scene at every size in both themes."""
     written = []
     for scene in SCENES:
-        picture = scene.picture()
+        snapshot = scene.snapshot()
         for columns, rows in SIZES:
             for theme in (DARK, LIGHT):
                 shade = theme.removeprefix("cosine-")
                 file = folder / f"tui-{scene.name}-{columns}x{rows}-{shade}.svg"
-                svg = shoot_picture(picture, size=(columns, rows), theme=theme, keys=scene.keys)
+                svg = snapshot_svg(snapshot, size=(columns, rows), theme=theme, keys=scene.keys)
                 file.write_text(svg, "utf-8")
                 written.append(file)
     return written

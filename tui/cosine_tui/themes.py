@@ -4,7 +4,7 @@ from typing import Final
 
 from textual.theme import Theme
 
-from cosine_tui.spans import Tone
+from cosine_tui.styled_text import Tone
 
 DARK: Final = "cosine-dark"
 LIGHT: Final = "cosine-light"

@@ -12,7 +12,7 @@ MAX_LATE_SHARE: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PromptComparison:
     """One prompt, generated twice."""
 
     domain: str
@@ -30,7 +30,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Pacing:
+class PassTiming:
     """How often real time exceeded the emulated curve, over all nodes. `is_complete` if all of them told."""
 
     passes: int
@@ -51,9 +51,9 @@ class Pacing:
 class Report:
     """All rows of a demo, what was emulated, and whether the emulation held."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[PromptComparison, ...]
     emulated: dict[str, object]
-    pacing: Pacing
+    pacing: PassTiming
 
     @property
     def median_speedup(self) -> float | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from cosine_node import zoo
 from cosine_node.demo.processes import NodeProcess
-from cosine_node.demo.report import Pacing, Report, Row
+from cosine_node.demo.report import PassTiming, PromptComparison, Report
 from cosine_node.emulation import Emulation
 from cosine_p2p import AsyncClient
 from cosine_p2p.generation import Generation
@@ -31,7 +31,7 @@ async def run_demo(emulation: Emulation, *, max_new_tokens: int, say: Say) -> Re
     with tempfile.TemporaryDirectory(prefix="cosine-demo-") as folder:
         async with _nodes(emulation, Path(folder), say) as nodes:
             rows = await _rows(nodes[0].maddrs, max_new_tokens, say)
-        pacing = Pacing(
+        pacing = PassTiming(
             sum(node.stopped.get("passes", 0) for node in nodes),
             sum(node.stopped.get("late_passes", 0) for node in nodes),
             all(node.stopped for node in nodes),
@@ -66,7 +66,7 @@ async def _start(stack: AsyncExitStack, name: str, arguments: list[str], folder:
     return node
 
 
-async def _rows(maddrs: list[str], max_new_tokens: int, say: Say) -> list[Row]:
+async def _rows(maddrs: list[str], max_new_tokens: int, say: Say) -> list[PromptComparison]:
     rows = []
     async with AsyncClient(maddrs[:1], target=TARGET, dtype="float32") as client:
         for domain in zoo.DOMAINS:
@@ -78,6 +78,6 @@ async def _rows(maddrs: list[str], max_new_tokens: int, say: Say) -> list[Row]:
                 # A drafter goes on for a moment after its release reaches it; the next run should not pay for it.
                 await asyncio.sleep(0.2)
             shown = prompt if isinstance(prompt, str) else prompt[-1]["content"]
-            rows.append(Row(domain, shown, done["plain"], done["cosine"]))
+            rows.append(PromptComparison(domain, shown, done["plain"], done["cosine"]))
             say(f"{domain}: {rows[-1].speedup:.2f}x, identical: {'yes' if rows[-1].identical else 'NO'}")
     return rows

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from cosine_node.demo.report import MAX_LATE_SHARE, Pacing, Report, Row, helpers, summary
+from cosine_node.demo.report import MAX_LATE_SHARE, PassTiming, PromptComparison, Report, helpers, summary
 from cosine_node.emulation import Emulation
 from cosine_p2p.generation import DrafterReport, Generation, VerifierReport
 
@@ -38,8 +38,8 @@ def generation(seconds: float, *, tokens: tuple[int, ...] = (1, 2, 3), near_ties
 
 
 def report(*, passes: int = 1000, late: int = 0, cosine_s: tuple[float, ...] = (1.0, 2.0, 4.0)) -> Report:
-    rows = tuple(Row("code", "def", generation(4.0), generation(seconds)) for seconds in cosine_s)
-    return Report(rows, Emulation.parse("60/6@10").describe(), Pacing(passes, late))
+    rows = tuple(PromptComparison("code", "def", generation(4.0), generation(seconds)) for seconds in cosine_s)
+    return Report(rows, Emulation.parse("60/6@10").describe(), PassTiming(passes, late))
 
 
 def test_the_speedup_is_plain_time_over_cosine_time_and_its_median_is_quoted() -> None:

@@ -5,26 +5,28 @@ from functools import lru_cache
 import pytest
 
 from cosine_protocol.records import Role
-from cosine_tui.picture import EventKind, LinkState, Picture, Reach, RequestState
-from cosine_tui.shooting import simulated_picture
+from cosine_tui.snapshot import ConnectionState, EventKind, Reachability, RequestState, Snapshot
 from cosine_tui.sources.demo import DemoSource, demo_scenario
+from cosine_tui.svg_export import simulated_snapshot
 
 PROMPT = "something medical please"
 
 
 @lru_cache
-def picture_after(seconds: float) -> Picture:
-    return simulated_picture(DemoSource(seed=1), after_s=seconds, prompts={2.0: PROMPT})
+def picture_after(seconds: float) -> Snapshot:
+    return simulated_snapshot(DemoSource(seed=1), after_s=seconds, prompts={2.0: PROMPT})
 
 
 def test_everybody_is_there_and_drafts() -> None:
-    picture = picture_after(8.0)
-    assert picture.connection.state is LinkState.LIVE and "simulated" in picture.note
+    snapshot = picture_after(8.0)
+    assert snapshot.connection.state is ConnectionState.LIVE and "simulated" in snapshot.note
     scenario = demo_scenario(1)
-    roles = [node.role for node in picture.nodes]
+    roles = [node.role for node in snapshot.nodes]
     assert (roles.count(Role.VERIFIER), roles.count(Role.DRAFTER)) == (scenario.verifiers, scenario.drafters)
-    assert all(node.reach is Reach.UP and node.emulated == scenario.profile for node in picture.nodes)
-    assert any(node.text_share for node in picture.nodes)
+    assert all(
+        node.reachability is Reachability.UP and node.emulated == scenario.profile for node in snapshot.nodes
+    )
+    assert any(node.text_share for node in snapshot.nodes)
 
 
 def test_a_prompt_that_names_a_domain_gets_a_recorded_answer_from_it() -> None:
@@ -36,16 +38,16 @@ def test_a_prompt_that_names_a_domain_gets_a_recorded_answer_from_it() -> None:
 
 
 def test_a_verifier_dies_and_its_requests_go_on() -> None:
-    picture = picture_after(22.0)
-    kinds = [event.kind for event in picture.events]
+    snapshot = picture_after(22.0)
+    kinds = [event.kind for event in snapshot.events]
     assert EventKind.FAILOVER in kinds and EventKind.UNREACHABLE in kinds
-    lost = [node for node in picture.nodes if node.reach is Reach.LOST]
+    lost = [node for node in snapshot.nodes if node.reachability is Reachability.LOST]
     assert [node.role for node in lost] == [Role.VERIFIER]
-    assert not any(request.state is RequestState.FAILED for request in picture.requests)
+    assert not any(request.state is RequestState.FAILED for request in snapshot.requests)
 
 
 def test_equal_seeds_give_equal_pictures() -> None:
-    again = simulated_picture(DemoSource(seed=1), after_s=8.0, prompts={2.0: PROMPT})
+    again = simulated_snapshot(DemoSource(seed=1), after_s=8.0, prompts={2.0: PROMPT})
     assert again == picture_after(8.0)
 
 

@@ -14,8 +14,8 @@ from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.transport.base import Transport
 from cosine_protocol.errors import PeerLost, UsageError
 from cosine_protocol.records import NodeRecord, Role
-from cosine_tui.picture import EventKind, LinkState, Picture, RequestState
 from cosine_tui.prompt_line import Options
+from cosine_tui.snapshot import ConnectionState, EventKind, RequestState, Snapshot
 from cosine_tui.sources.live import LiveSource, retry_pause_s
 from tests.swarm.reference import draft_engine, target_engine
 
@@ -73,13 +73,13 @@ class WeatheredPlace:
         await self.inner.close()
 
 
-Play = Callable[[LiveSource, Weather, list[Picture]], Awaitable[None]]
+Play = Callable[[LiveSource, Weather, list[Snapshot]], Awaitable[None]]
 
 
-def played(play: Play, *, weather: Weather | None = None) -> tuple[list[Picture], Weather]:
-    """All pictures of a live source on a simulated swarm while `play` goes on."""
+def played(play: Play, *, weather: Weather | None = None) -> tuple[list[Snapshot], Weather]:
+    """All snapshots of a live source on a simulated swarm while `play` goes on."""
     weather = weather or Weather()
-    pictures: list[Picture] = []
+    snapshots: list[Snapshot] = []
 
     async def run() -> None:
         async with SimulatedSwarm() as swarm:
@@ -93,82 +93,87 @@ def played(play: Play, *, weather: Weather | None = None) -> tuple[list[Picture]
 
             before = asyncio.all_tasks()
             source = LiveSource(join, network="test", target=TARGET, began_unix_s=0.0)
-            running = asyncio.ensure_future(source.run(pictures.append))
-            await play(source, weather, pictures)
+            running = asyncio.ensure_future(source.run(snapshots.append))
+            await play(source, weather, snapshots)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             await asyncio.sleep(NODES_NOTICE_S)
             assert asyncio.all_tasks() <= before
 
     run_virtual(run())
-    return pictures, weather
+    return snapshots, weather
 
 
-def states(pictures: list[Picture]) -> list[LinkState]:
+def states(snapshots: list[Snapshot]) -> list[ConnectionState]:
     """The states in the order they came, repetitions left out."""
-    found: list[LinkState] = []
-    for picture in pictures:
-        if not found or found[-1] is not picture.connection.state:
-            found.append(picture.connection.state)
+    found: list[ConnectionState] = []
+    for snapshot in snapshots:
+        if not found or found[-1] is not snapshot.connection.state:
+            found.append(snapshot.connection.state)
     return found
 
 
 def test_it_joins_looks_and_generates() -> None:
-    async def play(source: LiveSource, weather: Weather, pictures: list[Picture]) -> None:
+    async def play(source: LiveSource, weather: Weather, snapshots: list[Snapshot]) -> None:
         await asyncio.sleep(4.0)
         source.ask("ABCDEFGH", Options(max_new_tokens=24))
         await asyncio.sleep(4.0)
 
-    pictures, weather = played(play)
-    last = pictures[-1]
-    assert states(pictures) == [LinkState.JOINING, LinkState.LIVE]
+    snapshots, weather = played(play)
+    last = snapshots[-1]
+    assert states(snapshots) == [ConnectionState.JOINING, ConnectionState.LIVE]
     assert [node.role for node in last.nodes] == [Role.VERIFIER, Role.DRAFTER]
     assert (last.requests[0].state, last.requests[0].tokens) == (RequestState.FINISHED, 24)
     assert (weather.joins, weather.closed) == (1, 1)
 
 
 def test_a_lost_swarm_is_said_kept_in_sight_and_joined_again() -> None:
-    async def play(source: LiveSource, weather: Weather, pictures: list[Picture]) -> None:
+    async def play(source: LiveSource, weather: Weather, snapshots: list[Snapshot]) -> None:
         await asyncio.sleep(4.0)
         weather.is_up = False
         await asyncio.sleep(20.0)
-        lost = pictures[-1]
-        assert lost.connection.state is LinkState.LOST and "no initial peer answers" in lost.connection.reason
+        lost = snapshots[-1]
+        assert lost.connection.state is ConnectionState.LOST and "no initial peer answers" in lost.connection.reason
         assert lost.connection.retry_at_s is not None and len(lost.nodes) == 2
         weather.is_up = True
         await asyncio.sleep(40.0)
 
-    pictures, weather = played(play)
-    assert states(pictures) == [LinkState.JOINING, LinkState.LIVE, LinkState.LOST, LinkState.LIVE]
-    kinds = [event.kind for event in pictures[-1].events]
+    snapshots, weather = played(play)
+    assert states(snapshots) == [
+        ConnectionState.JOINING,
+        ConnectionState.LIVE,
+        ConnectionState.LOST,
+        ConnectionState.LIVE,
+    ]
+    kinds = [event.kind for event in snapshots[-1].events]
     assert kinds == [EventKind.JOINED, EventKind.SWARM_LOST, EventKind.SWARM_FOUND]
     assert (weather.joins, weather.closed) == (2, 2)
 
 
 def test_a_network_that_is_not_there_at_first_is_waited_for() -> None:
-    async def play(source: LiveSource, weather: Weather, pictures: list[Picture]) -> None:
+    async def play(source: LiveSource, weather: Weather, snapshots: list[Snapshot]) -> None:
         await asyncio.sleep(5.0)
         source.ask("ABCDEFGH", Options())
         await asyncio.sleep(1.0)
         weather.is_up = True
         await asyncio.sleep(20.0)
 
-    pictures, _ = played(play, weather=Weather(is_up=False))
-    assert states(pictures) == [LinkState.JOINING, LinkState.LOST, LinkState.LIVE]
-    (request,) = pictures[-1].requests
+    snapshots, _ = played(play, weather=Weather(is_up=False))
+    assert states(snapshots) == [ConnectionState.JOINING, ConnectionState.LOST, ConnectionState.LIVE]
+    (request,) = snapshots[-1].requests
     assert request.state is RequestState.FAILED and "the swarm is not there" in request.error
 
 
 def test_one_look_in_vain_is_not_a_loss() -> None:
-    async def play(source: LiveSource, weather: Weather, pictures: list[Picture]) -> None:
+    async def play(source: LiveSource, weather: Weather, snapshots: list[Snapshot]) -> None:
         await asyncio.sleep(4.0)
         weather.is_up = False
         await asyncio.sleep(3.0)
         weather.is_up = True
         await asyncio.sleep(9.0)
 
-    pictures, weather = played(play)
-    assert states(pictures) == [LinkState.JOINING, LinkState.LIVE] and weather.joins == 1
+    snapshots, weather = played(play)
+    assert states(snapshots) == [ConnectionState.JOINING, ConnectionState.LIVE] and weather.joins == 1
 
 
 def test_an_address_that_cannot_be_ends_the_source() -> None:

@@ -1,1 +1,1 @@
-"""What each pane says, as lines of text: pure functions of a picture and a width."""
+"""What each pane says, as lines of text: pure functions of a snapshot and a width."""

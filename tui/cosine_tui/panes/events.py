@@ -1,21 +1,21 @@
 """What happened, the latest first."""
 
-from cosine_tui import figures
-from cosine_tui.picture import Event, EventKind, Picture
-from cosine_tui.spans import Line, Span, Tone, fit, wrap
+from cosine_tui import formatting
+from cosine_tui.snapshot import Event, EventKind, Snapshot
+from cosine_tui.styled_text import Line, Span, Tone, fit, wrap
 
 _WORD = 13
 
 
-def event_lines(picture: Picture, width: int) -> list[Line]:
+def event_lines(snapshot: Snapshot, width: int) -> list[Line]:
     """One event a paragraph: when, a sign, a word, and what."""
-    if not picture.events:
+    if not snapshot.events:
         return [(Span("Nothing has happened yet.", Tone.MUTED),)]
-    return [line for event in reversed(picture.events) for line in _event(event, picture, width)]
+    return [line for event in reversed(snapshot.events) for line in _event(event, snapshot, width)]
 
 
-def _event(event: Event, picture: Picture, width: int) -> list[Line]:
-    when = figures.clock(event.at_s, picture.began_unix_s) + "  "
+def _event(event: Event, snapshot: Snapshot, width: int) -> list[Line]:
+    when = formatting.clock(event.at_s, snapshot.began_unix_s) + "  "
     tone = _tone(event.kind)
     head = (Span(when, Tone.MUTED), Span(f"{event.kind.sign} {fit(event.kind.word, _WORD - 2)} ", tone))
     indent = len(when) + _WORD + 1

@@ -6,9 +6,9 @@ Drafters of which nothing is accepted just now are only counted.
 from collections.abc import Iterator
 from typing import Final
 
-from cosine_tui import figures
-from cosine_tui.picture import DrafterView, Picture, RequestView
-from cosine_tui.spans import BLANK, Line, Span, Tone, author_mark, author_tone, cut, fit, spread
+from cosine_tui import formatting
+from cosine_tui.snapshot import DrafterView, RequestView, Snapshot
+from cosine_tui.styled_text import BLANK, Line, Span, Tone, author_mark, author_tone, cut, fit, spread
 
 MAX_DRAFTERS: Final = 4
 _DOMAIN: Final = 11
@@ -18,19 +18,19 @@ _UNIT: Final = 19
 _MARK: Final = 4
 
 
-def flow_lines(picture: Picture, width: int) -> list[Line]:
+def flow_lines(snapshot: Snapshot, width: int) -> list[Line]:
     """Each running request with its drafters: the user's own first, then the oldest."""
-    if not picture.running:
+    if not snapshot.running:
         return [(Span("No request goes on now; press p to type a prompt.", Tone.MUTED),)]
     lines: list[Line] = []
-    for request in sorted(picture.running, key=lambda request: not request.is_own):
+    for request in sorted(snapshot.running, key=lambda request: not request.is_own):
         lines += [BLANK] if lines else []
         lines += [cut(line, width) for line in _request(request, width)]
     return lines
 
 
 def _request(request: RequestView, width: int) -> Iterator[Line]:
-    names = ", ".join(map(figures.short_name, request.verifiers)) or "nobody yet"
+    names = ", ".join(map(formatting.short_name, request.verifiers)) or "nobody yet"
     own = "you" if request.is_own else ""
     about = " ".join(filter(None, (own, request.label)))
     active = [drafter for drafter in request.drafters if drafter.drafted_per_s or drafter.accepted_per_s]
@@ -39,7 +39,7 @@ def _request(request: RequestView, width: int) -> Iterator[Line]:
     left = (
         Span(f"{request.state.sign} {request.number} ", Tone.STRONG),
         Span(f"{about}  ", Tone.HEADING),
-        Span(f"{figures.counted(len(active), 'drafter')} → verifier {names}", Tone.MUTED),
+        Span(f"{formatting.counted(len(active), 'drafter')} → verifier {names}", Tone.MUTED),
     )
     yield spread(left, _rate(request.tokens_per_s, "tokens/s"), width)
     room = width - _MARK - _DOMAIN - _NAME - _RATE - _UNIT
@@ -58,9 +58,9 @@ def _drafter(drafter: DrafterView, of_per_s: float, room: int) -> Line:
     return (
         Span(f"  {author_mark(drafter.author)} ", tone),
         Span(fit(drafter.domain, _DOMAIN - 1) + " ", tone),
-        Span(fit(figures.short_name(drafter.peer_id), _NAME), Tone.MUTED),
+        Span(fit(formatting.short_name(drafter.peer_id), _NAME), Tone.MUTED),
         Span(_arrow(drafter.accepted_per_s, of_per_s, room), tone),
-        *_rate(drafter.accepted_per_s, f"of {figures.per_second(drafter.drafted_per_s)} drafts/s"),
+        *_rate(drafter.accepted_per_s, f"of {formatting.per_second(drafter.drafted_per_s)} drafts/s"),
     )
 
 
@@ -68,12 +68,12 @@ def _arrow(per_s: float, of_per_s: float, width: int) -> str:
     """As long as a rate's part of another; whatever counts at all gets a head."""
     share = min(1.0, per_s / of_per_s) if of_per_s > 0 else 0.0
     cells = round(share * max(0, width - 2))
-    arrow = "━" * cells + "▶" if per_s > 0 else figures.GAP
+    arrow = "━" * cells + "▶" if per_s > 0 else formatting.GAP
     return fit(arrow, max(0, width))
 
 
 def _rate(per_s: float, unit: str) -> Line:
     return (
-        Span(fit(figures.per_second(per_s), _RATE, "right"), Tone.STRONG),
+        Span(fit(formatting.per_second(per_s), _RATE, "right"), Tone.STRONG),
         Span(" " + fit(unit, _UNIT - 1), Tone.MUTED),
     )

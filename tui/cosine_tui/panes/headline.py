@@ -3,51 +3,55 @@
 from typing import Final
 
 from cosine_protocol.records import Role
-from cosine_tui import figures
-from cosine_tui.picture import LinkState, Picture, Reach
-from cosine_tui.spans import Line, Span, Tone, cut, spread
+from cosine_tui import formatting
+from cosine_tui.snapshot import ConnectionState, Reachability, Snapshot
+from cosine_tui.styled_text import Line, Span, Tone, cut, spread
 
-_SIGNS: Final = {LinkState.JOINING: "…", LinkState.LIVE: "●", LinkState.LOST: "✗"}
-_TONES: Final = {LinkState.JOINING: Tone.WARNING, LinkState.LIVE: Tone.GOOD, LinkState.LOST: Tone.BAD}
+_SIGNS: Final = {ConnectionState.JOINING: "…", ConnectionState.LIVE: "●", ConnectionState.LOST: "✗"}
+_TONES: Final = {
+    ConnectionState.JOINING: Tone.WARNING,
+    ConnectionState.LIVE: Tone.GOOD,
+    ConnectionState.LOST: Tone.BAD,
+}
 
 
-def headline(picture: Picture, width: int) -> list[Line]:
-    state = picture.connection.state
+def headline(snapshot: Snapshot, width: int) -> list[Line]:
+    state = snapshot.connection.state
     left = (Span("CoSine", Tone.STRONG),)
     right = (
         Span(f"{_SIGNS[state]} {state.value} ", _TONES[state]),
-        Span(figures.duration(picture.at_s - picture.connection.since_s), Tone.MUTED),
-        Span(f"  {_counts(picture)}", Tone.PLAIN),
-        Span(f"  {figures.per_second(picture.tokens_per_s):>5}", Tone.STRONG),
+        Span(formatting.duration(snapshot.at_s - snapshot.connection.since_s), Tone.MUTED),
+        Span(f"  {_counts(snapshot)}", Tone.PLAIN),
+        Span(f"  {formatting.per_second(snapshot.tokens_per_s):>5}", Tone.STRONG),
         Span(" tokens/s", Tone.MUTED),
     )
-    return [spread(left, right, width), cut(_second(picture), width)]
+    return [spread(left, right, width), cut(_second(snapshot), width)]
 
 
-def _counts(picture: Picture) -> str:
+def _counts(snapshot: Snapshot) -> str:
     return "  ".join(
         (
-            _count(picture, Role.VERIFIER),
-            _count(picture, Role.DRAFTER),
-            figures.counted(len(picture.running), "request"),
+            _count(snapshot, Role.VERIFIER),
+            _count(snapshot, Role.DRAFTER),
+            formatting.counted(len(snapshot.running), "request"),
         )
     )
 
 
-def _count(picture: Picture, role: Role) -> str:
-    of_role = [node for node in picture.nodes if node.role == role]
-    up = sum(node.reach is Reach.UP for node in of_role)
-    counted = figures.counted(len(of_role), role.value)
+def _count(snapshot: Snapshot, role: Role) -> str:
+    of_role = [node for node in snapshot.nodes if node.role == role]
+    up = sum(node.reachability is Reachability.UP for node in of_role)
+    counted = formatting.counted(len(of_role), role.value)
     return counted if up == len(of_role) else f"{up}/{counted}"
 
 
-def _second(picture: Picture) -> Line:
-    connection = picture.connection
-    if connection.state is LinkState.LOST:
-        wait_s = None if connection.retry_at_s is None else connection.retry_at_s - picture.at_s
-        when = "looking again" if wait_s is None else f"next try in {figures.duration(wait_s)}"
+def _second(snapshot: Snapshot) -> Line:
+    connection = snapshot.connection
+    if connection.state is ConnectionState.LOST:
+        wait_s = None if connection.retry_at_s is None else connection.retry_at_s - snapshot.at_s
+        when = "looking again" if wait_s is None else f"next try in {formatting.duration(wait_s)}"
         return (Span(f"✗ swarm lost, {when}: {connection.reason}", Tone.BAD),)
-    if picture.problem:
-        return (Span(f"! the list may be incomplete: {picture.problem}", Tone.WARNING),)
-    parts = (picture.title, picture.target, picture.note)
+    if snapshot.problem:
+        return (Span(f"! the list may be incomplete: {snapshot.problem}", Tone.WARNING),)
+    parts = (snapshot.title, snapshot.target, snapshot.note)
     return (Span(" · ".join(filter(None, parts)), Tone.MUTED),)

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_tui import figures
-from cosine_tui.picture import Picture, RequestState, RequestView, TextRun
-from cosine_tui.spans import BLANK, Line, Span, Tone, author_mark, author_tone, cut, fit, spread, wrap
+from cosine_tui import formatting
+from cosine_tui.snapshot import RequestState, RequestView, Snapshot, TextRun
+from cosine_tui.styled_text import BLANK, Line, Span, Tone, author_mark, author_tone, cut, fit, spread, wrap
 
 SHOWN_WHY: Final = 4
 _WHO: Final = 12
@@ -32,7 +32,7 @@ class RequestPage:
 
 
 def request_page(
-    picture: Picture, request: RequestView | None, width: int, *, has_marks: bool = False, height: int = 0
+    snapshot: Snapshot, request: RequestView | None, width: int, *, has_marks: bool = False, height: int = 0
 ) -> RequestPage:
     """A request on `width` cells; with `has_marks` every drafter's letter stands before its tokens.
 
@@ -40,7 +40,7 @@ def request_page(
     """
     if request is None:
         return RequestPage(((Span("Nothing has been asked yet; press p to type a prompt.", Tone.MUTED),),))
-    top = [*_top(picture, request, width), BLANK]
+    top = [*_top(snapshot, request, width), BLANK]
     text = wrap([_text_span(run, has_marks=has_marks) for run in request.text], width) if request.text else []
     if request.error:
         text += wrap([Span(f"✗ {request.error}", Tone.BAD)], width)
@@ -58,12 +58,12 @@ def request_title(request: RequestView | None) -> str:
     return " · ".join(filter(None, (f"Request {request.number}", about, request.label)))
 
 
-def _top(picture: Picture, request: RequestView, width: int) -> Iterator[Line]:
+def _top(snapshot: Snapshot, request: RequestView, width: int) -> Iterator[Line]:
     state = request.state
     reason = _FINISHED.get(request.finish_reason, "")
     yield (
         Span(f"{state.sign} {state.word}{reason}", _STATE_TONES[state]),
-        Span(f"  {request.strategy}  {_served(picture, request)}{_seed(request)}", Tone.MUTED),
+        Span(f"  {request.strategy}  {_served(snapshot, request)}{_seed(request)}", Tone.MUTED),
     )
     for line in wrap([Span(request.prompt[:PROMPT_CHARACTERS], Tone.MUTED)], width - 2)[:PROMPT_LINES]:
         yield (Span("> ", Tone.MUTED), *line)
@@ -77,19 +77,19 @@ def _seed(request: RequestView) -> str:
     return "" if request.seed is None else f"  seed {request.seed}"
 
 
-def _served(picture: Picture, request: RequestView) -> str:
+def _served(snapshot: Snapshot, request: RequestView) -> str:
     if not request.verifiers:
         return "no verifier yet"
-    nodes = [picture.node(peer_id) for peer_id in request.verifiers]
-    names = [figures.short_name(peer_id) for peer_id in request.verifiers]
-    rtts = [f" at {figures.milliseconds(node.rtt_ms)}" if node and node.rtt_ms else "" for node in nodes]
+    nodes = [snapshot.node(peer_id) for peer_id in request.verifiers]
+    names = [formatting.short_name(peer_id) for peer_id in request.verifiers]
+    rtts = [f" at {formatting.milliseconds(node.rtt_ms)}" if node and node.rtt_ms else "" for node in nodes]
     return "verifier " + ", ".join(name + rtt for name, rtt in zip(names, rtts, strict=True))
 
 
 def _figures(request: RequestView) -> Line:
-    first = figures.NONE if request.first_s is None else f"{request.first_s:.2f} s"
+    first = formatting.NONE if request.first_s is None else f"{request.first_s:.2f} s"
     parts = (
-        (figures.per_second(request.tokens_per_s), "tokens/s"),
+        (formatting.per_second(request.tokens_per_s), "tokens/s"),
         (f"{request.tokens:,}", "tokens"),
         (f"{request.rounds:,}", "passes"),
         (f"{request.seconds:.1f} s", "so far" if not request.state.is_over else "in all"),
@@ -104,7 +104,7 @@ def _passes(request: RequestView, width: int) -> Line:
     mean = request.tokens / request.rounds if request.rounds else 0.0
     most = max(request.passes, default=0)
     tail = f"  at most {most}, {mean:.1f} tokens a pass"
-    spark = figures.sparkline(request.passes, max(8, width - len(heading) - len(tail)))
+    spark = formatting.sparkline(request.passes, max(8, width - len(heading) - len(tail)))
     return (Span(heading, Tone.MUTED), Span(spark, Tone.ACCENT), Span(tail, Tone.MUTED))
 
 
@@ -114,7 +114,7 @@ def _legend(request: RequestView, width: int) -> Iterator[Line]:
         return
     writers = sorted((drafter for drafter in request.drafters if drafter.accepted), key=lambda d: -d.accepted)
     rows = [
-        (drafter.author, f"{drafter.domain} {figures.short_name(drafter.peer_id)}", drafter.accepted)
+        (drafter.author, f"{drafter.domain} {formatting.short_name(drafter.peer_id)}", drafter.accepted)
         for drafter in writers
     ]
     rows.append((0, "target itself", request.own_tokens))
@@ -133,8 +133,8 @@ def _share(author: int, name: str, tokens: int, of_tokens: int) -> Line:
         Span(f"{author_mark(author)} ", tone),
         Span(fit(name, 18), tone),
         Span(fit(f"{tokens}", 4, "right") + " ", Tone.STRONG),
-        Span(figures.bar(tokens / of_tokens, 5), tone),
-        Span(fit(figures.percent(tokens / of_tokens), 6, "right") + "  ", Tone.MUTED),
+        Span(formatting.bar(tokens / of_tokens, 5), tone),
+        Span(fit(formatting.percent(tokens / of_tokens), 6, "right") + "  ", Tone.MUTED),
     )
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from cosine_protocol.records import Role
-from cosine_tui import figures
-from cosine_tui.picture import LinkState, NodeView, Picture, Reach
-from cosine_tui.spans import BLANK, Line, Span, Tone, author_mark, author_tone, cut, fit, wrap
+from cosine_tui import formatting
+from cosine_tui.snapshot import ConnectionState, NodeView, Reachability, Snapshot
+from cosine_tui.styled_text import BLANK, Line, Span, Tone, author_mark, author_tone, cut, fit, wrap
 
 MAX_ROWS: Final = 500
 _STATE: Final = 6
@@ -38,33 +38,33 @@ class _Widths:
         return cls(model=max(6, min(40, width - fixed)), load_bar=extra[0], passes=extra[1])
 
 
-def swarm_lines(picture: Picture, width: int, *, has_details: bool = False) -> list[Line]:
+def swarm_lines(snapshot: Snapshot, width: int, *, has_details: bool = False) -> list[Line]:
     """The table of all nodes, cut to `width` cells and `MAX_ROWS` rows; details are a line more for each."""
-    if not picture.nodes:
-        return wrap([Span(_nobody(picture), Tone.MUTED)], width)
+    if not snapshot.nodes:
+        return wrap([Span(_nobody(snapshot), Tone.MUTED)], width)
     widths = _Widths.of(width)
     lines: list[Line] = []
     for role, plural in ((Role.VERIFIER, "VERIFIERS"), (Role.DRAFTER, "DRAFTERS")):
-        nodes = [node for node in picture.nodes if node.role == role]
+        nodes = [node for node in snapshot.nodes if node.role == role]
         lines += [BLANK] if lines else []
         lines.append(_heading(f"{plural} {len(nodes):,}", widths, is_drafter=role is Role.DRAFTER))
         for node in nodes[:MAX_ROWS]:
-            lines.append(_row(node, widths, picture.at_s))
+            lines.append(_row(node, widths, snapshot.at_s))
             lines += [_details(node)] if has_details else []
         if not nodes:
             lines.append((Span(f"no {role.value} is announced", Tone.WARNING),))
         if len(nodes) > MAX_ROWS:
             lines.append((Span(f"and {len(nodes) - MAX_ROWS:,} more", Tone.MUTED),))
-    return [cut(line, width) for line in (*lines, *_legend(picture.nodes))]
+    return [cut(line, width) for line in (*lines, *_legend(snapshot.nodes))]
 
 
-def _nobody(picture: Picture) -> str:
-    connection = picture.connection
-    if connection.state is LinkState.JOINING:
+def _nobody(snapshot: Snapshot) -> str:
+    connection = snapshot.connection
+    if connection.state is ConnectionState.JOINING:
         return "Joining the network ..."
-    if connection.state is LinkState.LOST:
+    if connection.state is ConnectionState.LOST:
         return f"The network could not be joined yet. {connection.reason}"
-    return f"No node of {picture.target} is announced in this network yet."
+    return f"No node of {snapshot.target} is announced in this network yet."
 
 
 def _heading(title: str, widths: _Widths, *, is_drafter: bool) -> Line:
@@ -81,45 +81,48 @@ def _heading(title: str, widths: _Widths, *, is_drafter: bool) -> Line:
 
 
 def _row(node: NodeView, widths: _Widths, now_s: float) -> Line:
-    return (*_name(node), *(_lost(node, now_s) if node.reach is Reach.LOST else _figures(node, widths)))
+    return (
+        *_name(node),
+        *(_lost(node, now_s) if node.reachability is Reachability.LOST else _figures(node, widths)),
+    )
 
 
 def _name(node: NodeView) -> Iterator[Span]:
-    is_up = node.reach is Reach.UP
+    is_up = node.reachability is Reachability.UP
     yield Span("● up  " if is_up else "✗ lost", Tone.GOOD if is_up else Tone.BAD)
     tone = author_tone(node.author) if is_up else Tone.MUTED
     yield Span(f" {author_mark(node.author)} ", tone)
     # What a verifier computes in matters: a request fails over only to equal numerics.
     what = "+".join(node.domains) if node.author else node.numerics
     yield Span(fit(what, _DOMAIN - 1) + " ", tone if node.author else Tone.MUTED)
-    yield Span(fit(figures.short_name(node.peer_id), _NAME - 1) + " ", Tone.PLAIN if is_up else Tone.MUTED)
+    yield Span(fit(formatting.short_name(node.peer_id), _NAME - 1) + " ", Tone.PLAIN if is_up else Tone.MUTED)
 
 
 def _lost(node: NodeView, now_s: float) -> Iterator[Span]:
-    yield Span(f"unreachable for {figures.duration(now_s - node.since_s)}: {node.reason}", Tone.BAD)
+    yield Span(f"unreachable for {formatting.duration(now_s - node.since_s)}: {node.reason}", Tone.BAD)
 
 
 def _figures(node: NodeView, widths: _Widths) -> Iterator[Span]:
     yield Span(fit(node.model, widths.model), Tone.MUTED)
     emulated = "~" if node.emulated else ""
-    yield Span(_right(emulated + figures.milliseconds(node.pass_ms), _PASS))
+    yield Span(_right(emulated + formatting.milliseconds(node.pass_ms), _PASS))
     is_full = node.load >= node.capacity
     load = f"{node.load}/{node.capacity}" + ("!" if is_full else "")
     yield Span(_right(load, _LOAD), Tone.WARNING if is_full else Tone.PLAIN)
     if widths.load_bar:
         share = node.load / node.capacity if node.capacity else 1.0
-        yield Span(" " + figures.bar(share, widths.load_bar - 1), Tone.MUTED)
-    yield Span(_right(figures.milliseconds(node.rtt_ms), _RTT))
+        yield Span(" " + formatting.bar(share, widths.load_bar - 1), Tone.MUTED)
+    yield Span(_right(formatting.milliseconds(node.rtt_ms), _RTT))
     if widths.passes:
-        rate = figures.NONE if node.passes_per_s is None else figures.per_second(node.passes_per_s)
+        rate = formatting.NONE if node.passes_per_s is None else formatting.per_second(node.passes_per_s)
         yield Span(_right(rate, widths.passes))
     if node.author and node.text_share is not None:
-        yield Span("  " + figures.bar(node.text_share, _SHARE_BAR), author_tone(node.author))
-        yield Span(_right(figures.percent(node.text_share), _SHARE - 2))
+        yield Span("  " + formatting.bar(node.text_share, _SHARE_BAR), author_tone(node.author))
+        yield Span(_right(formatting.percent(node.text_share), _SHARE - 2))
 
 
 def _details(node: NodeView) -> Line:
-    up = "" if node.uptime_s is None else f", up {figures.duration(node.uptime_s)}"
+    up = "" if node.uptime_s is None else f", up {formatting.duration(node.uptime_s)}"
     text = f"{node.peer_id}  {node.software}, {node.context_tokens:,} tokens of context{up}"
     return (Span(" " * _STATE + "   " + text, Tone.MUTED),)
 

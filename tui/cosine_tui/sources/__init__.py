@@ -1,1 +1,1 @@
-"""Where pictures come from: a real network or a simulated swarm."""
+"""Where snapshots come from: a real network or a simulated swarm."""

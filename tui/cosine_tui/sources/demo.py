@@ -21,11 +21,11 @@ from cosine_p2p.strategies import STRATEGIES
 from cosine_p2p.survey import Surveyor
 from cosine_p2p.text import REPLACEMENT
 from cosine_p2p.tokenizer import TextCodec
-from cosine_tui.notebook import Notebook
-from cosine_tui.picture import Picture
+from cosine_tui.monitor_state import MonitorState
 from cosine_tui.prompt_line import Options
-from cosine_tui.request_log import Asked
-from cosine_tui.sources.watching import Watching
+from cosine_tui.snapshot import Snapshot
+from cosine_tui.sources.running_requests import RunningRequests
+from cosine_tui.tracked_request import RequestDescription
 
 SURVEY_EVERY_S: Final = 1.0
 MEAN_PAUSE_S: Final = 1.0
@@ -98,7 +98,7 @@ class Repertoire:
 
 
 class DemoSource:
-    """Implements `cosine_tui.feed.Source`; equal seeds and equal virtual times give equal pictures."""
+    """Implements `cosine_tui.feed.SnapshotSource`; equal seeds and equal virtual times give equal snapshots."""
 
     def __init__(self, *, seed: int = 1) -> None:
         self._scenario = demo_scenario(seed)
@@ -107,34 +107,34 @@ class DemoSource:
         self._codec = ReplayCodec(traces)
         recorded = traces.select(split=TEST_SPLIT, temperature=0.0, domains=zoo.DOMAINS)
         self._repertoire = Repertoire([trace for trace in recorded if self._codec.can_follow(trace.prompt())])
-        self._notebook = Notebook(title="demo", target=TARGET, note=NOTE)
-        self._watching: Watching | None = None
+        self._state = MonitorState(title="demo", target=TARGET, note=NOTE)
+        self._requests: RunningRequests | None = None
         self._client: AsyncClient | None = None
 
-    async def run(self, publish: Callable[[Picture], None]) -> None:
+    async def run(self, publish: Callable[[Snapshot], None]) -> None:
         participants = Participants(self._scenario, self._workload, EventLog())
         participants.swarm.codec = self._codec
         async with participants.swarm:
             await participants.start_nodes()
-            watching = self._watching = Watching(self._notebook)
+            requests = self._requests = RunningRequests(self._state)
             self._client = await participants.swarm.client(identity=identity_of("monitor", 0))
             try:
                 async with asyncio.TaskGroup() as group:
-                    group.create_task(self._look(participants, watching))
+                    group.create_task(self._look(participants, requests))
                     group.create_task(participants.run_faults())
                     for index in range(self._scenario.clients):
                         client = await participants.client(index, STRATEGIES)
-                        group.create_task(self._ask_again_and_again(index, client, watching))
-                    group.create_task(watching.publish(publish))
+                        group.create_task(self._ask_again_and_again(index, client, requests))
+                    group.create_task(requests.publish(publish))
             finally:
-                await watching.close()
+                await requests.close()
 
     def ask(self, prompt: str, options: Options) -> None:
-        if self._watching is None or self._client is None:
+        if self._requests is None or self._client is None:
             return
         trace = self._repertoire.answering(prompt)
-        asked = Asked(prompt=prompt, strategy=options.strategy, label=trace.domain)
-        self._watching.begin(
+        asked = RequestDescription(prompt=prompt, strategy=options.strategy, label=trace.domain)
+        self._requests.begin(
             self._client,
             str(trace.number),
             asked,
@@ -144,29 +144,31 @@ class DemoSource:
         )
 
     def cancel(self, number: int) -> None:
-        if self._watching is not None:
-            self._watching.cancel(number)
+        if self._requests is not None:
+            self._requests.cancel(number)
 
-    async def _look(self, participants: Participants, watching: Watching) -> None:
+    async def _look(self, participants: Participants, requests: RunningRequests) -> None:
         place = participants.swarm.client_swarm(identity_of("surveyor", 0))
         surveyor = Surveyor(place, target=TARGET)
         try:
             while True:
                 survey = await surveyor.survey()
-                self._notebook.note_survey(survey, watching.now_s())
-                self._notebook.note_live(watching.now_s())
+                self._state.add_survey(survey, requests.now_s())
+                self._state.mark_live(requests.now_s())
                 await asyncio.sleep(SURVEY_EVERY_S)
         finally:
             await surveyor.close()
             await place.close()
 
-    async def _ask_again_and_again(self, index: int, client: AsyncClient, watching: Watching) -> None:
+    async def _ask_again_and_again(self, index: int, client: AsyncClient, requests: RunningRequests) -> None:
         rng = seeded(self._scenario.seed, "pauses", index)
         for number in count(1):
             await asyncio.sleep(rng.expovariate(1 / MEAN_PAUSE_S))
             trace = self._repertoire.next()
             prompt = f"client {index + 1}, request {number}: a recorded {trace.domain} prompt"
-            asked = Asked(prompt=prompt, strategy=self._scenario.strategy, label=trace.domain, is_own=False)
-            await watching.begin(
+            asked = RequestDescription(
+                prompt=prompt, strategy=self._scenario.strategy, label=trace.domain, is_own=False
+            )
+            await requests.begin(
                 client, str(trace.number), asked, max_new_tokens=self._scenario.max_new_tokens, seed=trace.seed
             )

@@ -10,12 +10,12 @@ from cosine_p2p.client import AsyncClient, Swarm
 from cosine_p2p.run import Prompt
 from cosine_p2p.survey import Surveyor
 from cosine_protocol.errors import GenerationFailed, PeerLost, RemoteProtocolError
-from cosine_tui.changes import why_lost
-from cosine_tui.notebook import Notebook
-from cosine_tui.picture import LinkState, Picture
+from cosine_tui.monitor_state import MonitorState
+from cosine_tui.node_events import why_lost
 from cosine_tui.prompt_line import Options
-from cosine_tui.request_log import Asked
-from cosine_tui.sources.watching import Watching
+from cosine_tui.snapshot import ConnectionState, Snapshot
+from cosine_tui.sources.running_requests import RunningRequests
+from cosine_tui.tracked_request import RequestDescription
 
 SURVEY_EVERY_S: Final = 3.0
 LOST_LOOKS: Final = 2
@@ -40,9 +40,9 @@ class _Joined:
 
 
 class LiveSource:
-    """Implements `cosine_tui.feed.Source` on a network that `join` leads into.
+    """Implements `cosine_tui.feed.SnapshotSource` on a network that `join` leads into.
 
-    Losing the swarm ends nothing: the last picture stays, and joining is tried again, ever more seldom. What
+    Losing the swarm ends nothing: the last snapshot stays, and joining is tried again, ever more seldom. What
     `join` raises as `UsageError` goes on to the caller of `run`.
     """
 
@@ -52,15 +52,15 @@ class LiveSource:
         self._join = join
         self._target = target
         self._survey_every_s = survey_every_s
-        self._notebook = Notebook(title=f"network {network}", target=target, began_unix_s=began_unix_s)
-        self._watching: Watching | None = None
+        self._state = MonitorState(title=f"network {network}", target=target, began_unix_s=began_unix_s)
+        self._requests: RunningRequests | None = None
         self._joined: _Joined | None = None
 
-    async def run(self, publish: Callable[[Picture], None]) -> None:
-        self._watching = Watching(self._notebook)
+    async def run(self, publish: Callable[[Snapshot], None]) -> None:
+        self._requests = RunningRequests(self._state)
         tasks = [
-            asyncio.ensure_future(self._watching.publish(publish)),
-            asyncio.ensure_future(self._stay(self._watching)),
+            asyncio.ensure_future(self._requests.publish(publish)),
+            asyncio.ensure_future(self._stay(self._requests)),
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -69,17 +69,17 @@ class LiveSource:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, self._watching.close(), return_exceptions=True)
+            await asyncio.gather(*tasks, self._requests.close(), return_exceptions=True)
 
     def ask(self, prompt: str, options: Options) -> None:
-        if self._watching is None:
+        if self._requests is None:
             return
-        asked = Asked(prompt=prompt, strategy=options.strategy)
+        asked = RequestDescription(prompt=prompt, strategy=options.strategy)
         if self._joined is None:
-            self._watching.refuse(asked, "the swarm is not there; the monitor goes on trying to join it")
+            self._requests.refuse(asked, "the swarm is not there; the monitor goes on trying to join it")
             return
         messages: Prompt = [{"role": "user", "content": prompt}] if options.is_chat else prompt
-        self._watching.begin(
+        self._requests.begin(
             self._joined.client,
             messages,
             asked,
@@ -92,10 +92,10 @@ class LiveSource:
         )
 
     def cancel(self, number: int) -> None:
-        if self._watching is not None:
-            self._watching.cancel(number)
+        if self._requests is not None:
+            self._requests.cancel(number)
 
-    async def _stay(self, watching: Watching) -> None:
+    async def _stay(self, requests: RunningRequests) -> None:
         """Join, look until the swarm is lost, and again."""
         attempt = 0
         while True:
@@ -103,14 +103,14 @@ class LiveSource:
                 swarm = await self._join()
             except (PeerLost, RemoteProtocolError, GenerationFailed, OSError) as error:
                 pause_s = retry_pause_s(attempt)
-                self._notebook.note_lost(str(error), watching.now_s(), retry_at_s=watching.now_s() + pause_s)
+                self._state.mark_lost(str(error), requests.now_s(), retry_at_s=requests.now_s() + pause_s)
                 attempt += 1
                 await asyncio.sleep(pause_s)
                 continue
-            if await self._look_until_lost(swarm, watching):
+            if await self._look_until_lost(swarm, requests):
                 attempt = 0
 
-    async def _look_until_lost(self, swarm: Swarm, watching: Watching) -> bool:
+    async def _look_until_lost(self, swarm: Swarm, requests: RunningRequests) -> bool:
         """Returns when the swarm is lost and no request goes on; whether it was there at all."""
         async with AsyncExitStack() as stack:
             client = AsyncClient(join=_returning(swarm), target=self._target)
@@ -119,25 +119,25 @@ class LiveSource:
             stack.push_async_callback(surveyor.close)
             self._joined = _Joined(client=client, surveyor=surveyor)
             stack.callback(self._leave)
-            return await self._look(surveyor, watching)
+            return await self._look(surveyor, requests)
 
     def _leave(self) -> None:
         self._joined = None
 
-    async def _look(self, surveyor: Surveyor, watching: Watching) -> bool:
+    async def _look(self, surveyor: Surveyor, requests: RunningRequests) -> bool:
         misses, was_there = 0, False
-        while misses < LOST_LOOKS or not watching.is_idle:
+        while misses < LOST_LOOKS or not requests.is_idle:
             survey = await surveyor.survey()
-            reason = why_lost(survey, has_known_nodes=bool(self._notebook.nodes))
+            reason = why_lost(survey, has_known_nodes=bool(self._state.nodes))
             if reason:
                 misses += 1
-                if misses >= LOST_LOOKS or self._notebook.connection.state is not LinkState.LIVE:
-                    self._notebook.note_lost(reason, watching.now_s())
+                if misses >= LOST_LOOKS or self._state.connection.state is not ConnectionState.LIVE:
+                    self._state.mark_lost(reason, requests.now_s())
             else:
                 misses, was_there = 0, True
-                self._notebook.note_live(watching.now_s())
+                self._state.mark_live(requests.now_s())
             if survey.nodes or not reason:
-                self._notebook.note_survey(survey, watching.now_s())
+                self._state.add_survey(survey, requests.now_s())
             await asyncio.sleep(self._survey_every_s)
         return was_there
 

@@ -10,7 +10,7 @@ from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from cosine_tui.spans import Line, Tone, clean, text_of
+from cosine_tui.styled_text import Line, Tone, clean, text_of
 
 
 class LinePane(ScrollView, can_focus=True):

@@ -6,7 +6,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from cosine_tui.spans import Line, clean
+from cosine_tui.styled_text import Line, clean
 from cosine_tui.widgets.line_pane import LinePane
 
 

@@ -9,8 +9,8 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from cosine_protocol.errors import UsageError
-from cosine_tui.prompt_line import Ask, Change, History, Options, read_entry
-from cosine_tui.spans import clean
+from cosine_tui.prompt_line import History, OptionChange, Options, PromptEntry, read_entry
+from cosine_tui.styled_text import clean
 
 
 class PromptInput(Input):
@@ -84,9 +84,9 @@ class PromptBox(Horizontal):
         self.input.history.add(event.value)
         self.input.value = ""
         match entry:
-            case Ask(prompt):
+            case PromptEntry(prompt):
                 self.post_message(self.Sent(prompt, self.options))
-            case Change(options, said):
+            case OptionChange(options, said):
                 self.options = options
                 self.notify(said, timeout=3)
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from cosine_p2p.survey import Survey
 from cosine_protocol.records import Role
-from cosine_tui.figures import counted, short_name
-from cosine_tui.picture import Event, EventKind, NodeView, Reach
+from cosine_tui.formatting import counted, short_name
+from cosine_tui.snapshot import Event, EventKind, NodeView, Reachability
 
 
 def node_title(node: NodeView) -> str:
@@ -25,9 +25,9 @@ def node_events(before: Mapping[str, NodeView], after: Sequence[NodeView], now_s
         old = before.get(node.peer_id)
         if old is None:
             yield Event(now_s, EventKind.JOINED, node_title(node))
-        if node.reach is Reach.LOST and (old is None or old.reach is Reach.UP):
+        if node.reachability is Reachability.LOST and (old is None or old.reachability is Reachability.UP):
             yield Event(now_s, EventKind.UNREACHABLE, f"{node_title(node)}: {node.reason}")
-        elif node.reach is Reach.UP and old is not None and old.reach is Reach.LOST:
+        elif node.reachability is Reachability.UP and old is not None and old.reachability is Reachability.LOST:
             yield Event(now_s, EventKind.REACHABLE, node_title(node))
     for peer_id, node in before.items():
         if peer_id not in present:
@@ -36,7 +36,7 @@ def node_events(before: Mapping[str, NodeView], after: Sequence[NodeView], now_s
 
 def _census(nodes: Sequence[NodeView]) -> str:
     verifiers = sum(node.role == Role.VERIFIER for node in nodes)
-    lost = sum(node.reach is Reach.LOST for node in nodes)
+    lost = sum(node.reachability is Reachability.LOST for node in nodes)
     rest = f", {lost:,} of them unreachable" if lost else ""
     return f"found {counted(verifiers, 'verifier')} and {counted(len(nodes) - verifiers, 'drafter')}{rest}"
 

@@ -1,4 +1,4 @@
-"""What was heard of one request, and how it looks in a picture."""
+"""What was heard of one request, and how it looks in a snapshot."""
 
 from collections import deque
 from collections.abc import Callable
@@ -6,16 +6,38 @@ from dataclasses import dataclass
 from typing import Final
 
 from cosine_p2p.generation import TARGET_SOURCE, Chunk, DrafterReport, Progress
-from cosine_tui.picture import DrafterView, RequestState, RequestView, TextRun
-from cosine_tui.rates import Rate
+from cosine_tui.snapshot import DrafterView, RequestState, RequestView, TextRun
 
+RATE_WINDOW_S: Final = 3.0
+"""A choice: long enough that one pass does not make a rate jump, short enough to follow a change."""
 MAX_PASSES: Final = 256
 MAX_TEXT_RUNS: Final = 4096
 """More than any request has tokens that anybody reads; the oldest are let go."""
 
 
+class Rate:
+    """Samples of a growing count; times come from the caller and never go back."""
+
+    def __init__(self, *, began_s: float, window_s: float = RATE_WINDOW_S) -> None:
+        self._window_s = window_s
+        self._samples: deque[tuple[float, float]] = deque([(began_s, 0.0)])
+
+    def note(self, count: float, now_s: float) -> None:
+        """The count is that high now."""
+        self._samples.append((now_s, count))
+        # The newest sample older than the window stays: it is where the window begins.
+        while len(self._samples) > 2 and self._samples[1][0] <= now_s - self._window_s:
+            self._samples.popleft()
+
+    @property
+    def per_s(self) -> float:
+        """Growth a second over the window, 0 before there is any time to look back on."""
+        (first_s, first), (last_s, last) = self._samples[0], self._samples[-1]
+        return (last - first) / (last_s - first_s) if last_s > first_s else 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RequestDescription:
     """A request as it was asked. `label` says in a word what it is about, "" if nobody knows."""
 
     prompt: str
@@ -24,10 +46,12 @@ class Asked:
     is_own: bool = True
 
 
-class RequestLog:
+class TrackedRequest:
     """One request as it goes on; `number_of` gives each drafter its number from 1."""
 
-    def __init__(self, number: int, asked: Asked, *, began_s: float, number_of: Callable[[str], int]) -> None:
+    def __init__(
+        self, number: int, asked: RequestDescription, *, began_s: float, number_of: Callable[[str], int]
+    ) -> None:
         self.number = number
         self.asked = asked
         self.seed: int | None = None

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from cosine_tui.spans import (
+from cosine_tui.styled_text import (
     AUTHOR_TONES,
     Span,
     Tone,

@@ -1,4 +1,4 @@
-"""Requests on their way: each runs in a task, and what it says goes into the notebook."""
+"""Requests on their way: each runs in a task, and what it says goes into the state."""
 
 import asyncio
 import logging
@@ -10,22 +10,22 @@ from cosine_p2p.client import AsyncClient
 from cosine_p2p.run import Prompt, Run
 from cosine_protocol.errors import CosineError
 from cosine_tui.feed import FRAMES_PER_S
-from cosine_tui.notebook import Notebook
-from cosine_tui.picture import Picture, RequestState
-from cosine_tui.request_log import Asked, RequestLog
+from cosine_tui.monitor_state import MonitorState
+from cosine_tui.snapshot import RequestState, Snapshot
+from cosine_tui.tracked_request import RequestDescription, TrackedRequest
 
 logger = logging.getLogger(__name__)
 
 UNEXPECTED: Final = "an unexpected error ended it ({error!r})"
 
 
-class Watching:
+class RunningRequests:
     """The requests of a source that are not over. Make it inside the event loop; its time begins then."""
 
-    def __init__(self, notebook: Notebook) -> None:
-        self._notebook = notebook
+    def __init__(self, state: MonitorState) -> None:
+        self._state = state
         self._began_s = asyncio.get_running_loop().time()
-        self._runs: dict[int, tuple[RequestLog, Run]] = {}
+        self._runs: dict[int, tuple[TrackedRequest, Run]] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def now_s(self) -> float:
@@ -36,18 +36,20 @@ class Watching:
     def is_idle(self) -> bool:
         return not self._tasks
 
-    def begin(self, client: AsyncClient, prompt: Prompt, asked: Asked, **options: Any) -> asyncio.Task[None]:
+    def begin(
+        self, client: AsyncClient, prompt: Prompt, asked: RequestDescription, **options: Any
+    ) -> asyncio.Task[None]:
         """Start a request; the task ends with it and raises nothing but its cancellation."""
-        log = self._notebook.ask(asked, self.now_s())
+        log = self._state.ask(asked, self.now_s())
         task = asyncio.ensure_future(self._perform(log, client, prompt, options))
         self._tasks[log.number] = task
         task.add_done_callback(lambda _: self._tasks.pop(log.number, None))
         return task
 
-    def refuse(self, asked: Asked, error: str) -> None:
+    def refuse(self, asked: RequestDescription, error: str) -> None:
         """A request that cannot even begin."""
-        log = self._notebook.ask(asked, self.now_s())
-        self._notebook.end(log, RequestState.FAILED, self.now_s(), error=error)
+        log = self._state.ask(asked, self.now_s())
+        self._state.end(log, RequestState.FAILED, self.now_s(), error=error)
 
     def cancel(self, number: int) -> None:
         if task := self._tasks.get(number):
@@ -60,18 +62,20 @@ class Watching:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def publish(self, publish: Callable[[Picture], None]) -> None:
-        """A picture `FRAMES_PER_S` times a second, however much happens in between, until cancelled."""
+    async def publish(self, publish: Callable[[Snapshot], None]) -> None:
+        """A snapshot `FRAMES_PER_S` times a second, however much happens in between, until cancelled."""
         while True:
-            publish(self.picture())
+            publish(self.snapshot())
             await asyncio.sleep(1 / FRAMES_PER_S)
 
-    def picture(self) -> Picture:
+    def snapshot(self) -> Snapshot:
         for log, run in self._runs.values():
-            self._notebook.note_progress(log, run.progress(), self.now_s())
-        return self._notebook.picture(self.now_s())
+            self._state.note_progress(log, run.progress(), self.now_s())
+        return self._state.snapshot(self.now_s())
 
-    async def _perform(self, log: RequestLog, client: AsyncClient, prompt: Prompt, options: dict[str, Any]) -> None:
+    async def _perform(
+        self, log: TrackedRequest, client: AsyncClient, prompt: Prompt, options: dict[str, Any]
+    ) -> None:
         state, error, finish_reason = RequestState.CANCELLED, "", ""
         try:
             run = await client.start(prompt, **options)
@@ -83,9 +87,9 @@ class Watching:
             logger.exception("request %d", log.number)
             state, error = RequestState.FAILED, UNEXPECTED.format(error=bug)
         finally:
-            self._notebook.end(log, state, self.now_s(), error=error, finish_reason=finish_reason)
+            self._state.end(log, state, self.now_s(), error=error, finish_reason=finish_reason)
 
-    async def _follow(self, log: RequestLog, run: Run) -> str:
+    async def _follow(self, log: TrackedRequest, run: Run) -> str:
         log.seed = run.request.sampling.seed
         self._runs[log.number] = (log, run)
         try:
@@ -94,5 +98,5 @@ class Watching:
                     log.note_chunk(chunk, rounds=run.progress().rounds, now_s=self.now_s())
         finally:
             del self._runs[log.number]
-            self._notebook.note_progress(log, run.progress(), self.now_s())
+            self._state.note_progress(log, run.progress(), self.now_s())
         return run.result().finish_reason

@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from cosine_protocol.errors import UsageError
 from cosine_tui.feed import StillFeed
-from cosine_tui.picture import Picture
-from cosine_tui.shooting import read_size, shoot, shoot_picture
+from cosine_tui.snapshot import Snapshot
+from cosine_tui.svg_export import draw_svg, read_size, snapshot_svg
 from cosine_tui.themes import DARK
-from tests.tui.pictures import PICTURE
+from tests.tui.snapshots import SNAPSHOT
 
 
 def test_equal_pictures_give_equal_files() -> None:
-    first = shoot_picture(PICTURE, size=(80, 24), theme=DARK, keys=("3",))
-    assert first == shoot_picture(PICTURE, size=(80, 24), theme=DARK, keys=("3",))
+    first = snapshot_svg(SNAPSHOT, size=(80, 24), theme=DARK, keys=("3",))
+    assert first == snapshot_svg(SNAPSHOT, size=(80, 24), theme=DARK, keys=("3",))
     assert first.startswith("<svg") and "REQUEST" in first
 
 
@@ -40,7 +40,7 @@ def test_any_text_is_a_size_or_refused(text: str) -> None:
 
 
 def test_what_ends_a_feed_before_its_first_picture_is_raised() -> None:
-    feed = StillFeed(Picture())
+    feed = StillFeed(Snapshot())
     feed.fail(UsageError("That is no address."))
     with pytest.raises(UsageError, match="That is no address"):
-        asyncio.run(shoot(feed, size=(80, 24), theme=DARK))
+        asyncio.run(draw_svg(feed, size=(80, 24), theme=DARK))

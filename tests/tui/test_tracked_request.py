@@ -3,15 +3,17 @@
 import pytest
 
 from cosine_p2p.generation import TARGET_SOURCE, Chunk, DrafterReport, Progress
-from cosine_tui.picture import RequestState, TextRun
-from cosine_tui.request_log import Asked, RequestLog
-from tests.tui.pictures import CODE, MATH, SPARE, VERIFIER
+from cosine_tui.snapshot import RequestState, TextRun
+from cosine_tui.tracked_request import Rate, RequestDescription, TrackedRequest
+from tests.tui.snapshots import CODE, MATH, SPARE, VERIFIER
 
 AUTHORS = {CODE: 1, MATH: 2}
 
 
-def new_log() -> RequestLog:
-    return RequestLog(1, Asked(prompt="Add", strategy="cosine"), began_s=10.0, number_of=AUTHORS.__getitem__)
+def new_log() -> TrackedRequest:
+    return TrackedRequest(
+        1, RequestDescription(prompt="Add", strategy="cosine"), began_s=10.0, number_of=AUTHORS.__getitem__
+    )
 
 
 def progress_of(
@@ -73,3 +75,20 @@ def test_the_last_verifier_stays_named_when_the_request_is_over() -> None:
     log.note_progress(progress_of(serving=()), 13.0)
     log.end(RequestState.FINISHED, 13.0)
     assert log.view().verifiers == (SPARE,)
+
+
+def test_a_rate_looks_back_over_its_window_only() -> None:
+    rate = Rate(began_s=0.0, window_s=2.0)
+    assert rate.per_s == 0.0
+    for second in range(1, 11):
+        rate.note(10.0 * second, float(second))
+    assert rate.per_s == pytest.approx(10.0)
+    for second in range(11, 14):
+        rate.note(100.0, float(second))
+    assert rate.per_s == 0.0
+
+
+def test_before_the_window_is_full_a_rate_is_since_the_start() -> None:
+    rate = Rate(began_s=4.0, window_s=3.0)
+    rate.note(6.0, 6.0)
+    assert rate.per_s == pytest.approx(3.0)

@@ -1,4 +1,4 @@
-"""Everything the monitor has heard so far, and the picture it makes. No clock of its own, no network."""
+"""Everything the monitor has heard so far, and the snapshot it makes. No clock of its own, no network."""
 
 from collections import Counter, deque
 from collections.abc import Iterable
@@ -9,20 +9,29 @@ from typing import Final
 from cosine_p2p.generation import Progress
 from cosine_p2p.survey import NodeSight, Survey
 from cosine_protocol.records import Role
-from cosine_tui.changes import node_events
-from cosine_tui.figures import short_name
-from cosine_tui.picture import Connection, Event, EventKind, LinkState, NodeView, Picture, Reach, RequestState
-from cosine_tui.request_log import Asked, RequestLog
+from cosine_tui.formatting import short_name
+from cosine_tui.node_events import node_events
+from cosine_tui.snapshot import (
+    ConnectionState,
+    Event,
+    EventKind,
+    NodeView,
+    Reachability,
+    RequestState,
+    Snapshot,
+    SwarmConnection,
+)
+from cosine_tui.tracked_request import RequestDescription, TrackedRequest
 
 MAX_EVENTS: Final = 200
 KEPT_REQUESTS: Final = 24
 
 
-class Notebook:
+class MonitorState:
     """Collects what sources tell. All times are seconds since the monitor began."""
 
     def __init__(self, *, title: str, target: str, note: str = "", began_unix_s: float | None = None) -> None:
-        self.connection = Connection()
+        self.connection = SwarmConnection()
         self.nodes: dict[str, NodeView] = {}
         self._title = title
         self._target = target
@@ -31,47 +40,49 @@ class Notebook:
         self._problem = ""
         self._passes: dict[str, tuple[float, int]] = {}
         self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
-        self._requests: dict[int, RequestLog] = {}
+        self._requests: dict[int, TrackedRequest] = {}
         self._numbers = count(1)
         self._authors: dict[str, int] = {}
         self._accepted: Counter[str] = Counter()
         self._seen: Counter[str] = Counter()
 
     def number_of(self, peer_id: str) -> int:
-        """The number a drafter has in every picture, from 1 in the order they were first seen."""
+        """The number a drafter has in every snapshot, from 1 in the order they were first seen."""
         return self._authors.setdefault(peer_id, len(self._authors) + 1)
 
-    def note_live(self, now_s: float) -> None:
+    def mark_live(self, now_s: float) -> None:
         """The swarm is there."""
-        if self.connection.state is LinkState.LIVE:
+        if self.connection.state is ConnectionState.LIVE:
             return
-        if self.connection.state is LinkState.LOST:
+        if self.connection.state is ConnectionState.LOST:
             self._note(EventKind.SWARM_FOUND, f"after {now_s - self.connection.since_s:.0f} s", now_s)
-        self.connection = Connection(state=LinkState.LIVE, since_s=now_s)
+        self.connection = SwarmConnection(state=ConnectionState.LIVE, since_s=now_s)
 
-    def note_lost(self, reason: str, now_s: float, *, retry_at_s: float | None = None) -> None:
+    def mark_lost(self, reason: str, now_s: float, *, retry_at_s: float | None = None) -> None:
         """The swarm does not answer; the last that was seen of it stays."""
         since_s = self.connection.since_s
-        if self.connection.state is not LinkState.LOST:
+        if self.connection.state is not ConnectionState.LOST:
             self._note(EventKind.SWARM_LOST, reason, now_s)
             since_s = now_s
-        self.connection = Connection(state=LinkState.LOST, since_s=since_s, reason=reason, retry_at_s=retry_at_s)
+        self.connection = SwarmConnection(
+            state=ConnectionState.LOST, since_s=since_s, reason=reason, retry_at_s=retry_at_s
+        )
 
-    def note_survey(self, survey: Survey, now_s: float) -> None:
+    def add_survey(self, survey: Survey, now_s: float) -> None:
         """A new look at all nodes."""
         self._problem = survey.problem
         nodes = [self._node(sight, now_s) for sight in survey.nodes]
         self._events.extend(node_events(self.nodes, nodes, now_s))
         self.nodes = {node.peer_id: node for node in nodes}
 
-    def ask(self, asked: Asked, now_s: float) -> RequestLog:
+    def ask(self, asked: RequestDescription, now_s: float) -> TrackedRequest:
         """A request that begins now."""
         number = next(self._numbers)
-        log = self._requests[number] = RequestLog(number, asked, began_s=now_s, number_of=self.number_of)
+        log = self._requests[number] = TrackedRequest(number, asked, began_s=now_s, number_of=self.number_of)
         self._forget_old()
         return log
 
-    def note_progress(self, log: RequestLog, progress: Progress, now_s: float) -> None:
+    def note_progress(self, log: TrackedRequest, progress: Progress, now_s: float) -> None:
         """How far a request has come; a new verifier in the middle of it is an event."""
         before = log.progress
         if before is not None and len(progress.tried) > len(before.tried):
@@ -82,7 +93,7 @@ class Notebook:
         log.note_progress(progress, now_s)
 
     def end(
-        self, log: RequestLog, state: RequestState, now_s: float, *, error: str = "", finish_reason: str = ""
+        self, log: TrackedRequest, state: RequestState, now_s: float, *, error: str = "", finish_reason: str = ""
     ) -> None:
         """A request is over."""
         log.end(state, now_s, error=error, finish_reason=finish_reason)
@@ -92,8 +103,8 @@ class Notebook:
         if state is RequestState.FAILED:
             self._note(EventKind.FAILED, f"request {log.number}: {error}", now_s)
 
-    def picture(self, now_s: float) -> Picture:
-        return Picture(
+    def snapshot(self, now_s: float) -> Snapshot:
+        return Snapshot(
             at_s=now_s,
             began_unix_s=self._began_unix_s,
             title=self._title,
@@ -117,8 +128,8 @@ class Notebook:
     def _node(self, sight: NodeSight, now_s: float) -> NodeView:
         record = sight.record
         old = self.nodes.get(record.peer_id)
-        reach = Reach.LOST if sight.reason else Reach.UP
-        is_new = old is None or old.reach is not reach
+        reachability = Reachability.LOST if sight.reason else Reachability.UP
+        is_new = old is None or old.reachability is not reachability
         return NodeView(
             peer_id=record.peer_id,
             role=Role(record.role),
@@ -131,7 +142,7 @@ class Notebook:
             load=record.load_requests if sight.requests is None else sight.requests,
             capacity=record.capacity_requests,
             context_tokens=record.context_tokens,
-            reach=reach,
+            reachability=reachability,
             reason=sight.reason,
             since_s=now_s if is_new or old is None else old.since_s,
             rtt_ms=None if sight.rtt_s is None else 1e3 * sight.rtt_s,

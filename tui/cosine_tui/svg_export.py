@@ -1,4 +1,4 @@
-"""The screen without a terminal: one picture drawn at a size and kept as SVG."""
+"""The screen without a terminal: one snapshot drawn at a size and kept as SVG."""
 
 import asyncio
 import re
@@ -9,9 +9,9 @@ from typing import Final
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_protocol.errors import UsageError
 from cosine_tui.app import MonitorApp
-from cosine_tui.feed import Feed, Source, StillFeed
-from cosine_tui.picture import Picture
+from cosine_tui.feed import Feed, SnapshotSource, StillFeed
 from cosine_tui.prompt_line import Options
+from cosine_tui.snapshot import Snapshot
 
 TITLE: Final = "cosine-tui"
 MIN_COLUMNS: Final = 40
@@ -20,7 +20,7 @@ MIN_ROWS: Final = 10
 MAX_ROWS: Final = 200
 _SIZE: Final = re.compile(r"(\d{1,4})x(\d{1,4})")
 _LOOK_EVERY_S: Final = 0.05
-# Whoever opens the picture would fetch these from a stranger; any monospaced font does.
+# Whoever opens the snapshot would fetch these from a stranger; any monospaced font does.
 _FETCHED_FONTS: Final = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
 
 
@@ -36,16 +36,16 @@ def read_size(text: str) -> tuple[int, int]:
     return columns, rows
 
 
-async def shoot(
+async def draw_svg(
     feed: Feed, *, size: tuple[int, int], theme: str, keys: Sequence[str] = (), wait_s: float = 0.0
 ) -> str:
-    """The screen as SVG, `wait_s` after the first picture and once `keys` were pressed.
+    """The screen as SVG, `wait_s` after the first snapshot and once `keys` were pressed.
 
     Raises what ended the feed, if anything did.
     """
     app = MonitorApp(feed, theme=theme)
     async with app.run_test(size=size) as pilot:
-        while app.picture == Picture() and app.failure is None:
+        while app.snapshot == Snapshot() and app.failure is None:
             await pilot.pause(_LOOK_EVERY_S)
         await pilot.pause(wait_s)
         for key in keys:
@@ -58,30 +58,30 @@ async def shoot(
     return svg
 
 
-def shoot_picture(picture: Picture, *, size: tuple[int, int], theme: str, keys: Sequence[str] = ()) -> str:
-    """A fixed picture as SVG: the same characters for the same arguments."""
-    return asyncio.run(shoot(StillFeed(picture), size=size, theme=theme, keys=keys))
+def snapshot_svg(snapshot: Snapshot, *, size: tuple[int, int], theme: str, keys: Sequence[str] = ()) -> str:
+    """A fixed snapshot as SVG: the same characters for the same arguments."""
+    return asyncio.run(draw_svg(StillFeed(snapshot), size=size, theme=theme, keys=keys))
 
 
-def simulated_picture(
-    source: Source, *, after_s: float, prompts: Mapping[float, str] = MappingProxyType({})
-) -> Picture:
-    """The last picture before `after_s` virtual seconds; `prompts` are asked on the way, each at its second."""
-    return run_virtual(_picture_after(source, after_s, prompts))
+def simulated_snapshot(
+    source: SnapshotSource, *, after_s: float, prompts: Mapping[float, str] = MappingProxyType({})
+) -> Snapshot:
+    """The last snapshot before `after_s` virtual seconds; `prompts` are asked on the way, each at its second."""
+    return run_virtual(_snapshot_after(source, after_s, prompts))
 
 
-async def _picture_after(source: Source, after_s: float, prompts: Mapping[float, str]) -> Picture:
-    pictures = [Picture()]
+async def _snapshot_after(source: SnapshotSource, after_s: float, prompts: Mapping[float, str]) -> Snapshot:
+    snapshots = [Snapshot()]
 
-    def keep(picture: Picture) -> None:
-        pictures[0] = picture
+    def keep(snapshot: Snapshot) -> None:
+        snapshots[0] = snapshot
 
     running = asyncio.ensure_future(source.run(keep))
     loop = asyncio.get_running_loop()
     for at_s, prompt in sorted(prompts.items()):
         loop.call_at(loop.time() + at_s, source.ask, prompt, Options())
     await asyncio.sleep(after_s)
-    picture = pictures[0]
+    snapshot = snapshots[0]
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    return picture
+    return snapshot

@@ -1,4 +1,4 @@
-"""What the monitor shows: one frozen picture of the swarm, its requests and what has happened."""
+"""What the monitor shows: one frozen snapshot of the swarm, its requests and what has happened."""
 
 from dataclasses import dataclass
 from enum import Enum, StrEnum
@@ -6,7 +6,7 @@ from enum import Enum, StrEnum
 from cosine_protocol.records import Role
 
 
-class LinkState(StrEnum):
+class ConnectionState(StrEnum):
     """How the monitor stands with the swarm."""
 
     JOINING = "joining"
@@ -15,16 +15,16 @@ class LinkState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
+class SwarmConnection:
     """The monitor's own place in the swarm since `since_s`; `retry_at_s` is when it tries again."""
 
-    state: LinkState = LinkState.JOINING
+    state: ConnectionState = ConnectionState.JOINING
     since_s: float = 0.0
     reason: str = ""
     retry_at_s: float | None = None
 
 
-class Reach(StrEnum):
+class Reachability(StrEnum):
     """Whether a node answers."""
 
     UP = "up"
@@ -35,8 +35,8 @@ class Reach(StrEnum):
 class NodeView:
     """A node as announced and as seen from here.
 
-    `since_s` is when its reach last changed. `text_share` is the part of the text it drafted in the requests seen
-    here that it was asked for, None before the first. `author` is its number among drafters, 0 for none.
+    `since_s` is when its reachability last changed. `text_share` is the share of the text that it drafted, in the
+    requests seen here that it was asked for, None before the first. `author` is a drafter's number, 0 for none.
     """
 
     peer_id: str
@@ -50,7 +50,7 @@ class NodeView:
     load: int
     capacity: int
     context_tokens: int
-    reach: Reach
+    reachability: Reachability
     reason: str
     since_s: float
     rtt_ms: float | None = None
@@ -171,7 +171,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
+class Snapshot:
     """Everything at one moment, `at_s` seconds after the monitor began, the oldest request and event first."""
 
     at_s: float = 0.0
@@ -182,7 +182,7 @@ class Picture:
     """One line about what is simulated, if anything is."""
     problem: str = ""
     """Why the directory's answer may be incomplete."""
-    connection: Connection = Connection()
+    connection: SwarmConnection = SwarmConnection()
     nodes: tuple[NodeView, ...] = ()
     requests: tuple[RequestView, ...] = ()
     events: tuple[Event, ...] = ()

@@ -1,4 +1,4 @@
-"""Pictures made by hand: no clock, no network, no chance."""
+"""Snapshots made by hand: no clock, no network, no chance."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,17 +6,17 @@ from typing import Any
 from cosine_p2p.survey import NodeSight, Survey
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import NodeRecord, Role
-from cosine_tui.picture import (
-    Connection,
+from cosine_tui.snapshot import (
+    ConnectionState,
     DrafterView,
     Event,
     EventKind,
-    LinkState,
     NodeView,
-    Picture,
-    Reach,
+    Reachability,
     RequestState,
     RequestView,
+    Snapshot,
+    SwarmConnection,
     TextRun,
 )
 
@@ -44,7 +44,7 @@ def node_of(peer_id: str, **changes: Any) -> NodeView:
         "load": 2,
         "capacity": 16,
         "context_tokens": 4096,
-        "reach": Reach.UP,
+        "reachability": Reachability.UP,
         "reason": "",
         "since_s": 0.0,
         "rtt_ms": 41.2,
@@ -109,7 +109,9 @@ def request_of(number: int = 7, **changes: Any) -> RequestView:
 
 NODES = (
     node_of(VERIFIER),
-    node_of(SPARE, reach=Reach.LOST, reason=LOST_REASON, since_s=50.0, rtt_ms=None, passes_per_s=None),
+    node_of(
+        SPARE, reachability=Reachability.LOST, reason=LOST_REASON, since_s=50.0, rtt_ms=None, passes_per_s=None
+    ),
     drafter_of(CODE, "code", 1, text_share=0.42, accepted_tokens=5, emulated="60/6@10"),
     drafter_of(MATH, "math", 2, load=16),
 )
@@ -118,11 +120,11 @@ EVENTS = (
     Event(50.0, EventKind.UNREACHABLE, f"verifier {SPARE[-6:]}: {LOST_REASON}"),
     Event(50.2, EventKind.FAILOVER, f"request 6: {SPARE[-6:]} was lost: the stream ended"),
 )
-PICTURE = Picture(
+SNAPSHOT = Snapshot(
     at_s=62.0,
     title="network test",
     target=TARGET,
-    connection=Connection(state=LinkState.LIVE, since_s=0.4),
+    connection=SwarmConnection(state=ConnectionState.LIVE, since_s=0.4),
     nodes=NODES,
     requests=(
         request_of(6, is_own=False, state=RequestState.FINISHED, finish_reason="eos", label="math"),
@@ -131,8 +133,10 @@ PICTURE = Picture(
     events=EVENTS,
 )
 LOST = replace(
-    PICTURE,
-    connection=Connection(state=LinkState.LOST, since_s=55.0, reason="the DHT did not answer", retry_at_s=66.0),
+    SNAPSHOT,
+    connection=SwarmConnection(
+        state=ConnectionState.LOST, since_s=55.0, reason="the DHT did not answer", retry_at_s=66.0
+    ),
     events=(*EVENTS, Event(55.0, EventKind.SWARM_LOST, "the DHT did not answer")),
 )
 

@@ -1,0 +1,113 @@
+"""Requests in a simulated swarm as the monitor follows them."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from cosine_node.simulation.swarm import LetterCodec, SimulatedSwarm
+from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_p2p.client import AsyncClient
+from cosine_protocol.request import Sampling
+from cosine_tui.feed import FRAMES_PER_S
+from cosine_tui.monitor_state import MonitorState
+from cosine_tui.snapshot import EventKind, RequestState, Snapshot
+from cosine_tui.sources.running_requests import RunningRequests
+from cosine_tui.tracked_request import RequestDescription
+from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
+
+TOKENS = 48
+PROMPT = prompt_of(random.Random("monitor"))
+TEXT = LetterCodec().decode(plain_stream(PROMPT, Sampling(), tokens=TOKENS))
+ASKED = RequestDescription(prompt=PROMPT, strategy="cosine")
+
+Use = Callable[[SimulatedSwarm, AsyncClient, RunningRequests], Awaitable[Any]]
+
+
+def watched(use: Use, *, verifiers: int = 2) -> Snapshot:
+    """The last snapshot of a swarm in which `use` asked for something."""
+
+    async def run() -> Snapshot:
+        async with SimulatedSwarm() as swarm:
+            for _ in range(verifiers):
+                await swarm.verifier(target_engine())
+            await swarm.drafter(draft_engine(0.9))
+            requests = RunningRequests(MonitorState(title="test", target="zoo:target"))
+            await use(swarm, await swarm.client(), requests)
+            await requests.close()
+            assert requests.is_idle
+            return requests.snapshot()
+
+    snapshot = run_virtual(run())
+    assert isinstance(snapshot, Snapshot)
+    return snapshot
+
+
+def test_a_request_is_followed_to_its_end() -> None:
+    async def use(_: SimulatedSwarm, client: AsyncClient, requests: RunningRequests) -> None:
+        await requests.begin(client, PROMPT, ASKED, max_new_tokens=TOKENS, seed=5)
+
+    (request,) = watched(use).requests
+    assert (request.state, request.finish_reason, request.seed) == (RequestState.FINISHED, "length", 5)
+    assert "".join(run.text for run in request.text) == TEXT
+    assert request.tokens == TOKENS == request.own_tokens + sum(drafter.accepted for drafter in request.drafters)
+    assert sum(request.passes) == TOKENS - request.own_tokens > 0
+    assert len(request.passes) == request.rounds
+    assert request.first_s is not None and request.why
+
+
+def test_a_cancelled_request_keeps_its_text() -> None:
+    async def use(_: SimulatedSwarm, client: AsyncClient, requests: RunningRequests) -> None:
+        task = requests.begin(client, PROMPT, ASKED, max_new_tokens=TOKENS)
+        await asyncio.sleep(0.5)
+        requests.cancel(1)
+        await asyncio.gather(task, return_exceptions=True)
+
+    (request,) = watched(use).requests
+    assert request.state is RequestState.CANCELLED and 0 < request.tokens < TOKENS
+
+
+def test_a_verifier_that_dies_is_an_event_and_the_text_is_the_same() -> None:
+    async def use(swarm: SimulatedSwarm, client: AsyncClient, requests: RunningRequests) -> None:
+        task = requests.begin(client, PROMPT, ASKED, max_new_tokens=TOKENS)
+        await asyncio.sleep(0.5)
+        serving = requests.snapshot().requests[0].verifiers
+        await next(member for member in swarm.members if member.identity.peer_id in serving).kill()
+        await asyncio.sleep(0.2)
+        requests.snapshot()
+        await task
+
+    snapshot = watched(use)
+    assert [event.kind for event in snapshot.events] == [EventKind.FAILOVER]
+    assert "".join(run.text for run in snapshot.requests[0].text) == TEXT
+
+
+def test_without_a_verifier_the_request_fails_with_a_reason() -> None:
+    async def use(swarm: SimulatedSwarm, client: AsyncClient, requests: RunningRequests) -> None:
+        await requests.begin(client, PROMPT, ASKED, max_new_tokens=TOKENS)
+
+    snapshot = watched(use, verifiers=0)
+    assert snapshot.requests[0].state is RequestState.FAILED and "No verifier" in snapshot.requests[0].error
+    assert [event.kind for event in snapshot.events] == [EventKind.FAILED]
+
+
+def test_an_option_that_cannot_be_is_the_requests_error() -> None:
+    async def use(_: SimulatedSwarm, client: AsyncClient, requests: RunningRequests) -> None:
+        await requests.begin(client, PROMPT, ASKED, max_new_tokens=0)
+        requests.refuse(ASKED, "the swarm is not there")
+
+    first, second = watched(use).requests
+    assert first.error == "max_new_tokens must be 1 or more." and second.error == "the swarm is not there"
+
+
+def test_however_much_happens_there_are_only_so_many_pictures_a_second() -> None:
+    snapshots: list[Snapshot] = []
+
+    async def use(_: SimulatedSwarm, client: AsyncClient, requests: RunningRequests) -> None:
+        publishing = asyncio.ensure_future(requests.publish(snapshots.append))
+        await asyncio.gather(*(requests.begin(client, PROMPT, ASKED, max_new_tokens=TOKENS) for _ in range(4)))
+        publishing.cancel()
+        await asyncio.gather(publishing, return_exceptions=True)
+
+    last = watched(use)
+    assert len(snapshots) <= FRAMES_PER_S * last.at_s + 1 < sum(request.tokens for request in last.requests)

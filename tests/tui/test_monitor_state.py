@@ -1,0 +1,151 @@
+"""What is heard becomes snapshots and events."""
+
+from dataclasses import replace
+
+import pytest
+
+from cosine_p2p.generation import Chunk, DrafterReport, Progress
+from cosine_p2p.survey import NodeSight
+from cosine_protocol.records import Role
+from cosine_tui.monitor_state import KEPT_REQUESTS, MonitorState
+from cosine_tui.node_events import why_lost
+from cosine_tui.snapshot import ConnectionState, Event, EventKind, Reachability, RequestState
+from cosine_tui.tracked_request import RequestDescription
+from tests.tui.snapshots import LOST_REASON, TARGET, peer_id_of, sight_of, survey_of
+
+ASKED = RequestDescription(prompt="Add", strategy="cosine")
+
+
+def new_notebook() -> MonitorState:
+    return MonitorState(title="network test", target=TARGET)
+
+
+def progress_of(*, tried: tuple[str, ...] = (), serving: tuple[str, ...] = (), accepted: int = 0) -> Progress:
+    return Progress(
+        tokens=accepted,
+        rounds=1,
+        accepted=accepted,
+        serving=serving,
+        tried=tried,
+        drafters=(DrafterReport(peer_id_of(3), "code", 20, accepted, 40.0),),
+        why=(),
+    )
+
+
+def kinds(events: tuple[Event, ...]) -> list[EventKind]:
+    return [event.kind for event in events]
+
+
+def test_the_first_look_is_one_event_however_many_nodes_there_are() -> None:
+    state = new_notebook()
+    state.add_survey(survey_of(sight_of(1, Role.VERIFIER), sight_of(3), sight_of(4, reason="gone")), 1.0)
+    (event,) = state.snapshot(1.0).events
+    assert (event.kind, event.text) == (EventKind.JOINED, "found 1 verifier and 2 drafters, 1 of them unreachable")
+
+
+def test_nodes_join_vanish_come_back_and_leave() -> None:
+    state = new_notebook()
+    state.add_survey(survey_of(sight_of(1, Role.VERIFIER)), 1.0)
+    state.add_survey(survey_of(sight_of(1, Role.VERIFIER), sight_of(3)), 2.0)
+    state.add_survey(survey_of(sight_of(1, Role.VERIFIER), sight_of(3, reason=LOST_REASON)), 3.0)
+    lost = state.snapshot(4.0).nodes[1]
+    assert (lost.reachability, lost.reason, lost.since_s) == (Reachability.LOST, LOST_REASON, 3.0)
+    state.add_survey(survey_of(sight_of(1, Role.VERIFIER), sight_of(3)), 5.0)
+    state.add_survey(survey_of(sight_of(1, Role.VERIFIER)), 6.0)
+    events = state.snapshot(6.0).events[1:]
+    assert kinds(events) == [EventKind.JOINED, EventKind.UNREACHABLE, EventKind.REACHABLE, EventKind.LEFT]
+    assert events[1].text == f"code drafter {peer_id_of(3)[-6:]}: {LOST_REASON}"
+
+
+def test_a_node_shows_what_it_says_itself_before_what_it_announced() -> None:
+    state = new_notebook()
+    state.add_survey(survey_of(sight_of(3, passes=10)), 1.0)
+    assert state.snapshot(1.0).nodes[0].passes_per_s is None
+    state.add_survey(survey_of(sight_of(3, passes=40)), 3.0)
+    node = state.snapshot(3.0).nodes[0]
+    assert (node.load, node.capacity, node.rtt_ms, node.pass_ms) == (2, 4, 20.0, 0.9)
+    assert node.passes_per_s == pytest.approx(15.0)
+    state.add_survey(survey_of(sight_of(3, passes=2)), 4.0)
+    assert state.snapshot(4.0).nodes[0].passes_per_s is None
+
+
+def test_a_swarm_is_lost_once_and_found_again() -> None:
+    state = new_notebook()
+    state.mark_live(1.0)
+    state.add_survey(survey_of(sight_of(1, Role.VERIFIER)), 1.0)
+    state.mark_lost("the DHT did not answer", 5.0, retry_at_s=6.0)
+    state.mark_lost("the DHT did not answer", 7.0, retry_at_s=9.0)
+    snapshot = state.snapshot(8.0)
+    assert (snapshot.connection.state, snapshot.connection.since_s) == (ConnectionState.LOST, 5.0)
+    assert snapshot.connection.retry_at_s == 9.0 and len(snapshot.nodes) == 1
+    state.mark_live(10.0)
+    assert kinds(state.snapshot(10.0).events)[-2:] == [EventKind.SWARM_LOST, EventKind.SWARM_FOUND]
+
+
+def test_a_failover_says_who_was_lost_and_who_goes_on_from_where() -> None:
+    state = new_notebook()
+    first, second = peer_id_of(1), peer_id_of(2)
+    log = state.ask(ASKED, 1.0)
+    state.note_progress(log, progress_of(serving=(first,)), 1.5)
+    log.note_chunk(Chunk("x", (1, 2), "target"), rounds=1, now_s=1.6)
+    tried = (f"{first} was lost: the stream ended",)
+    state.note_progress(log, progress_of(tried=tried, serving=(second,)), 2.0)
+    (event,) = state.snapshot(2.0).events
+    assert event.kind is EventKind.FAILOVER
+    assert event.text == f"request 1: {first[-6:]} was lost: the stream ended; {second[-6:]} goes on from token 2"
+
+
+def test_a_failed_request_is_an_event_with_its_reason() -> None:
+    state = new_notebook()
+    log = state.ask(ASKED, 1.0)
+    state.end(log, RequestState.FAILED, 2.0, error="No verifier is left.")
+    snapshot = state.snapshot(2.0)
+    assert kinds(snapshot.events) == [EventKind.FAILED] and snapshot.requests[0].error == "No verifier is left."
+
+
+def test_a_drafters_part_of_the_text_counts_running_and_finished_requests() -> None:
+    state = new_notebook()
+    state.add_survey(survey_of(sight_of(3)), 1.0)
+    assert state.snapshot(1.0).nodes[0].text_share is None
+    for _ in range(2):
+        log = state.ask(ASKED, 1.0)
+        log.note_chunk(Chunk("x", (1, 2, 3, 4), peer_id_of(3)), rounds=1, now_s=1.5)
+        state.note_progress(log, progress_of(accepted=3), 2.0)
+    assert state.snapshot(2.0).nodes[0].text_share == pytest.approx(0.75)
+    state.end(log, RequestState.FINISHED, 3.0)
+    node = state.snapshot(3.0).nodes[0]
+    assert node.text_share == pytest.approx(0.75)
+    assert (node.accepted_tokens, node.author) == (6, 1)
+
+
+def test_old_requests_are_forgotten_and_running_ones_never() -> None:
+    state = new_notebook()
+    running = state.ask(ASKED, 0.0)
+    for _ in range(2 * KEPT_REQUESTS):
+        state.end(state.ask(ASKED, 1.0), RequestState.FINISHED, 2.0)
+    requests = state.snapshot(2.0).requests
+    assert len(requests) <= KEPT_REQUESTS + 1 and requests[0].number == running.number
+
+
+def test_emulated_devices_are_named_wherever_there_are_any() -> None:
+    state = new_notebook()
+    assert state.snapshot(0.0).note == ""
+    sight = sight_of(3)
+    state.add_survey(survey_of(replace(sight, record=replace(sight.record, emulated="60/6@10"))), 1.0)
+    assert state.snapshot(1.0).note == "emulated devices: 60/6@10"
+
+
+@pytest.mark.parametrize(
+    ("sights", "problem", "knew", "why"),
+    [
+        ((sight_of(1),), "", True, ""),
+        ((sight_of(1), sight_of(2, reason="gone")), "", True, ""),
+        ((sight_of(1),), "a part did not answer", True, ""),
+        ((), "the DHT did not answer", True, "the DHT did not answer"),
+        ((), "", False, ""),
+        ((), "", True, "nobody is announced any more"),
+        ((sight_of(1, reason="gone"), sight_of(2, reason="gone")), "", True, "none of 2 announced nodes answers"),
+    ],
+)
+def test_when_a_swarm_is_lost(sights: tuple[NodeSight, ...], problem: str, knew: bool, why: str) -> None:
+    assert why_lost(survey_of(*sights, problem=problem), has_known_nodes=knew) == why
