@@ -6,21 +6,28 @@ from collections.abc import Coroutine, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
-from cosine_p2p.client import AsyncClient
+from cosine_p2p.client import AsyncClient, Join
 from cosine_p2p.generation import Chunk, Generation
-from cosine_p2p.run import Prompt
+from cosine_p2p.options import ClientOptions, GenerationOptions, Prompt, lists_options
 from cosine_protocol.records import NodeRecord
 
 _T = TypeVar("_T")
 
 
 class Client:
-    """Generates text with a swarm. Use `with`, or `close` it; options as for `AsyncClient`."""
+    """Generates text with a swarm. Use `with`, or `close` it.
 
-    def __init__(self, initial_peers: Sequence[str] = (), **options: Any) -> None:
-        self._client = AsyncClient(initial_peers, **options)
+    `initial_peers` are addresses of bootstrap nodes; `cosine_p2p.options` says what each option means. `join`
+    replaces the way into the network. Raises as `AsyncClient`, and `PeerLost` if no initial peer answers.
+    """
+
+    @lists_options(ClientOptions)
+    def __init__(
+        self, initial_peers: Sequence[str] = (), *, join: Join | None = None, **options: Unpack[ClientOptions]
+    ) -> None:
+        self._client = AsyncClient(initial_peers, join=join, **options)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="cosine-client", daemon=True)
         self._thread.start()
@@ -36,18 +43,33 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def generate(self, prompt: Prompt, **options: Any) -> Generation:
-        """Generate to the end; options as for `AsyncClient.start`."""
+    @lists_options(GenerationOptions)
+    def generate(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Generation:
+        """Generate to the end. Raises `UsageError` for what cannot be served, else `GenerationFailed`."""
         return self.submit(prompt, **options).result()
 
-    def submit(self, prompt: Prompt, **options: Any) -> "Future[Generation]":
-        """Begin to generate; cancel what is returned to end it. Options as for `AsyncClient.start`."""
+    @lists_options(GenerationOptions)
+    def submit(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> "Future[Generation]":
+        """Begin to generate; cancel what is returned to end it. The result raises as `generate`."""
         return asyncio.run_coroutine_threadsafe(self._client.generate(prompt, **options), self._loop)
 
-    def stream(self, prompt: Prompt, **options: Any) -> Generator[Chunk, None, Generation]:
-        """Generate chunk by chunk; `yield from` it gives the generation. Options as for `AsyncClient.start`."""
+    @lists_options(GenerationOptions)
+    def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Generator[Chunk, None, Generation]:
+        """Generate chunk by chunk; `yield from` it gives the generation. Raises as `generate`."""
         chunks: SimpleQueue[Chunk | Generation | BaseException] = SimpleQueue()
-        future = asyncio.run_coroutine_threadsafe(self._pump(prompt, options, chunks), self._loop)
+
+        async def run() -> None:
+            try:
+                run = await self._client.start(prompt, **options)
+                async with aclosing(run.chunks()) as pieces:
+                    async for chunk in pieces:
+                        chunks.put(chunk)
+                chunks.put(run.result())
+            except BaseException as error:
+                chunks.put(error)
+                raise
+
+        future = asyncio.run_coroutine_threadsafe(run(), self._loop)
         try:
             while isinstance(item := chunks.get(), Chunk):
                 yield item
@@ -66,19 +88,6 @@ class Client:
         if self._thread.is_alive():
             self._run(self._client.__aexit__(None, None, None))
             self._stop()
-
-    async def _pump(
-        self, prompt: Prompt, options: dict[str, Any], chunks: "SimpleQueue[Chunk | Generation | BaseException]"
-    ) -> None:
-        try:
-            run = await self._client.start(prompt, **options)
-            async with aclosing(run.chunks()) as pieces:
-                async for chunk in pieces:
-                    chunks.put(chunk)
-            chunks.put(run.result())
-        except BaseException as error:
-            chunks.put(error)
-            raise
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

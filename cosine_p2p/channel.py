@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from cosine_p2p.__version__ import __version__
 from cosine_p2p.transport.base import Stream
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode, encode
@@ -17,7 +18,7 @@ HEARTBEAT_S: Final = 1.0
 SILENCE_S: Final = 4.0
 MAX_WAITING_BYTES: Final = 4 << 20
 MAX_SENTENCE: Final = 250
-AGENT: Final = "cosine-p2p/0.1.0"
+AGENT: Final = f"cosine-p2p/{__version__}"
 FEATURES: Final[tuple[str, ...]] = ()
 MAX_OPEN_PINGS: Final = 8
 _RTT_WEIGHT: Final = 0.3

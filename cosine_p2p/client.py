@@ -7,17 +7,25 @@ import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import fields
 from itertools import count
 from types import TracebackType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Unpack
 
 from cosine_p2p.directory import Directory
 from cosine_p2p.fragments import Offload
-from cosine_p2p.generation import Chunk, Generation, Observer
+from cosine_p2p.generation import Chunk, Generation
 from cosine_p2p.link import Links
-from cosine_p2p.network import DEFAULT_NETWORK, joining
-from cosine_p2p.run import Ask, Prompt, Run
+from cosine_p2p.network import joining
+from cosine_p2p.options import (
+    DEFAULTS,
+    ClientOptions,
+    GenerationOptions,
+    Prompt,
+    lists_options,
+    merge_options,
+)
+from cosine_p2p.run import Run
 from cosine_p2p.selection import Chance, pick_drafters, rank_verifiers
 from cosine_p2p.session import Job, Session
 from cosine_p2p.strategies import STRATEGIES
@@ -26,17 +34,18 @@ from cosine_p2p.target import Target
 from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.transport.base import Transport
 from cosine_protocol.errors import GenerationFailed, PeerLost, PromptRefused, PromptTooLong, UsageError
-from cosine_protocol.limits import MAX_EOS_TOKENS, MAX_TOKEN_ID, NONCE_BYTES
+from cosine_protocol.limits import NONCE_BYTES
 from cosine_protocol.protocols import DRAFT, VERIFY
 from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.request import Request, Sampling
 
 LOOK_UP_PAUSES_S: Final = (0.5, 1.5)
+"""A choice: a DHT may take a moment to show a verifier that has just joined."""
 MAX_ASKED_DRAFTERS: Final = 8
+"""A choice, where the user names no number: each drafter asked gets the prompt and its share of the traffic."""
 WANTED_VERIFIERS: Final = 32
 WANTED_DRAFTERS: Final = 128
-DEFAULT_MAX_NEW_TOKENS: Final = 128
-DEFAULT_TIMEOUT_S: Final = 600.0
+"""A choice that bounds what a look-up reads: so large a sample of the directory is enough to choose from."""
 
 LOG = logging.getLogger(__name__)
 
@@ -55,7 +64,7 @@ class Swarm(Protocol):
         ...
 
     def choose_digest(self, name: str, offered: Sequence[bytes]) -> bytes:
-        """Which of the targets offered under a bare name is meant. Raises `UsageError`."""
+        """The one of the targets offered under a bare name that is meant. Raises `UsageError`."""
         ...
 
     async def close(self) -> None: ...
@@ -64,56 +73,37 @@ class Swarm(Protocol):
 Join = Callable[[], Awaitable[Swarm]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientConfig:
-    """What holds for all generations of a client."""
-
-    target: str = "zoo:target"
-    strategy: str = "cosine"
-    dtype: str | None = None
-    max_drafters: int | None = None
-    trust: tuple[str, ...] = ()
-    verifier: str | None = None
-    timeout_s: float = DEFAULT_TIMEOUT_S
-
-    def __post_init__(self) -> None:
-        if self.max_drafters is not None and self.max_drafters < 0:
-            raise UsageError("max_drafters must be 0 or more.")
-        if self.timeout_s <= 0:
-            raise UsageError("The timeout must be above 0 seconds.")
-
-
 class AsyncClient:
     """Generates text with a swarm. Use `async with`.
 
-    `initial_peers` are addresses of bootstrap nodes; further options are the fields of `ClientConfig`. `transport`
-    is "full" (hivemind) or "light" (py-libp2p); without it `COSINE_TRANSPORT` decides, else full where installed.
-    `observer` is told of every generation. `join` replaces the way into the network (`cosine_p2p.network`),
-    `offload` the thread that checks signatures, `strategies` the known ones and `nonces` the source of each
-    request's nonce, for tests, simulations and other transports.
+    `initial_peers` are addresses of bootstrap nodes; `cosine_p2p.options` says what each option means. `join`
+    replaces the way into the network (`cosine_p2p.network`), `offload` the thread that checks signatures,
+    `strategies` the known ones and `nonces` the source of each request's nonce, for tests, simulations and other
+    transports. Raises `UsageError` for options that are unknown or mean nothing.
     """
 
+    @lists_options(ClientOptions)
     def __init__(
         self,
         initial_peers: Sequence[str] = (),
         *,
-        network: str = DEFAULT_NETWORK,
-        transport: str | None = None,
-        observer: Observer | None = None,
         join: Join | None = None,
         offload: Offload | None = None,
         strategies: Mapping[str, StrategyKind] = STRATEGIES,
         nonces: Callable[[], bytes] = lambda: secrets.token_bytes(NONCE_BYTES),
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> None:
-        self._config = ClientConfig(**options)
-        self._observer = observer
+        self._options = merge_options(DEFAULTS, options, ClientOptions)
+        self._observer = self._options.get("observer")
         self._strategies = strategies
         self._nonces = nonces
-        self._kind(self._config.strategy)
-        self._target = Target.parse(self._config.target)
+        self._strategy_kind(self._options)
+        self._target = Target.parse(self._options["target"])
         self._join = join or joining(
-            initial_peers, network=network, tokenizer_folder=self._target.folder, transport=transport
+            initial_peers,
+            network=self._options["network"],
+            tokenizer_folder=self._target.folder,
+            transport=self._options.get("transport"),
         )
         self._swarm: Swarm | None = None
         self._links: Links | None = None
@@ -135,170 +125,159 @@ class AsyncClient:
             await self._swarm.close()
         self._checker.shutdown(wait=False, cancel_futures=True)
 
-    async def generate(self, prompt: Prompt, **options: Any) -> Generation:
-        """Generate to the end. Options as for `stream`."""
+    @lists_options(GenerationOptions)
+    async def generate(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Generation:
+        """Generate to the end. Raises as `start`, and `GenerationFailed` if nobody can finish."""
         run = await self.start(prompt, **options)
         async for _ in run.chunks():
             pass
         return run.result()
 
-    async def stream(self, prompt: Prompt, **options: Any) -> AsyncGenerator[Chunk, None]:
-        """Generate chunk by chunk; options are those of `start`."""
+    @lists_options(GenerationOptions)
+    async def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> AsyncGenerator[Chunk, None]:
+        """Generate chunk by chunk. Raises as `generate`."""
         run = await self.start(prompt, **options)
         async with aclosing(run.chunks()) as chunks:
             async for chunk in chunks:
                 yield chunk
 
-    async def start(
-        self,
-        prompt: Prompt,
-        *,
-        max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        min_p: float = 0.0,
-        repetition_penalty: float = 1.0,
-        seed: int | None = None,
-        stop: str | Sequence[str] = (),
-        eos: Sequence[int] | None = None,
-        strategy: str | None = None,
-    ) -> Run:
+    @lists_options(GenerationOptions)
+    async def start(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Run:
         """Find peers and prepare a generation.
 
-        Without `seed` one is drawn; without `eos`, token ids that end the output, those hold that the target
-        announces. Raises `UsageError` for what cannot be served and `GenerationFailed` if nobody serves the target.
+        Raises `UsageError` for what cannot be served and `GenerationFailed` if nobody serves the target.
         """
-        if max_new_tokens < 1:
-            raise UsageError("max_new_tokens must be 1 or more.")
-        sampling = Sampling(
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            repetition_penalty=repetition_penalty,
-            seed=secrets.randbits(63) if seed is None else seed,
-        )
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
-        ask = Ask(
-            prompt=prompt,
-            max_new_tokens=max_new_tokens,
-            sampling=sampling,
-            stop=tuple(s for s in stops if s),
-            eos=None if eos is None else _checked_eos(eos),
-        )
-        return await self._prepare(ask, strategy or self._config.strategy)
-
-    async def find_verifiers(self) -> tuple[NodeRecord, ...]:
-        """Those a generation would be asked of now, best first; never empty. Raises as `start`."""
+        wanted = merge_options(self._options, options, GenerationOptions)
+        strategy = self._strategy_kind(wanted)
+        parameters: dict[str, Any] = {"seed": secrets.randbits(63), **wanted}
+        sampling = Sampling(**{field.name: parameters[field.name] for field in fields(Sampling)})
+        eos, limit = wanted.get("eos"), _drafter_limit(wanted)
         swarm, links = self._joined()
-        return await self._find_verifiers(swarm, links, random.Random(0).random)
-
-    async def _prepare(self, ask: Ask, strategy: str) -> Run:
-        swarm, links = self._joined()
-        kind = self._kind(strategy)
         nonce = self._nonces()
         chance = random.Random(nonce).random
         # Drafters are looked up beside the verifiers: over a DHT each look-up takes round trips.
-        looking = asyncio.ensure_future(self._look_up_drafters(swarm, kind))
+        looking = asyncio.ensure_future(self._look_up_drafters(swarm, strategy, wanted))
         try:
-            verifiers = await self._find_verifiers(swarm, links, chance)
+            verifiers = await self._find_verifiers(swarm, links, wanted, chance)
+            best = verifiers[0]
             codec = await swarm.text_codec(verifiers)
-            prompt = _encode(codec, ask.prompt)
-            request = _request(ask, prompt, verifiers[0], client=swarm.transport.peer_id, nonce=nonce)
-            drafters = self._pick_drafters(await looking, links, verifiers[0], chance)
+            tokens = _encode(codec, prompt)
+            room = best.context_tokens - len(tokens)
+            if room < 1:
+                raise PromptTooLong(
+                    f"The prompt has {len(tokens)} tokens, but the target's context holds {best.context_tokens}; "
+                    "shorten it."
+                )
+            request = Request(
+                target_digest=best.target_digest,
+                tokenizer_digest=best.tokenizer_digest,
+                numerics=best.numerics,
+                prompt=tokens,
+                sampling=sampling,
+                eos=best.eos if eos is None else tuple(eos),
+                client=swarm.transport.peer_id,
+                nonce=nonce,
+                max_new_tokens=min(wanted["max_new_tokens"], room),
+            )
+            found = await looking
+            drafters = pick_drafters(
+                found,
+                tokenizer_digest=best.tokenizer_digest,
+                limit=limit,
+                chance=chance,
+                trust=wanted["trust"],
+                rtts_s=_known_rtts_s(found, links, DRAFT),
+            )
         finally:
             looking.cancel()
         job = Job(
             number=next(self._numbers),
-            deadline_s=asyncio.get_running_loop().time() + self._config.timeout_s,
+            deadline_s=asyncio.get_running_loop().time() + wanted["timeout_s"],
             request=request,
-            strategy=kind,
+            strategy=strategy,
             verifiers=verifiers,
             drafters=drafters,
         )
-        return Run(ask, Session(job, links, self._offload), codec, links, observer=self._observer)
+        session = Session(job, links, self._offload)
+        return Run(session, codec, links, stop=wanted["stop"], observer=self._observer)
 
-    def _kind(self, strategy: str) -> StrategyKind:
-        if strategy not in self._strategies:
+    async def find_verifiers(self) -> tuple[NodeRecord, ...]:
+        """Those a generation would be asked of now, best first; never empty. Raises as `start`."""
+        swarm, links = self._joined()
+        return await self._find_verifiers(swarm, links, self._options, random.Random(0).random)
+
+    def _strategy_kind(self, options: ClientOptions) -> StrategyKind:
+        name = options["strategy"]
+        if name not in self._strategies:
             known = ", ".join(sorted(self._strategies))
-            raise UsageError(f"There is no strategy {strategy!r}; choose one of {known}.")
-        return self._strategies[strategy]
+            raise UsageError(f"There is no strategy {name!r}; choose one of {known}.")
+        return self._strategies[name]
 
     def _joined(self) -> tuple[Swarm, Links]:
         if self._swarm is None or self._links is None:
             raise UsageError("The client has not joined a network; use it in an `async with` block.")
         return self._swarm, self._links
 
-    async def _find_verifiers(self, swarm: Swarm, links: Links, chance: Chance) -> tuple[NodeRecord, ...]:
-        config = self._config
-        found = await self._look_up(swarm)
+    async def _find_verifiers(
+        self, swarm: Swarm, links: Links, options: ClientOptions, chance: Chance
+    ) -> tuple[NodeRecord, ...]:
+        """Verifiers of the target that fit, best first; never empty."""
+        target = self._options["target"]
+        only, trust, numerics = options.get("verifier"), options["trust"], options.get("dtype")
+        # Any few will do, unless some are meant that a sample may lack.
+        is_choosy = bool(only or trust or numerics or self._target.digest)
+        found: list[NodeRecord] = []
+        for pause_s in (0.0, *LOOK_UP_PAUSES_S):
+            if pause_s:
+                await asyncio.sleep(pause_s)
+            found = await swarm.directory.find(
+                Role.VERIFIER, self._target.name, wanted=None if is_choosy else WANTED_VERIFIERS
+            )
+            if found:
+                break
         if found:
             digest = self._target.digest or swarm.choose_digest(
                 self._target.name, sorted({record.target_digest for record in found})
             )
             found = [record for record in found if record.target_digest == digest]
+        if not found:
+            raise GenerationFailed(
+                f"No verifier serves {target!r} in this network; check --initial-peers, or start one with "
+                f"`cosine-node join --role verifier --model {target}`."
+            )
         ranked = rank_verifiers(
             found,
             chance=chance,
-            numerics=config.dtype,
-            only=config.verifier,
-            trust=config.trust,
+            numerics=numerics,
+            only=only,
+            trust=trust,
             rtts_s=_known_rtts_s(found, links, VERIFY),
         )
-        if ranked:
-            return ranked
-        if not found:
-            raise GenerationFailed(
-                f"No verifier serves {config.target!r} in this network; check --initial-peers, or start one with "
-                f"`cosine-node join --role verifier --model {config.target}`."
-            )
-        offered = ", ".join(sorted({f"{record.peer_id} ({record.numerics})" for record in found}))
-        raise GenerationFailed(f"No verifier of {config.target!r} fits what was asked for; there is {offered}.")
+        if not ranked:
+            offered = ", ".join(sorted({f"{record.peer_id} ({record.numerics})" for record in found}))
+            raise GenerationFailed(f"No verifier of {target!r} fits what was asked for; there is {offered}.")
+        return ranked
 
-    async def _look_up(self, swarm: Swarm) -> list[NodeRecord]:
-        """Verifiers of the target; a DHT may take a moment to show one that has just joined."""
-        config = self._config
-        # Any few will do, unless some are meant that a sample may lack.
-        is_choosy = bool(config.verifier or config.trust or config.dtype or self._target.digest)
-        wanted = None if is_choosy else WANTED_VERIFIERS
-        found = await swarm.directory.find(Role.VERIFIER, self._target.name, wanted=wanted)
-        for pause_s in LOOK_UP_PAUSES_S:
-            if found:
-                break
-            await asyncio.sleep(pause_s)
-            found = await swarm.directory.find(Role.VERIFIER, self._target.name, wanted=wanted)
-        return found
-
-    async def _look_up_drafters(self, swarm: Swarm, kind: StrategyKind) -> list[NodeRecord]:
-        if not kind.wants_drafters or not self._max_drafters:
+    async def _look_up_drafters(
+        self, swarm: Swarm, strategy: StrategyKind, options: ClientOptions
+    ) -> list[NodeRecord]:
+        limit = _drafter_limit(options)
+        if not strategy.wants_drafters or not limit:
             return []
-        wanted = None if self._config.trust else max(WANTED_DRAFTERS, self._max_drafters)
+        wanted = None if options["trust"] else max(WANTED_DRAFTERS, limit)
         try:
             return await swarm.directory.find(Role.DRAFTER, self._target.name, wanted=wanted)
         except PeerLost as lost:
             LOG.warning("no drafters could be looked up: %s", lost)
             return []
 
-    def _pick_drafters(
-        self, found: list[NodeRecord], links: Links, verifier: NodeRecord, chance: Chance
-    ) -> tuple[NodeRecord, ...]:
-        return pick_drafters(
-            found,
-            tokenizer_digest=verifier.tokenizer_digest,
-            limit=self._max_drafters,
-            chance=chance,
-            trust=self._config.trust,
-            rtts_s=_known_rtts_s(found, links, DRAFT),
-        )
-
-    @property
-    def _max_drafters(self) -> int:
-        given = self._config.max_drafters
-        return MAX_ASKED_DRAFTERS if given is None else given
-
     async def _check_in_thread(self, check: Callable[[], None]) -> None:
         await asyncio.get_running_loop().run_in_executor(self._checker, check)
+
+
+def _drafter_limit(options: ClientOptions) -> int:
+    given = options.get("max_drafters")
+    return MAX_ASKED_DRAFTERS if given is None else given
 
 
 def _known_rtts_s(records: Sequence[NodeRecord], links: Links, protocol: str) -> dict[str, float]:
@@ -307,46 +286,17 @@ def _known_rtts_s(records: Sequence[NodeRecord], links: Links, protocol: str) ->
     return {peer_id: link.rtt_s for peer_id, link in open_links.items() if link is not None and link.rtt_s}
 
 
-def _request(ask: Ask, prompt: tuple[int, ...], verifier: NodeRecord, *, client: str, nonce: bytes) -> Request:
-    room = verifier.context_tokens - len(prompt)
-    if room < 1:
-        raise PromptTooLong(
-            f"The prompt has {len(prompt)} tokens, but the target's context holds {verifier.context_tokens}; "
-            "shorten it."
-        )
-    return Request(
-        target_digest=verifier.target_digest,
-        tokenizer_digest=verifier.tokenizer_digest,
-        numerics=verifier.numerics,
-        prompt=prompt,
-        sampling=ask.sampling,
-        eos=verifier.eos if ask.eos is None else ask.eos,
-        client=client,
-        nonce=nonce,
-        max_new_tokens=min(ask.max_new_tokens, room),
-    )
-
-
 def _encode(codec: TextCodec, prompt: Prompt) -> tuple[int, ...]:
-    tokens = _tokens_of(codec, prompt)
+    """The token ids of a prompt, at least one."""
+    if isinstance(prompt, str):
+        tokens = codec.encode(prompt)
+    else:
+        tokens = tuple(item for item in prompt if isinstance(item, int))
+        messages = [item for item in prompt if not isinstance(item, int)]
+        if tokens and (messages or min(tokens) < 0 or max(tokens) >= codec.vocab_tokens):
+            raise PromptRefused(f"Token ids of a prompt must be whole numbers from 0 to {codec.vocab_tokens - 1}.")
+        if messages:
+            tokens = codec.encode_chat(messages)
     if not tokens:
         raise PromptRefused("The prompt is empty; give at least one character.")
     return tokens
-
-
-def _tokens_of(codec: TextCodec, prompt: Prompt) -> tuple[int, ...]:
-    if isinstance(prompt, str):
-        return codec.encode(prompt)
-    tokens = tuple(item for item in prompt if isinstance(item, int))
-    messages = [item for item in prompt if not isinstance(item, int)]
-    if not tokens:
-        return codec.encode_chat(messages) if messages else ()
-    if messages or min(tokens) < 0 or max(tokens) >= codec.vocab_tokens:
-        raise PromptRefused(f"Token ids of a prompt must be whole numbers from 0 to {codec.vocab_tokens - 1}.")
-    return tokens
-
-
-def _checked_eos(tokens: Sequence[int]) -> tuple[int, ...]:
-    if len(tokens) > MAX_EOS_TOKENS or not all(0 <= token <= MAX_TOKEN_ID for token in tokens):
-        raise UsageError(f"eos must be at most {MAX_EOS_TOKENS} token ids from 0 to {MAX_TOKEN_ID}.")
-    return tuple(tokens)

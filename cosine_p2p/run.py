@@ -2,8 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from itertools import groupby
 
 from cosine_p2p.generation import TARGET_SOURCE, Chunk, Generation, Observer, Progress, VerifierReport
@@ -14,38 +13,28 @@ from cosine_p2p.text import TextAssembler
 from cosine_p2p.tokenizer import TextCodec
 from cosine_protocol.messages import FinishReason
 from cosine_protocol.protocols import VERIFY
-from cosine_protocol.request import Request, Sampling
+from cosine_protocol.request import Request
 
 LOG = logging.getLogger(__name__)
-
-Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
-"""Plain text, the target's token ids, or a chat as `{"role", "content"}` messages."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
-    """One generation's own options."""
-
-    prompt: Prompt
-    max_new_tokens: int
-    sampling: Sampling
-    stop: tuple[str, ...]
-    eos: tuple[int, ...] | None = None
-    """Token ids that end the output; None for those the target announces."""
 
 
 class Run:
     """One generation under way: iterate `chunks`, then read `result`."""
 
     def __init__(
-        self, ask: Ask, session: Session, codec: TextCodec, links: Links, *, observer: Observer | None = None
+        self,
+        session: Session,
+        codec: TextCodec,
+        links: Links,
+        *,
+        stop: Iterable[str] = (),
+        observer: Observer | None = None,
     ) -> None:
-        self._ask = ask
         self._observer = observer
         self._log = request_log(LOG, session.d_0)
         self._session = session
         self._links = links
-        self._assembler = TextAssembler(codec.decode, session.job.request.prompt, ask.stop)
+        self._assembler = TextAssembler(codec.decode, session.job.request.prompt, [text for text in stop if text])
         self._began_s = asyncio.get_running_loop().time()
         self._first_s: float | None = None
         self._ended_s = self._began_s
@@ -134,7 +123,7 @@ class Run:
             seconds=self._ended_s - self._began_s,
             time_to_first_token_s=(self._first_s or self._ended_s) - self._began_s,
             strategy=session.job.strategy.name,
-            seed=self._ask.sampling.seed,
+            seed=self.request.sampling.seed,
             rounds=tally.rounds,
             drafted=session.ledger.drafted,
             accepted=tally.accepted,

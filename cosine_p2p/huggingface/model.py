@@ -8,8 +8,8 @@ from typing import Any, Final, Protocol
 from cosine_p2p.blocking import Client
 from cosine_p2p.generation import Generation
 from cosine_p2p.huggingface.arrays import Rows, for_streamer, like, rows_of, token_for_streamer
-from cosine_p2p.huggingface.options import GenerationOptions, parse_options
-from cosine_p2p.seeds import choice_seed
+from cosine_p2p.huggingface.options import BatchOptions, parse_options
+from cosine_p2p.options import choice_seed
 from cosine_protocol.errors import UsageError
 
 DTYPE_PREFIX: Final = "torch."
@@ -110,7 +110,7 @@ class SwarmModelForCausalLM:
         sequences = like(block, self._padded(rows, done, wanted))
         return GenerateOutput(sequences, tuple(done)) if wanted.returns_dict else sequences
 
-    def _rows(self, block: Any, attention_mask: Any, wanted: GenerationOptions) -> list[_Row]:
+    def _rows(self, block: Any, attention_mask: Any, wanted: BatchOptions) -> list[_Row]:
         given = rows_of(block, "input_ids")
         mask = (
             self._inferred_mask(given, wanted)
@@ -130,12 +130,12 @@ class SwarmModelForCausalLM:
                 rows.append(_Row(row, prompt, {**options, "seed": seed}))
         return rows
 
-    def _inferred_mask(self, given: Rows, wanted: GenerationOptions) -> Rows:
+    def _inferred_mask(self, given: Rows, wanted: BatchOptions) -> Rows:
         """Padding counts as such only where its token could not be a real one."""
         pad, eos = wanted.pad_token_id, self._eos(wanted)
         return tuple(tuple(int(pad in eos or token != pad) for token in row) for row in given)
 
-    def _eos(self, wanted: GenerationOptions) -> tuple[int, ...]:
+    def _eos(self, wanted: BatchOptions) -> tuple[int, ...]:
         return self.eos_token_ids if wanted.eos is None else wanted.eos
 
     def _generate_all(self, rows: Sequence[_Row]) -> list[Generation]:
@@ -163,7 +163,7 @@ class SwarmModelForCausalLM:
             streamer.end()
 
     def _padded(
-        self, rows: Sequence[_Row], done: Sequence[Generation], wanted: GenerationOptions
+        self, rows: Sequence[_Row], done: Sequence[Generation], wanted: BatchOptions
     ) -> list[tuple[int, ...]]:
         longest = max(generation.tokens for generation in done)
         missing = [longest - generation.tokens for generation in done]

@@ -121,7 +121,7 @@ REFUSED: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationOptions:
+class BatchOptions:
     """What holds for every sequence of one `generate`. `for_client` are options of `AsyncClient.start`."""
 
     max_new_tokens: int | None
@@ -147,7 +147,7 @@ class GenerationOptions:
         return self.max_length - prompt_tokens
 
 
-def parse_options(generation_config: Any, keywords: Mapping[str, Any]) -> GenerationOptions:
+def parse_options(generation_config: Any, keywords: Mapping[str, Any]) -> BatchOptions:
     """Keyword arguments over attributes of a configuration, None being as good as absent in both.
 
     Raises `UsageError` naming what is unknown, or known and not to be had of a swarm.
@@ -183,7 +183,7 @@ def _asks_for_nothing(name: str, value: Any) -> bool:
     return hasattr(value, "__len__") and len(value) == 0
 
 
-def _options(given: Mapping[str, Any]) -> GenerationOptions:
+def _options(given: Mapping[str, Any]) -> BatchOptions:
     sequences = given.get("num_return_sequences", 1)
     if sequences < 1:
         raise UsageError("num_return_sequences must be 1 or more.")
@@ -191,7 +191,7 @@ def _options(given: Mapping[str, Any]) -> GenerationOptions:
         raise UsageError("Greedy sequences are all equal; set do_sample=True for num_return_sequences above 1.")
     eos = given.get("eos_token_id")
     stop = given.get("stop_strings", ())
-    return GenerationOptions(
+    return BatchOptions(
         max_new_tokens=given.get("max_new_tokens"),
         max_length=given.get("max_length"),
         num_return_sequences=sequences,

@@ -14,7 +14,14 @@ from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.directory import MemoryDirectory
 from cosine_p2p.generation import Chunk, Generation
-from cosine_protocol.errors import GenerationFailed, PeerLost, PromptRefused, PromptTooLong, UsageError
+from cosine_protocol.errors import (
+    GenerationFailed,
+    GenerationTimedOut,
+    PeerLost,
+    PromptRefused,
+    PromptTooLong,
+    UsageError,
+)
 from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
@@ -91,6 +98,29 @@ def test_no_drafter_is_asked_when_none_may_be() -> None:
 def test_options_that_mean_nothing(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         generated(**options)
+
+
+@pytest.mark.parametrize("options", [{"max_token": 3}, {"temperature": "hot"}, {"trust": "peer"}])
+def test_options_that_are_unknown_or_mistyped_are_named(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(options))):
+        generated(**options)
+
+
+def test_what_holds_for_a_client_may_be_asked_of_one_call() -> None:
+    for options in ({"verifier": "nobody"}, {"trust": ["nobody"]}, {"dtype": "int4"}):
+        with pytest.raises(GenerationFailed, match=r"there is 12D3\w+ \(scripted\)"):
+            generated(**options)
+    generation = generated(max_new_tokens=TOKENS, max_drafters=0)
+    assert (generation.drafters, generation.token_ids) == ((), EXPECTED)
+    with pytest.raises(GenerationTimedOut):
+        generated(max_new_tokens=TOKENS, timeout_s=0.2)
+
+
+def test_what_is_asked_of_a_call_may_hold_for_a_client() -> None:
+    given = {"max_new_tokens": 5, "stop": "no such text", "strategy": "plain"}
+    generation = generated(with_options=given)
+    assert (generation.token_ids, generation.strategy) == (EXPECTED[:5], "plain")
+    assert generated(max_new_tokens=7, with_options=given).token_ids == EXPECTED[:7]
 
 
 def test_prompts_that_cannot_be() -> None:

@@ -2,11 +2,12 @@
 
 import dataclasses
 import inspect
+from collections.abc import Callable
 
 import pytest
 
 import cosine_p2p
-from cosine_p2p import AsyncClient, Chunk, Client, DrafterReport, Generation, VerifierReport
+from cosine_p2p import AsyncClient, Chunk, Client, DrafterReport, Generation, GenerationOptions, VerifierReport
 from cosine_protocol.errors import UsageError
 
 JSON_FIELDS = [
@@ -33,10 +34,33 @@ def names(kind: type) -> list[str]:
     return [field.name for field in dataclasses.fields(kind)]
 
 
+PUBLIC = {
+    "AsyncClient",
+    "Chunk",
+    "Client",
+    "ClientOptions",
+    "CosineError",
+    "DrafterReport",
+    "Generation",
+    "GenerationFailed",
+    "GenerationOptions",
+    "GenerationTimedOut",
+    "Observer",
+    "PeerLost",
+    "Progress",
+    "Prompt",
+    "PromptRefused",
+    "PromptTooLong",
+    "Run",
+    "UsageError",
+    "VerifierReport",
+    "__version__",
+}
+
+
 def test_what_is_public() -> None:
-    expected = ["AsyncClient", "Chunk", "Client", "DrafterReport", "Generation", "VerifierReport"]
-    assert sorted(cosine_p2p.__all__) == expected
-    assert all(hasattr(cosine_p2p, name) for name in expected)
+    assert set(cosine_p2p.__all__) == PUBLIC
+    assert all(hasattr(cosine_p2p, name) for name in PUBLIC)
 
 
 def test_fields_of_results() -> None:
@@ -62,6 +86,18 @@ def test_options_that_mean_nothing_are_refused(kind: type, option: dict[str, obj
         kind(initial_peers=["/ip4/127.0.0.1/tcp/1"], **option)
 
 
-def test_options_of_a_generation() -> None:
-    parameters = inspect.signature(AsyncClient.start).parameters
-    assert {"max_new_tokens", "temperature", "top_p", "top_k", "seed", "stop"} <= set(parameters)
+@pytest.mark.parametrize(
+    "method",
+    [AsyncClient.generate, AsyncClient.stream, AsyncClient.start, Client.generate, Client.submit, Client.stream],
+)
+def test_help_lists_the_options_of_a_generation(method: Callable[..., object]) -> None:
+    parameters = inspect.signature(method).parameters
+    assert list(parameters)[:2] == ["self", "prompt"]
+    assert list(parameters)[2:] == list(GenerationOptions.__annotations__)
+    assert (parameters["max_new_tokens"].default, parameters["seed"].default) == (128, None)
+
+
+def test_a_client_takes_what_a_generation_takes_and_more() -> None:
+    for kind in (Client, AsyncClient):
+        parameters = inspect.signature(kind).parameters
+        assert {*GenerationOptions.__annotations__, "target", "network", "transport", "observer"} <= set(parameters)

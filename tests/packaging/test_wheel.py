@@ -12,6 +12,7 @@ from zipfile import ZipFile
 import pytest
 
 from cosine_node import zoo
+from cosine_p2p import __version__
 from tests.packaging.conftest import ROOT, Built
 
 PACKAGES: Final = {
@@ -90,7 +91,7 @@ def test_the_commands_lead_somewhere(built: Built) -> None:
 
 def test_the_metadata_are_those_of_the_project(metadata: Message) -> None:
     ours = project()
-    assert (metadata["Name"], metadata["Version"]) == (ours["name"], ours["version"])
+    assert (metadata["Name"], metadata["Version"]) == (ours["name"], __version__)
     assert metadata["Requires-Python"] == ours["requires-python"]
     assert set(metadata.get_all("Provides-Extra", ())) == ours["optional-dependencies"].keys()
     assert (ROOT / "README.md").read_text().strip() in str(metadata.get_payload())

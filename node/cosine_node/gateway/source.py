@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 from cosine_p2p.generation import Chunk, Generation
-from cosine_p2p.run import Prompt
+from cosine_p2p.options import Prompt
 from cosine_protocol.records import NodeRecord
 from cosine_protocol.request import Request
 

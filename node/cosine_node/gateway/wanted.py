@@ -7,8 +7,7 @@ from typing import Any, Final
 from cosine_node.gateway.api_errors import bad_value, unsupported
 from cosine_node.gateway.fields import Body, flag, is_unicode, missing, real, required, text, whole
 from cosine_node.gateway.refused import refuse_unsupported
-from cosine_p2p.run import Prompt
-from cosine_p2p.seeds import choice_seed
+from cosine_p2p.options import Prompt, choice_seed
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_NEW_TOKENS, MAX_TOKEN_ID
 from cosine_protocol.request import MAX_SEED, Sampling

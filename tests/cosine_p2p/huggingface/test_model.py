@@ -26,7 +26,7 @@ from cosine_p2p.blocking import Client
 from cosine_p2p.client import Swarm
 from cosine_p2p.huggingface import GenerateOutput, SwarmModelForCausalLM
 from cosine_p2p.huggingface.arrays import plain
-from cosine_p2p.seeds import choice_seed
+from cosine_p2p.options import choice_seed
 from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import GenerationFailed, UsageError

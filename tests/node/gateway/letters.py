@@ -7,7 +7,7 @@ from typing import Any, Final
 from cosine_node.engine.curve import CostCurve
 from cosine_node.simulation.swarm import LetterCodec, SimulatedSwarm
 from cosine_p2p.client import AsyncClient
-from cosine_p2p.seeds import choice_seed
+from cosine_p2p.options import choice_seed
 from cosine_protocol.errors import PromptRefused
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import draft_engine, plain_stream, target_engine

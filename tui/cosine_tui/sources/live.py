@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cosine_p2p.client import AsyncClient, Swarm
-from cosine_p2p.run import Prompt
+from cosine_p2p.options import Prompt
 from cosine_p2p.survey import Surveyor
 from cosine_protocol.errors import GenerationFailed, PeerLost, RemoteProtocolError
 from cosine_tui.monitor_state import MonitorState

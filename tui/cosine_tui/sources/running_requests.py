@@ -7,7 +7,8 @@ from contextlib import aclosing
 from typing import Any, Final
 
 from cosine_p2p.client import AsyncClient
-from cosine_p2p.run import Prompt, Run
+from cosine_p2p.options import Prompt
+from cosine_p2p.run import Run
 from cosine_protocol.errors import CosineError
 from cosine_tui.feed import FRAMES_PER_S
 from cosine_tui.monitor_state import MonitorState

@@ -1,0 +1,176 @@
+"""Options of a generation: names, types, defaults and checks; and the seeds of several outputs."""
+
+import inspect
+import reprlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from difflib import get_close_matches
+from hashlib import blake2b
+from typing import Any, Final, TypedDict, TypeVar, cast
+
+from cosine_p2p.generation import Observer
+from cosine_p2p.transport.config import DEFAULT_NETWORK
+from cosine_protocol.errors import UsageError
+from cosine_protocol.limits import MAX_EOS_TOKENS, MAX_TOKEN_ID
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
+"""Plain text, the target's token ids, or a chat as `{"role", "content"}` messages."""
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+
+class GenerationOptions(TypedDict, total=False):
+    """Options of one generation. Those given to a client hold wherever a call gives no other.
+
+    None is as good as absent.
+    """
+
+    max_new_tokens: int
+    """Generate at most so many tokens; 128."""
+    temperature: float
+    """0, the default, is greedy decoding."""
+    top_p: float
+    """Sample from the likeliest tokens that hold this probability together; 1 is off."""
+    top_k: int
+    """Sample from so many of the likeliest tokens; 0 is off."""
+    min_p: float
+    """Sample from tokens at least this fraction as likely as the likeliest; 0 is off."""
+    repetition_penalty: float
+    """Divides the scores of tokens that were there before; 1 is off."""
+    seed: int | None
+    """The same request with the same seed gives the same text; drawn if not given."""
+    stop: str | Sequence[str]
+    """End before this text, or any of several."""
+    eos: Sequence[int] | None
+    """Token ids that end the output, instead of those that the target announces."""
+    strategy: str
+    """`cosine`, or another of `cosine_p2p.strategies`."""
+    dtype: str | None
+    """Only verifiers that compute so, as in `float32`."""
+    max_drafters: int | None
+    """Ask at most so many drafters, 8 if not given; 0 asks none."""
+    trust: Sequence[str]
+    """Only these peers, by peer id."""
+    verifier: str | None
+    """Only this verifier, by peer id."""
+    timeout_s: float
+    """Seconds for the whole generation; 600."""
+
+
+class ClientOptions(GenerationOptions, total=False):
+    """Options of a client."""
+
+    target: str
+    """The name that verifiers announce, with `@DIGEST` for one of several, or a folder; `zoo:target`."""
+    network: str
+    """The network's name; `main`."""
+    transport: str | None
+    """`full` (hivemind) or `light` (py-libp2p); `COSINE_TRANSPORT` decides, else full where it is installed."""
+    observer: Observer | None
+    """Is told of every generation."""
+
+
+DEFAULTS: Final[ClientOptions] = {
+    "max_new_tokens": 128,
+    "temperature": 0.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "stop": (),
+    "strategy": "cosine",
+    "trust": (),
+    "timeout_s": 600.0,
+    "target": "zoo:target",
+    "network": DEFAULT_NETWORK,
+}
+"""Sampling is off; the other values are choices."""
+
+
+def merge_options(base: ClientOptions, given: Mapping[str, Any], kind: type) -> ClientOptions:
+    """`base` with the options given in their place; `kind` is the TypedDict that names those there are.
+
+    Raises `UsageError` naming an option that is unknown or whose value means nothing. Sampling parameters are left
+    to `Sampling`.
+    """
+    known = kind.__annotations__
+    merged: dict[str, Any] = dict(base)
+    for name, value in given.items():
+        if name not in known:
+            close = get_close_matches(name, known, n=1) or known
+            raise UsageError(f"There is no option {name!r}; there is {', '.join(close)}.")
+        if value is None:
+            continue
+        is_meaningful, meaning = _CHECKS.get(name, (None, ""))
+        if is_meaningful is not None and not is_meaningful(value):
+            raise UsageError(f"{name} must be {meaning}, not {reprlib.repr(value)}.")
+        merged[name] = (value,) if name == "stop" and isinstance(value, str) else value
+    return cast(ClientOptions, merged)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _are_all(values: object, is_one: Callable[[Any], bool]) -> bool:
+    return isinstance(values, Collection) and not isinstance(values, str | bytes) and all(map(is_one, values))
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+_CHECKS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    "max_new_tokens": (lambda value: _is_whole(value) and value >= 1, "1 or more"),
+    "stop": (lambda value: _is_text(value) or _are_all(value, _is_text), "a text or several"),
+    "eos": (
+        lambda value: (
+            _are_all(value, lambda token: _is_whole(token) and 0 <= token <= MAX_TOKEN_ID)
+            and len(value) <= MAX_EOS_TOKENS
+        ),
+        f"at most {MAX_EOS_TOKENS} token ids from 0 to {MAX_TOKEN_ID}",
+    ),
+    "strategy": (_is_text, "the name of a strategy"),
+    "dtype": (_is_text, "the name of a data type"),
+    "max_drafters": (lambda value: _is_whole(value) and value >= 0, "0 or more"),
+    "trust": (lambda value: _are_all(value, _is_text), "a list of peer ids"),
+    "verifier": (_is_text, "a peer id"),
+    "timeout_s": (lambda value: isinstance(value, int | float) and value > 0, "above 0 seconds"),
+    "target": (_is_text, "the name of a target"),
+    "network": (_is_text, "the name of a network"),
+    "transport": (_is_text, "full or light"),
+}
+"""What makes sense for each option, in code and in words."""
+
+
+def lists_options(kind: type) -> Callable[[_Function], _Function]:
+    """Make `help` and `inspect` list the options of a TypedDict one by one in place of `**options`."""
+
+    def decorate(function: _Function) -> _Function:
+        signature = inspect.signature(function)
+        named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        options = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS.get(name), annotation=annotation
+            )
+            for name, annotation in kind.__annotations__.items()
+        ]
+        vars(function)["__signature__"] = signature.replace(parameters=[*named, *options])
+        return function
+
+    return decorate
+
+
+SEED_BYTES: Final = 8
+_MARK: Final = b"cosine/choice/1"
+
+
+def choice_seed(seed: int, index: int) -> int:
+    """H(seed, index), the seed of choice `index`; choice 0 has the request's own.
+
+    For the others it is BLAKE2b with a digest of 8 bytes over a mark and both numbers in 8 bytes each, all of them
+    big-endian, so that anybody can ask for one choice alone and get the same text.
+    """
+    if index == 0:
+        return seed
+    data = _MARK + seed.to_bytes(SEED_BYTES) + index.to_bytes(SEED_BYTES)
+    return int.from_bytes(blake2b(data, digest_size=SEED_BYTES).digest())
