@@ -4,13 +4,14 @@ import asyncio
 import json
 import sys
 from contextlib import aclosing
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from cosine_node.cli.events import json_safe, several
 from cosine_node.cli.options import AsJson, InitialPeers, Network, Target
 from cosine_p2p.generation import Generation
+from cosine_p2p.options import ClientOptions, Prompt
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 
@@ -49,7 +50,8 @@ def generate(
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text:
         raise UsageError("The prompt is empty; give at least one character.")
-    client = {
+    options: ClientOptions = {
+        "network": network,
         "target": target,
         "strategy": strategy,
         "dtype": None if dtype == "auto" else dtype,
@@ -57,8 +59,6 @@ def generate(
         "trust": several(trust),
         "verifier": verifier,
         "timeout_s": timeout,
-    }
-    options = {
         "max_new_tokens": max_new_tokens,
         "temperature": temperature,
         "top_p": top_p,
@@ -68,8 +68,8 @@ def generate(
         "seed": seed,
         "stop": several(stop),
     }
-    ask: Any = [{"role": "user", "content": text}] if chat else text
-    done = asyncio.run(_generate(several(initial_peers), network, client, ask, options, is_quiet=as_json))
+    asked: Prompt = [{"role": "user", "content": text}] if chat else text
+    done = asyncio.run(_generate(several(initial_peers), asked, options, is_quiet=as_json))
     if as_json:
         sys.stdout.write(json.dumps(json_safe(done)) + "\n")
     else:
@@ -77,18 +77,12 @@ def generate(
 
 
 async def _generate(
-    initial_peers: tuple[str, ...],
-    network: str,
-    client_options: dict[str, Any],
-    prompt: Any,
-    options: dict[str, Any],
-    *,
-    is_quiet: bool,
+    initial_peers: tuple[str, ...], prompt: Prompt, options: ClientOptions, *, is_quiet: bool
 ) -> Generation:
     from cosine_p2p import AsyncClient
 
-    async with AsyncClient(initial_peers, network=network, **client_options) as client:
-        run = await client.start(prompt, **options)
+    async with AsyncClient(initial_peers, **options) as client:
+        run = await client.start(prompt)
         async with aclosing(run.chunks()) as chunks:
             async for chunk in chunks:
                 if not is_quiet:

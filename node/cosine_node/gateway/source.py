@@ -1,10 +1,10 @@
 """What the gateway asks of a swarm client; `cosine_p2p.AsyncClient` is one."""
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Protocol
+from typing import Protocol, Unpack
 
 from cosine_p2p.generation import Chunk, Generation
-from cosine_p2p.options import Prompt
+from cosine_p2p.options import GenerationOptions, Prompt
 from cosine_protocol.records import NodeRecord
 from cosine_protocol.request import Request
 
@@ -25,19 +25,7 @@ class Running(Protocol):
 class TextSource(Protocol):
     """Generates text of one target."""
 
-    async def start(
-        self,
-        prompt: Prompt,
-        *,
-        max_new_tokens: int,
-        temperature: float,
-        top_p: float,
-        top_k: int,
-        min_p: float,
-        repetition_penalty: float,
-        seed: int | None,
-        stop: Sequence[str],
-    ) -> Running:
+    async def start(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Running:
         """Raises `PromptRefused`, another `UsageError`, or `GenerationFailed`."""
         ...
 

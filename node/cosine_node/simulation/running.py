@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from cosine_node.simulation.links import seeded
@@ -158,17 +158,8 @@ class _ScenarioRun:
 
     async def _listen(self, client: AsyncClient, number: int, received: "_Received") -> None:
         task = self.tasks[number]
-        sampling = task.sampling
-        run = await client.start(
-            _CODEC.decode(task.prompt),
-            max_new_tokens=task.max_new_tokens,
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            min_p=sampling.min_p,
-            repetition_penalty=sampling.repetition_penalty,
-            seed=sampling.seed,
-        )
+        prompt = _CODEC.decode(task.prompt)
+        run = await client.start(prompt, max_new_tokens=task.max_new_tokens, **asdict(task.sampling))
         try:
             async with aclosing(run.chunks()) as chunks:
                 async for chunk in chunks:
