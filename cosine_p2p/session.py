@@ -364,15 +364,16 @@ class Session:
                 self._wake_at_s = at_s
 
     def _post_verifiers(self, action: SendTree | SendVerify) -> None:
-        number, block, authors = self.job.number, NodeBlock.of(action.nodes), bytes(action.authors)
+        number, block = self.job.number, action.block
+        nodes, authors = NodeBlock.of(block.nodes), bytes(block.authors)
         for upstream in self._upstreams.values():
             if not upstream.is_opened:
                 continue
             if isinstance(action, SendTree):
-                upstream.link.post(m.Tree(number, action.base, action.position, block, authors))
+                upstream.link.post(m.Tree(number, block.base, block.position, nodes, authors))
             elif upstream.slot == action.verifier:
                 upstream.watch.expect(_now_s())
-                upstream.link.post(m.Verify(number, action.base, action.position, block, authors))
+                upstream.link.post(m.Verify(number, block.base, block.position, nodes, authors))
 
     def _note_why(self, author: int, why: str) -> None:
         line = f"{self.ledger.domain_of(author)}: {why}"

@@ -23,7 +23,6 @@ EFFECTS: Final = frozenset({"asyncio", "time", "random", "socket", "logging"})
 PURE: Final = (
     "cosine_p2p/speculation",
     "cosine_p2p/strategies",
-    "cosine_p2p/tree.py",
     "cosine_p2p/selection.py",
     "cosine_p2p/text.py",
     "node/cosine_node/verifier/selection.py",

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from cosine_p2p.speculation.block import Block
 from cosine_protocol.messages import Draft, Pacing, PassStats
-from cosine_protocol.nodes import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,22 +73,16 @@ Event = Opened | DrafterStarted | DrafterLost | Drafted | Committed | Tick
 
 @dataclass(frozen=True, slots=True)
 class SendTree:
-    """Forward nodes to every verifier of the request."""
+    """Forward drafts to every verifier of the request."""
 
-    base: bytes
-    position: int
-    nodes: tuple[Node, ...]
-    authors: tuple[int, ...]
+    block: Block
 
 
 @dataclass(frozen=True, slots=True)
 class SendVerify:
-    """Stepped pacing: ask a verifier for one pass over these nodes; `base` is the prefix it has committed."""
+    """Stepped pacing: ask a verifier for one pass over a block; its base is the prefix it has committed."""
 
-    base: bytes
-    position: int
-    nodes: tuple[Node, ...]
-    authors: tuple[int, ...]
+    block: Block
     verifier: int = 0
 
 

@@ -13,6 +13,7 @@ from cosine_p2p.routing.hedge import HedgeRouter
 from cosine_p2p.speculation.corrections import likely_corrections
 from cosine_p2p.speculation.fusion import FusedView, Fusion
 from cosine_p2p.speculation.latency_model import DraftPlan, is_close, plan_drafts
+from cosine_p2p.speculation.tree import LiveTree
 from cosine_p2p.strategies.base import (
     Action,
     Committed,
@@ -28,7 +29,6 @@ from cosine_p2p.strategies.base import (
 )
 from cosine_p2p.strategies.forwarding import Forwarder
 from cosine_p2p.strategies.pace import Pace
-from cosine_p2p.tree import LiveTree
 
 SILENT_TOKENS: Final = 8
 TRIAL_TOKENS: Final = 8
@@ -146,7 +146,7 @@ class Cosine:
         plan = self._plan
         return SendAssign(
             author,
-            self._tree.root,
+            self._tree.root.digest,
             self._tree.position,
             guess,
             plan.depth_tokens,

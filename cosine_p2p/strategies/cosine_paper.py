@@ -12,10 +12,10 @@ from cosine_p2p.routing.base import DrafterFacts, Round
 from cosine_p2p.routing.cosine_score import CosineScoreRouter
 from cosine_p2p.speculation.batch_objective import BatchDirector
 from cosine_p2p.speculation.draft_length import best_draft_tokens
+from cosine_p2p.speculation.tree import TreeNode
 from cosine_p2p.strategies.base import Action, Drafted, DrafterStarted
 from cosine_p2p.strategies.chance import RequestChance
-from cosine_p2p.strategies.rounds import Acceptance, Rounds, claimed_below, committed_path, merged
-from cosine_p2p.tree import TreeNode
+from cosine_p2p.strategies.rounds import Acceptance, Rounds, merged
 from cosine_protocol.limits import MAX_GUESS_TOKENS
 from cosine_protocol.messages import PassStats
 
@@ -153,40 +153,39 @@ class CosinePaper(Rounds):
             actions = self._step(self._awaited(), now_s)
         return actions
 
-    def _tip(self) -> bytes:
-        return self._fused[-1].digest if self._fused else self._tree.root
+    def _tip(self) -> TreeNode:
+        return self._fused[-1] if self._fused else self._tree.root
 
     def _answers(self) -> dict[int, Said]:
         """The first choice below the fused prefix of everyone asked who has drafted there."""
         answers: dict[int, Said] = {}
-        for node in claimed_below(self._tree, self._tip(), self._asked):
-            for author in self._asked.keys() & node.claims.keys():
-                if author not in answers or node.claims[author] > answers[author].confidence:
-                    answers[author] = Said(node.token, node.claims[author])
+        for node in self._tip().children.values():
+            for author in self._asked.keys() & node.draft_probabilities.keys():
+                probability = node.draft_probabilities[author]
+                if author not in answers or probability > answers[author].confidence:
+                    answers[author] = Said(node.token, probability)
         return answers
 
     def _fuse(self) -> None:
         """Extend the fused prefix by the token of the largest confidence."""
         answers = self._answers()
         winner = max(sorted(answers), key=lambda author: answers[author].confidence)
-        node = self._tree.child(self._tip(), answers[winner].token)
-        assert node is not None
         self._said.append(answers)
-        self._fused.append(node)
+        self._fused.append(self._tip().children[answers[winner].token])
         for author in answers:
             last_s = self._asked[author].last_s
             if last_s is not None and last_s > self._step_at_s:
                 self._note_pace(author, last_s - self._step_at_s, tokens=1)
 
     def _drafted_by(self, author: int) -> int:
-        return sum(author in node.claims for node in self._tree.walk())
+        return sum(author in node.draft_probabilities for node in self._tree.walk())
 
     def _take(self, event: Drafted, now_s: float) -> None:
         """A draft below the fused prefix repeats it as certain; what its nodes are worth was said before."""
-        claims = [dict(node.claims) for node in self._fused]
+        known = [dict(node.draft_probabilities) for node in self._fused]
         super()._take(event, now_s)
-        for node, before in zip(self._fused, claims, strict=True):
-            node.claims = before
+        for node, before in zip(self._fused, known, strict=True):
+            node.draft_probabilities = before
 
     def _is_silent(self, author: int) -> bool:
         return author not in self._answers()
@@ -202,15 +201,16 @@ class CosinePaper(Rounds):
         """The fused path, credited to those who were surest of it, and the likeliest of what else was drafted."""
         if not self._asked:
             return []
-        fused = [node for node in self._fused if self._asked.keys() & node.claims.keys()]
-        others = [node for node in merged(self._tree, self._asked, most=len(self._tree)) if node not in fused]
-        room = max(0, self._options.max_nodes - len(fused))
-        return [*fused, *others[:room]]
+        others = [
+            node for node in merged(self._tree, self._asked.keys(), most=len(self._tree)) if node not in self._fused
+        ]
+        room = max(0, self._options.max_nodes - len(self._fused))
+        return [*self._fused, *others[:room]]
 
     def _learn(self, tokens: tuple[int, ...]) -> None:
         if not self._fused:
             return
-        path = committed_path(self._tree, tokens)
+        path = self._tree.follow(tokens)
         accepted = len([node for node in path if node in self._fused])
         self._acceptance.learn(accepted=accepted, drafted=len(self._fused))
         self._router.learn(self._round(tokens, path))
@@ -222,7 +222,7 @@ class CosinePaper(Rounds):
         judged = {author: self._judged(author, tokens) for author in said}
         return Round(
             used=frozenset(said),
-            accepted={author: sum(author in node.claims for node in path) for author in said},
+            accepted={author: sum(author in node.draft_probabilities for node in path) for author in said},
             drafted={author: len(own) for author, own in said.items()},
             draft_s={author: len(own) * self._pace(author) for author, own in said.items()},
             confidence={author: sum(s.confidence for s in own) / len(own) for author, own in said.items()},

@@ -9,6 +9,9 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from cosine_p2p.speculation.block import chain_block
+from cosine_p2p.speculation.moving_average import moving_average
+from cosine_p2p.speculation.tree import LiveTree, TreeNode
 from cosine_p2p.strategies.base import (
     Action,
     Committed,
@@ -22,10 +25,8 @@ from cosine_p2p.strategies.base import (
     WakeAt,
 )
 from cosine_p2p.strategies.lone_drafter import LoneDrafter
-from cosine_p2p.tree import LiveTree, TreeNode
 from cosine_protocol.digests import extend_digest
 from cosine_protocol.limits import MAX_TREE_DEPTH
-from cosine_protocol.nodes import BASE, Node
 
 PASS_WEIGHT: Final = 0.2
 OVERDUE_PASSES: Final = 4.0
@@ -46,7 +47,6 @@ class DsiOptions:
     lookahead_tokens: int | None = None
     is_eager: bool = True
     depth_tokens: int = MAX_TREE_DEPTH
-    task_tokens: int = MAX_TREE_DEPTH
 
 
 @dataclass(slots=True)
@@ -104,15 +104,13 @@ class Dsi:
 
     def _commit(self, event: Committed) -> list[Action]:
         self._drafter.learn(event.tokens)
-        digest = self._tree.root
         for token in event.tokens:
-            digest = extend_digest(digest, token)
             self._output.append(token)
-            self._positions[digest] = self._first_position + len(self._output)
-        self._tree.advance(event.tokens)
+            self._tree.advance([token])
+            self._positions[self._tree.root.digest] = self._tree.position
         server = self._servers[event.verifier]
         if server.digest is not None:
-            server.pass_s += PASS_WEIGHT * (event.stats.pass_us / 1e6 - server.pass_s)
+            server.pass_s = moving_average(server.pass_s, event.stats.pass_us / 1e6, weight=PASS_WEIGHT)
         server.digest, server.position = event.digest, self._positions[event.digest]
         server.is_busy, server.prefixes = False, frozenset()
         return self._drafter.advance(event)
@@ -120,7 +118,7 @@ class Dsi:
     def _dispatch(self, now_s: float) -> list[Action]:
         """Give work to free verifiers, the one that stands furthest first."""
         actions: list[Action] = []
-        chain = self._chain()
+        chain = self._tree.best_path(lambda node: node.draft_probability)
         free = [slot for slot, server in self._servers.items() if not server.is_busy]
         for slot in sorted(free, key=lambda slot: -self._servers[slot].position):
             if not self._is_due(chain, now_s):
@@ -144,7 +142,7 @@ class Dsi:
     def _is_advancing(self, now_s: float) -> bool:
         """Whether a pass is under way that will add to the stream; all others are doomed."""
         return any(
-            server.is_busy and now_s < server.due_s and self._tree.root in server.prefixes
+            server.is_busy and now_s < server.due_s and self._tree.root.digest in server.prefixes
             for server in self._servers.values()
         )
 
@@ -168,8 +166,8 @@ class Dsi:
         server = self._servers[slot]
         assert server.digest is not None
         committed = self._output[server.position - self._first_position :]
-        ahead = [(node.token, *_claim(node)) for node in chain]
-        task = [*((token, 1.0, 0) for token in committed), *ahead][: self._options.task_tokens]
+        ahead = [(node.token, node.draft_probability, node.most_confident_author()) for node in chain]
+        task = [*((token, 1.0, 0) for token in committed), *ahead][:MAX_TREE_DEPTH]
         prefixes = [server.digest]
         for token, _, _ in task:
             prefixes.append(extend_digest(prefixes[-1], token))
@@ -177,22 +175,7 @@ class Dsi:
         server.due_s = now_s + max(MIN_OVERDUE_S, OVERDUE_PASSES * (server.pass_s + server.rtt_s))
         self._submitted = prefixes[-1]
         self._idle_since_s = None
-        nodes = tuple(
-            Node(index - 1 if index else BASE, token, confidence)
-            for index, (token, confidence, _) in enumerate(task)
-        )
-        authors = tuple(author for _, _, author in task)
-        return SendVerify(server.digest, server.position, nodes, authors, slot)
-
-    def _chain(self) -> list[TreeNode]:
-        """The most confident chain below the committed tokens."""
-        chain: list[TreeNode] = []
-        digest = self._tree.root
-        while children := self._tree.children_of(digest):
-            nodes = [node for token in children if (node := self._tree.child(digest, token)) is not None]
-            chain.append(max(nodes, key=lambda node: max(node.claims.values())))
-            digest = chain[-1].digest
-        return chain
+        return SendVerify(chain_block(server.digest, server.position, task), slot)
 
     def _wake(self, now_s: float) -> list[Action]:
         """A verifier may vanish with its pass, and drafts may not come: look again then."""
@@ -200,7 +183,3 @@ class Dsi:
         if self._idle_since_s is not None:
             times.append(self._idle_since_s + self._patience_s())
         return [WakeAt(min(ahead))] if (ahead := [at for at in times if now_s < at < math.inf]) else []
-
-
-def _claim(node: TreeNode) -> tuple[float, int]:
-    return max((confidence, author) for author, confidence in node.claims.items())

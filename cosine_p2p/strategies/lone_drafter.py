@@ -3,6 +3,8 @@
 import math
 from typing import Final
 
+from cosine_p2p.speculation.moving_average import moving_average
+from cosine_p2p.speculation.tree import LiveTree
 from cosine_p2p.strategies.base import (
     Action,
     Committed,
@@ -12,7 +14,6 @@ from cosine_p2p.strategies.base import (
     SendAdvance,
     SendAssign,
 )
-from cosine_p2p.tree import LiveTree
 from cosine_protocol.limits import MAX_WINDOW_NODES
 
 FIRST_ACCEPTANCE: Final = 0.6
@@ -68,17 +69,11 @@ class LoneDrafter:
         author = self.drafting
         if author is None:
             return
-        digest = self._tree.root
-        for token in tokens:
-            nodes = [self._tree.child(digest, child) for child in self._tree.children_of(digest)]
-            said = [node for node in nodes if node is not None and author in node.claims]
-            if said:
-                hit = max(said, key=lambda node: node.claims[author]).token == token
-                self._acceptance[author] += ACCEPTANCE_WEIGHT * (hit - self._acceptance[author])
-            child = self._tree.child(digest, token)
-            if child is None:
-                return
-            digest = child.digest
+        for parent, token in zip((self._tree.root, *self._tree.follow(tokens)), tokens, strict=False):
+            if first := parent.first_choice(author):
+                self._acceptance[author] = moving_average(
+                    self._acceptance[author], first.token == token, weight=ACCEPTANCE_WEIGHT
+                )
 
     def advance(self, event: Committed) -> list[Action]:
         """Tell everyone what was committed, and change the drafter if it is hardly accepted."""
@@ -113,7 +108,7 @@ class LoneDrafter:
         tree = self._tree
         return SendAssign(
             drafter.author,
-            tree.root,
+            tree.root.digest,
             tree.position,
             (),
             self._depth_tokens,

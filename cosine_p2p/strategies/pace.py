@@ -5,6 +5,7 @@ from typing import Final
 
 from cosine_p2p.routing.base import DrafterFacts
 from cosine_p2p.speculation.latency_model import Latencies
+from cosine_p2p.speculation.moving_average import moving_average
 from cosine_p2p.strategies.base import Opened
 from cosine_protocol.messages import PassStats
 
@@ -29,11 +30,11 @@ class Pace:
 
     def note(self, stats: PassStats, spoken: Sequence[Mapping[int, float]]) -> None:
         """A pass ended; `spoken` is what drafters had said of each token it committed."""
-        self._pass_s += PASS_WEIGHT * (stats.pass_us / 1e6 - self._pass_s)
+        self._pass_s = moving_average(self._pass_s, stats.pass_us / 1e6, weight=PASS_WEIGHT)
         for said in spoken:
             if said:
                 hit = float(any(likelihood > 0.0 for likelihood in said.values()))
-                self.acceptance += ACCEPTANCE_WEIGHT * (hit - self.acceptance)
+                self.acceptance = moving_average(self.acceptance, hit, weight=ACCEPTANCE_WEIGHT)
 
     def forget_acceptance(self) -> None:
         self.acceptance = FIRST_ACCEPTANCE

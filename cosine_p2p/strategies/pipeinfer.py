@@ -8,6 +8,8 @@ carries the single-token run, which is always wanted, so abandoning one could on
 
 from dataclasses import dataclass
 
+from cosine_p2p.speculation.block import block_below
+from cosine_p2p.speculation.tree import LiveTree, TreeNode
 from cosine_p2p.strategies.base import (
     Action,
     Committed,
@@ -20,9 +22,7 @@ from cosine_p2p.strategies.base import (
     Tick,
 )
 from cosine_p2p.strategies.lone_drafter import LoneDrafter
-from cosine_p2p.tree import LiveTree, TreeNode
 from cosine_protocol.limits import MAX_TREE_DEPTH
-from cosine_protocol.nodes import BASE, Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +58,8 @@ class PipeInfer:
             width_nodes=self._options.n_parallel,
         )
         self._is_open = False
-        self._sent: set[bytes] = set()
-        self._tail = root
+        self._sent: set[TreeNode] = set()
+        self._tail = self._tree.root
         self._launched = 0
         self._rejections = 0
 
@@ -89,27 +89,26 @@ class PipeInfer:
         self._drafter.learn(event.tokens)
         self._rejections = self._rejections + 1 if self._is_miss(event.tokens) else 0
         self._tree.advance(event.tokens)
-        self._sent = {digest for digest in self._sent if digest in self._tree}
+        self._sent = {node for node in self._sent if node.digest in self._tree}
         self._restart()
         return [*self._drafter.advance(event), *self._forward()]
 
     def _is_miss(self, tokens: tuple[int, ...]) -> bool:
         """Whether the committed tokens leave what was sent before its end."""
-        digest = self._tree.root
+        parent = self._tree.root
         for token in tokens:
-            sent = [child for child in self._tree.children_of(digest).values() if child in self._sent]
-            child = self._tree.child(digest, token)
-            if child is None or child.digest not in self._sent:
+            sent = self._sent.intersection(parent.children.values())
+            child = parent.children.get(token)
+            if child is None or child not in sent:
                 return bool(sent)
-            digest = child.digest
+            parent = child
         return False
 
     def _restart(self) -> None:
         """The tail is the end of the most confident line sent that still holds, and iter starts anew."""
         self._launched = 0
-        self._tail = self._tree.root
-        while sent := [node for node in self._children(self._tail) if node.digest in self._sent]:
-            self._tail = sent[0].digest
+        sent = self._tree.best_path(lambda node: node.draft_probability, allows=self._sent.__contains__)
+        self._tail = sent[-1] if sent else self._tree.root
 
     def _forward(self) -> list[Action]:
         """Micro-batches as far as drafts and confidence go."""
@@ -135,38 +134,20 @@ class PipeInfer:
                 break
             lines = grown
         main = lines[0]
-        is_drafting = len(main) < options.draft_tokens and not self._children(self._end_of(main))
+        is_drafting = len(main) < options.draft_tokens and not (main[-1] if main else self._tail).children
         return None if is_drafting or not main else self._launch(lines)
 
     def _extended(self, line: list[TreeNode], *, accept: float, split: float) -> list[list[TreeNode]]:
         """A line with its next token and the branches next to it, or as it is where it ends."""
-        children = self._children(self._end_of(line))
-        if accept >= 1.0 or not children or _confidence(children[0]) < accept:
+        children = (line[-1] if line else self._tail).children.values()
+        ranked = sorted(children, key=lambda node: -node.draft_probability)
+        if accept >= 1.0 or not ranked or ranked[0].draft_probability < accept:
             return [line]
-        return [[*line, node] for rank, node in enumerate(children) if not rank or _confidence(node) > split]
+        return [[*line, node] for rank, node in enumerate(ranked) if not rank or node.draft_probability > split]
 
     def _launch(self, lines: list[list[TreeNode]]) -> SendTree:
-        nodes = list({node.digest: node for line in lines for node in line}.values())
-        index = {node.digest: number for number, node in enumerate(nodes)}
-        base, position = self._tail, nodes[0].position
-        self._sent.update(index)
-        self._tail = lines[0][-1].digest
-        block = tuple(Node(index.get(node.parent, BASE), node.token, _confidence(node)) for node in nodes)
-        return SendTree(base, position, block, tuple(_author(node) for node in nodes))
-
-    def _end_of(self, line: list[TreeNode]) -> bytes:
-        return line[-1].digest if line else self._tail
-
-    def _children(self, digest: bytes) -> list[TreeNode]:
-        """Drafted children of a prefix, the most confident first."""
-        children = self._tree.children_of(digest)
-        nodes = [node for token in children if (node := self._tree.child(digest, token)) is not None]
-        return sorted(nodes, key=lambda node: -_confidence(node))
-
-
-def _confidence(node: TreeNode) -> float:
-    return max(node.claims.values())
-
-
-def _author(node: TreeNode) -> int:
-    return max(node.claims, key=lambda author: (node.claims[author], -author))
+        nodes = dict.fromkeys(node for line in lines for node in line)
+        block = block_below(self._tail, nodes, lambda node: (node.most_confident_author(), node.draft_probability))
+        self._sent.update(nodes)
+        self._tail = lines[0][-1]
+        return SendTree(block)

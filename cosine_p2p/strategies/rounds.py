@@ -8,10 +8,13 @@ at once; one that is not asked is told to stay with the first token.
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cosine_p2p.speculation.block import block_below
+from cosine_p2p.speculation.moving_average import moving_average
+from cosine_p2p.speculation.tree import LiveTree, TreeNode
 from cosine_p2p.strategies.base import (
     Action,
     Committed,
@@ -26,10 +29,8 @@ from cosine_p2p.strategies.base import (
     Tick,
     WakeAt,
 )
-from cosine_p2p.tree import LiveTree, TreeNode
 from cosine_protocol.limits import MAX_COMMIT_TOKENS
 from cosine_protocol.messages import PassStats
-from cosine_protocol.nodes import BASE, Node
 
 PATIENCE_FACTOR: Final = 3.0
 MIN_PATIENCE_S: Final = 0.25
@@ -60,7 +61,8 @@ class Acceptance:
         """Take in a chain: `accepted` hits and, unless all of `drafted` hit, one miss."""
         for index in range(min(accepted + 1, drafted)):
             self.tokens += 1
-            self.share += max(ACCEPTANCE_WEIGHT, 1.0 / self.tokens) * ((index < accepted) - self.share)
+            weight = max(ACCEPTANCE_WEIGHT, 1.0 / self.tokens)
+            self.share = moving_average(self.share, index < accepted, weight=weight)
 
 
 @dataclass(slots=True)
@@ -153,7 +155,7 @@ class Rounds(ABC):
         if drafter := self._drafters.get(author):
             token_s = (took_s - drafter.rtt_s) / max(1, tokens)
             token_s = min(max(token_s, drafter.token_s), MAX_SLOWNESS * drafter.token_s)
-            self._pace_s[author] = self._pace(author) + PACE_WEIGHT * (token_s - self._pace(author))
+            self._pace_s[author] = moving_average(self._pace(author), token_s, weight=PACE_WEIGHT)
 
     def _ask(
         self, assigns: Sequence[SendAssign], *, expected_s: float, now_s: float, due_s: float = math.inf
@@ -173,7 +175,7 @@ class Rounds(ABC):
     def _assign(
         self, author: int, *, depth: int, width: int, window: int, why: str, guess: tuple[int, ...] = ()
     ) -> SendAssign:
-        return SendAssign(author, self._tree.root, self._tree.position, guess, depth, width, window, why)
+        return SendAssign(author, self._tree.root.digest, self._tree.position, guess, depth, width, window, why)
 
     def _start(self, drafter: DrafterStarted) -> list[Action]:
         """Let a drafter follow; what was committed while it read the prompt it has not heard of."""
@@ -211,7 +213,7 @@ class Rounds(ABC):
     def _note_verified(self, stats: PassStats, took_s: float) -> None:
         """Learn how long a pass takes from asking for it to its result, without the round trip."""
         seconds = min(max(stats.pass_us / 1e6, took_s), MAX_SLOWNESS * self._verifier.pass_s)
-        self._verify_s += PACE_WEIGHT * (seconds - self._verify_s)
+        self._verify_s = moving_average(self._verify_s, seconds, weight=PACE_WEIGHT)
 
     def _proceed(self, now_s: float) -> list[Action]:
         if not self._is_drafting:
@@ -224,7 +226,7 @@ class Rounds(ABC):
             return []
         self._is_drafting = False
         self._verify_at_s = now_s
-        return [verify(self._tree, self._chosen(), self._asked)]
+        return [verify(self._tree, self._chosen(), self._asked.keys())]
 
     def _give_up(self, now_s: float) -> list[Action]:
         """Patience is over: verify what is there."""
@@ -238,68 +240,35 @@ class Rounds(ABC):
 
     def _has_drafted(self, author: int) -> bool:
         """Whether anything of a drafter follows what is committed."""
-        return any(author in node.claims for node in self._first_tokens())
-
-    def _first_tokens(self) -> Iterable[TreeNode]:
-        return (node for d in self._tree.children_of(self._tree.root).values() if (node := self._tree.get(d)))
+        return self._tree.root.first_choice(author) is not None
 
 
-def verify(tree: LiveTree, nodes: Sequence[TreeNode], authors: Iterable[int]) -> SendVerify:
+def verify(tree: LiveTree, nodes: Sequence[TreeNode], authors: Collection[int]) -> SendVerify:
     """A pass over nodes of the tree, parents first; of these authors the most confident is credited."""
-    asked = frozenset(authors)
-    index = {node.digest: number for number, node in enumerate(nodes)}
-    credited = [credit(node, asked) for node in nodes]
-    block = tuple(
-        Node(index.get(node.parent, BASE), node.token, node.claims[author])
-        for node, author in zip(nodes, credited, strict=True)
-    )
-    return SendVerify(tree.root, tree.position, block, tuple(credited))
 
+    def credit(node: TreeNode) -> tuple[int, float]:
+        author = node.most_confident_author(authors)
+        return author, node.draft_probabilities[author]
 
-def credit(node: TreeNode, authors: Iterable[int]) -> int:
-    """Which of these authors is the most confident of a node, the first among equals."""
-    return max(sorted(set(authors) & node.claims.keys()), key=lambda author: node.claims[author])
+    return SendVerify(block_below(tree.root, nodes, credit))
 
 
 def chain_of(tree: LiveTree, author: int) -> list[TreeNode]:
-    """The path below the root along an author's most confident choices."""
+    """The path below the root along an author's first choices."""
     chain: list[TreeNode] = []
-    digest = tree.root
-    while own := claimed_below(tree, digest, (author,)):
-        chain.append(max(own, key=lambda node: node.claims[author]))
-        digest = chain[-1].digest
+    node = tree.root
+    while first := node.first_choice(author):
+        chain.append(first)
+        node = first
     return chain
 
 
-def claimed_below(tree: LiveTree, digest: bytes, authors: Iterable[int]) -> list[TreeNode]:
-    """Children of a known prefix that one of these authors drafted."""
-    wanted = frozenset(authors)
-    children = (tree.get(child) for child in tree.children_of(digest).values())
-    return [node for node in children if node is not None and wanted & node.claims.keys()]
-
-
-def merged(tree: LiveTree, authors: Iterable[int], *, most: int) -> list[TreeNode]:
+def merged(tree: LiveTree, authors: Collection[int], *, most: int) -> list[TreeNode]:
     """Everything these authors drafted below the root, merged by prefix, parents first: the `most` likeliest.
 
-    A node counts with the largest confidence that any of them has in it, times that of its path.
+    A node counts with the highest draft probability that any of them gives it, times that of its path.
     """
-    wanted = frozenset(authors)
-    reach = {tree.root: 1.0}
-    for node in tree.walk():
-        if node.parent in reach and wanted & node.claims.keys():
-            reach[node.digest] = reach[node.parent] * node.claims[credit(node, wanted)]
-    found = [node for node in tree.walk() if node.digest in reach]
-    return sorted(found, key=lambda node: (-reach[node.digest], node.position))[:most]
-
-
-def committed_path(tree: LiveTree, tokens: Iterable[int]) -> list[TreeNode]:
-    """The nodes of the tree that tokens about to be committed confirm, in order."""
-    path: list[TreeNode] = []
-    digest = tree.root
-    for token in tokens:
-        node = tree.child(digest, token)
-        if node is None:
-            break
-        path.append(node)
-        digest = node.digest
-    return path
+    found = tree.path_probabilities(
+        lambda node: max((p for author, p in node.draft_probabilities.items() if author in authors), default=None)
+    )
+    return sorted(found, key=lambda node: (-found[node], node.position))[:most]

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from cosine_p2p.speculation.draft_length import best_draft_tokens
+from cosine_p2p.speculation.tree import TreeNode
 from cosine_p2p.strategies.base import Action, DrafterStarted, WakeAt
-from cosine_p2p.strategies.rounds import Acceptance, Rounds, claimed_below, committed_path, merged
-from cosine_p2p.tree import TreeNode
+from cosine_p2p.strategies.rounds import Acceptance, Rounds, merged
 
 FADING_TOKENS: Final = 8.0
 
@@ -106,16 +106,16 @@ class SpecInfer(Rounds):
         return None if all(map(self._has_drafted, self._awaited())) else [WakeAt(self._deadline_s)]
 
     def _is_grown(self, author: int) -> bool:
-        own = [node for node in self._tree.walk() if author in node.claims]
+        own = [node for node in self._tree.walk() if author in node.draft_probabilities]
         deepest = max((node.position + 1 - self._tree.position for node in own), default=0)
         return deepest >= self._depth_tokens or len(own) >= self._options.tree_nodes
 
     def _chosen(self) -> list[TreeNode]:
-        return merged(self._tree, self._asked, most=self._options.max_nodes)
+        return merged(self._tree, self._asked.keys(), most=self._options.max_nodes)
 
     def _learn(self, tokens: tuple[int, ...]) -> None:
-        chosen = {node.digest for node in self._chosen()}
-        path = [node for node in committed_path(self._tree, tokens) if node.digest in chosen]
+        chosen = self._chosen()
+        path = [node for node in self._tree.follow(tokens) if node in chosen]
         if chosen:
             self._acceptance.learn(accepted=len(path), drafted=max(len(path) + 1, self._depth_tokens))
         for author, asked in self._asked.items():
@@ -125,14 +125,8 @@ class SpecInfer(Rounds):
 
     def _judge(self, author: int, tokens: tuple[int, ...]) -> None:
         """Count an author's first choices along the committed tokens, as far as it drafted there."""
-        digest = self._tree.root
-        for token in tokens:
-            own = claimed_below(self._tree, digest, (author,))
-            if not own:
+        for parent, token in zip((self._tree.root, *self._tree.follow(tokens)), tokens, strict=False):
+            first = parent.first_choice(author)
+            if first is None:
                 return
-            first = max(own, key=lambda node: node.claims[author])
             self._by_author[author].learn(accepted=int(first.token == token), drafted=1)
-            child = self._tree.child(digest, token)
-            if child is None:
-                return
-            digest = child.digest

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from cosine_p2p.speculation.draft_length import best_draft_tokens
+from cosine_p2p.speculation.tree import TreeNode
 from cosine_p2p.strategies.base import Action, DrafterStarted
-from cosine_p2p.strategies.rounds import Acceptance, Rounds, chain_of, committed_path
-from cosine_p2p.tree import TreeNode
+from cosine_p2p.strategies.rounds import Acceptance, Rounds, chain_of
 
 MIN_ACCEPTANCE: Final = 0.2
 
@@ -71,7 +71,7 @@ class ChainRounds(Rounds):
         asked = self._asked[author]
         if asked.last_s is not None:
             self._note_pace(author, asked.last_s - asked.at_s, tokens=len(chain))
-        accepted = len([node for node in committed_path(self._tree, tokens) if node in chain])
+        accepted = len([node for node in self._tree.follow(tokens) if node in chain])
         self._judge(author, chain, accepted=accepted)
 
     def _judge(self, author: int, chain: Sequence[TreeNode], *, accepted: int) -> None:

@@ -15,10 +15,10 @@ from typing import Final
 from cosine_p2p.routing.base import DrafterFacts, Round
 from cosine_p2p.routing.goodput_bandit import GoodputRouter
 from cosine_p2p.routing.matching import assign
+from cosine_p2p.speculation.tree import TreeNode
 from cosine_p2p.strategies.base import DrafterStarted
 from cosine_p2p.strategies.chance import RequestChance
 from cosine_p2p.strategies.speculative import ChainRounds
-from cosine_p2p.tree import TreeNode
 
 LEAST_VALUE: Final = 1e-6
 """Accepted tokens per second; what ranks drafters without any evidence."""
@@ -134,7 +134,7 @@ class Spin(ChainRounds):
                 drafted={author: len(chain)},
                 # Drafts that were there before they were asked for took time too.
                 draft_s={author: max(took_s, drafted * self._drafters[author].token_s)},
-                confidence={author: sum(node.claims[author] for node in chain) / drafted},
+                confidence={author: sum(node.draft_probabilities[author] for node in chain) / drafted},
                 agreement={author: accepted / drafted},
                 spoken=(),
             )

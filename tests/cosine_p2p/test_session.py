@@ -13,6 +13,7 @@ from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.channel import Channel, serve_channel
 from cosine_p2p.link import Links
 from cosine_p2p.session import Job, Session
+from cosine_p2p.speculation.block import Block
 from cosine_p2p.strategies import STRATEGIES
 from cosine_p2p.strategies.base import (
     Action,
@@ -370,7 +371,7 @@ def test_a_stepped_verifier_that_was_not_asked_for_long_is_not_stalled() -> None
             case Committed(position=0):
                 return [WakeAt(10.0)]
             case Tick():
-                return [SendVerify(roll_digest(D_0, (1,)), 1, (), ())]
+                return [SendVerify(Block(roll_digest(D_0, (1,)), 1, (), ()))]
             case _:
                 return []
 

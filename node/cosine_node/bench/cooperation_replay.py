@@ -23,7 +23,7 @@ from cosine_p2p.routing.base import DrafterFacts, Round
 from cosine_p2p.routing.hedge import HedgeRouter
 from cosine_p2p.speculation.calibration import Calibration
 from cosine_p2p.speculation.fusion import FusedView, Fusion
-from cosine_p2p.tree import LiveTree
+from cosine_p2p.speculation.tree import LiveTree, TreeNode
 from cosine_protocol.nodes import BASE, Node
 
 LOOKUP_NLL: Final = math.log(VOCAB_TOKENS)
@@ -199,14 +199,10 @@ def replay_fused(drafters: Mapping[int, ReplayDrafter], trace: Trace, *, budget:
         tree = LiveTree(ROOT)
         drafted = {author: d.draft(trace, position, nodes=budget) for author, d in drafters.items()}
         for author, own in drafted.items():
-            tree.attach(tree.root, 0, own.nodes, [author] * len(own.nodes))
+            tree.attach(tree.root.digest, 0, own.nodes, [author] * len(own.nodes))
         verified = most_probable(tree, fusion.view(tree, router.weights()), budget)
-        hits, digest = 0, tree.root
-        for token in trace.stream[position:]:
-            child = tree.child(digest, token)
-            if child is None or child.digest not in verified:
-                break
-            hits, digest = hits + 1, child.digest
+        path = tree.follow(trace.stream[position:])
+        hits = next((depth for depth, node in enumerate(path) if node not in verified), len(path))
         tokens = trace.stream[position : position + hits + 1]
         _learn(router, fusion, tree, tokens)
         for author, own in drafted.items():
@@ -234,19 +230,17 @@ def _learn(router: HedgeRouter, fusion: Fusion, tree: LiveTree, tokens: Sequence
     )
 
 
-def most_probable(tree: LiveTree, view: FusedView, count: int) -> frozenset[bytes]:
+def most_probable(tree: LiveTree, view: FusedView, count: int) -> frozenset[TreeNode]:
     """The `count` most probable nodes; none without its parent."""
-    heap: list[tuple[float, int, bytes]] = []
-    chosen: list[bytes] = []
+    heap: list[tuple[float, int, bytes, TreeNode]] = []
+    chosen: list[TreeNode] = []
     opened = tree.root
     while len(chosen) < count:
-        for below in tree.children_of(opened).values():
-            node = tree.get(below)
-            if node is not None:
-                heapq.heappush(heap, (-view.path_probability(node), node.position, below))
+        for node in opened.children.values():
+            heapq.heappush(heap, (-view.path_probability(node), node.position, node.digest, node))
         if not heap:
             break
-        opened = heapq.heappop(heap)[2]
+        opened = heapq.heappop(heap)[-1]
         chosen.append(opened)
     return frozenset(chosen)
 

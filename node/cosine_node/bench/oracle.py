@@ -8,8 +8,8 @@ would need, drafters that know the stream too, `Scenario.is_oracle` gives.
 from collections.abc import Collection, Sequence
 
 from cosine_p2p.speculation.fusion import FusedView
+from cosine_p2p.speculation.tree import TreeNode
 from cosine_p2p.strategies.cosine import Cosine, CosineOptions
-from cosine_p2p.tree import TreeNode
 from cosine_protocol.digests import extend_digest
 
 
@@ -26,7 +26,7 @@ class OracleView(FusedView):
         return self.conditional(node)
 
     def best_author(self, node: TreeNode) -> int:
-        return min(node.claims)
+        return min(node.draft_probabilities)
 
 
 class OracleCosine(Cosine):

@@ -9,7 +9,7 @@ from cosine_node.engine.base import PREFIX, Choice, Row
 from cosine_node.verifier.account import SpeculationAccount
 from cosine_node.verifier.lookup import Lookup
 from cosine_node.verifier.patience import Patience
-from cosine_p2p.tree import LiveTree, TreeNode
+from cosine_p2p.speculation.tree import LiveTree, TreeNode
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.messages import FinishReason, Pacing
 from cosine_protocol.request import Request
@@ -152,7 +152,7 @@ class VerifierRequest:
     def decode_row(self, chosen: Sequence[TreeNode]) -> Row:
         """The row that feeds the pending token and chosen nodes of the live tree, parents first."""
         self.nodes = sorted(chosen, key=lambda node: node.position)
-        name_of = {node.digest: name for name, node in enumerate(self.nodes, 1)}
+        name_of: dict[TreeNode | None, int] = {node: name for name, node in enumerate(self.nodes, 1)}
         parents = (name_of.get(node.parent, 0) for node in self.nodes)
         return Row(
             self.sequence,
@@ -163,7 +163,7 @@ class VerifierRequest:
 
     def accept(self, row: Row, choices: Sequence[Choice]) -> Step:
         """Walk down from the row's last certain token while a fed child equals the target's own choice."""
-        base, position = self.tree.root, len(self.output)
+        base, position = self.tree.root.digest, len(self.output)
         children = self._fed_children()
         name = 0
         tokens, authors, path, near_ties = [], bytearray(), [*row.nodes[: row.scored_from + 1]], 0
@@ -174,7 +174,7 @@ class VerifierRequest:
             tokens.append(choice.token)
             finish = self._finish_after(choice.token, len(tokens))
             child = children.get((name, choice.token))
-            authors.append(0 if child is None else self._credit(self.nodes[child - 1]))
+            authors.append(0 if child is None else self.nodes[child - 1].most_confident_author())
             if child is None or finish is not None:
                 break
             name = child
@@ -188,7 +188,7 @@ class VerifierRequest:
         if self.lookup is not None:
             self.lookup.extend(step.tokens)
             nodes = self.lookup.draft()
-            self.tree.attach(self.tree.root, self.tree.position, nodes, [OWN] * len(nodes))
+            self.tree.attach(self.tree.root.digest, self.tree.position, nodes, [OWN] * len(nodes))
         self.nodes = []
         for author in step.authors:
             if author:
@@ -214,11 +214,8 @@ class VerifierRequest:
         return held_s
 
     def _fed_children(self) -> dict[tuple[int, int], int]:
-        name_of = {node.digest: name for name, node in enumerate(self.nodes, 1)}
+        name_of: dict[TreeNode | None, int] = {node: name for name, node in enumerate(self.nodes, 1)}
         return {(name_of.get(node.parent, 0), node.token): name for name, node in enumerate(self.nodes, 1)}
-
-    def _credit(self, node: TreeNode) -> int:
-        return max(node.claims, key=lambda author: (node.claims[author], -author))
 
     def _finish_after(self, token: int, new_tokens: int) -> FinishReason | None:
         if token in self.request.eos:

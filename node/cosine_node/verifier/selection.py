@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cosine_node.engine.curve import CostCurve
-from cosine_p2p.tree import LiveTree, TreeNode
+from cosine_p2p.speculation.tree import LiveTree, TreeNode
 
 MIN_GAIN = 0.005
 
@@ -20,15 +20,9 @@ class Candidate:
 
 def candidates_of(owner: int, tree: LiveTree, *, max_depth: int, min_gain: float = MIN_GAIN) -> list[Candidate]:
     """Nodes of a live tree whose path has `min_gain` probability and at most `max_depth` tokens, parents first."""
-    reach = {tree.root: 1.0}
-    found = []
-    for node in tree.walk():
-        above = reach.get(node.parent, 0.0)
-        probability = above * max(node.claims.values())
-        if probability >= min_gain and node.position - tree.position < max_depth:
-            reach[node.digest] = probability
-            found.append(Candidate(owner, node, probability))
-    return found
+    deepest = tree.position + max_depth
+    found = tree.path_probabilities(lambda node: node.draft_probability if node.position < deepest else None)
+    return [Candidate(owner, node, probability) for node, probability in found.items() if probability >= min_gain]
 
 
 def best_leaf_probability(candidates: Sequence[Candidate]) -> float | None:

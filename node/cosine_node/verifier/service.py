@@ -208,7 +208,7 @@ class VerifierService:
         served = self._attach(channel, message)
         if served is None:
             return
-        if not served.state.awaits_verify or message.base != served.state.tree.root:
+        if not served.state.awaits_verify or message.base != served.state.tree.root.digest:
             self._loop.fail(served, PeerError(ErrorCode.MALFORMED, "a pass was asked for on another prefix"))
             return
         served.state.ask()

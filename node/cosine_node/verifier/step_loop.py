@@ -335,7 +335,7 @@ class StepLoop:
         """Author 0 is the target itself."""
         self._counts.committed_tokens += len(step.tokens)
         self._counts.accepted_nodes += sum(map(bool, step.authors))
-        self._counts.verified_nodes += sum(any(node.claims) for node in served.state.nodes)
+        self._counts.verified_nodes += sum(any(node.draft_probabilities) for node in served.state.nodes)
 
     def _report(self, served: Served, step: Step, row: Row, done: Pass, held_s: float, *, is_answer: bool) -> None:
         stats = m.PassStats(
@@ -344,7 +344,7 @@ class StepLoop:
             pass_us=round(1e6 * done.elapsed_s),
             held_us=round(1e6 * held_s),
         )
-        number, digest = served.state.number, served.state.tree.root
+        number, digest = served.state.number, served.state.tree.root.digest
         message: m.Message = m.Commit(number, step.position, step.tokens, digest, step.authors, stats)
         if is_answer:
             message = m.Verified(number, step.base, step.position, step.tokens, digest, step.authors, stats)
@@ -354,7 +354,7 @@ class StepLoop:
     def _finish(self, served: Served, reason: m.FinishReason) -> None:
         state = served.state
         accepted = tuple(state.accepted.get(author, 0) for author in range(1, state.authors + 1))
-        account = m.Account(state.number, reason, len(state.output), state.tree.root, accepted)
+        account = m.Account(state.number, reason, len(state.output), state.tree.root.digest, accepted)
         body = encode_body(account)
         served.channel.post(m.Final(body, self._identity.sign(kind="final", digest=state.d_0, body=body)))
         served.log.info("%s, %d tokens", reason.name.lower(), len(state.output))

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from cosine_p2p.speculation.corrections import MIN_PROBABILITY, likely_corrections, main_line
+from cosine_p2p.speculation.corrections import MIN_PROBABILITY, best_path, likely_corrections
 from cosine_p2p.speculation.fusion import FusedView, Fusion
-from cosine_p2p.tree import LiveTree
+from cosine_p2p.speculation.tree import LiveTree
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.limits import MAX_GUESS_TOKENS
 from cosine_protocol.nodes import BASE, Node
@@ -24,9 +24,9 @@ def tree_of(*nodes: Node) -> LiveTree:
     return tree
 
 
-def test_the_likeliest_departures_from_the_main_line_come_first() -> None:
+def test_the_likeliest_departures_from_the_best_path_come_first() -> None:
     tree = tree_of(Node(BASE, 1, 0.8), Node(BASE, 2, 0.15), Node(0, 3, 0.6), Node(0, 4, 0.3))
-    assert [node.token for node in main_line(tree, view_of(tree))] == [1, 3]
+    assert [node.token for node in best_path(tree, view_of(tree))] == [1, 3]
     assert likely_corrections(tree, view_of(tree), 5) == [(1, 4), (2,)]
     assert likely_corrections(tree, view_of(tree), 1) == [(1, 4)]
 
@@ -37,12 +37,12 @@ def test_an_empty_tree_and_a_chain_have_none() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_each_is_in_the_tree_and_leaves_the_main_line_by_its_last_token(seed: int) -> None:
+def test_each_is_in_the_tree_and_leaves_the_best_path_by_its_last_token(seed: int) -> None:
     rng = random.Random(seed)
     nodes = [Node(rng.randrange(-1, i) if i else BASE, rng.randrange(4), rng.random()) for i in range(60)]
     tree = tree_of(*nodes)
     view = view_of(tree)
-    line = tuple(node.token for node in main_line(tree, view))
+    line = tuple(node.token for node in best_path(tree, view))
     reached = []
     for guess in likely_corrections(tree, view, 6):
         node = tree.get(roll_digest(ROOT, guess))

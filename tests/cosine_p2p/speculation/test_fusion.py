@@ -6,7 +6,7 @@ import pytest
 
 from cosine_p2p.speculation.calibration import Calibration
 from cosine_p2p.speculation.fusion import FusedView, Fusion
-from cosine_p2p.tree import LiveTree, TreeNode
+from cosine_p2p.speculation.tree import LiveTree, TreeNode
 from cosine_protocol.nodes import BASE, Node
 
 ROOT = bytes(16)
@@ -28,9 +28,7 @@ def view_of(tree: LiveTree, *authors: int) -> FusedView:
 
 
 def child(tree: LiveTree, token: int) -> TreeNode:
-    found = tree.child(ROOT, token)
-    assert found is not None
-    return found
+    return tree.root.children[token]
 
 
 def test_one_drafter_is_taken_at_its_calibrated_word() -> None:
@@ -77,8 +75,8 @@ def test_a_path_never_becomes_likelier_further_down(seed: int) -> None:
         tree.attach(ROOT, 0, nodes, [author] * len(nodes))
     view = view_of(tree, 1, 2)
     for node in tree.walk():
-        above = tree.get(node.parent)
-        limit = 1.0 if above is None else view.path_probability(above)
+        assert node.parent is not None
+        limit = view.path_probability(node.parent)
         assert 0.0 <= view.path_probability(node) <= limit + 1e-12, f"seed {seed}"
 
 

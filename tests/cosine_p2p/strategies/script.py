@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
+from cosine_p2p.speculation.tree import LiveTree
 from cosine_p2p.strategies.base import Action, Committed, Drafted, DrafterStarted, SendTree, SendVerify
-from cosine_p2p.tree import LiveTree
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.messages import Draft, PassStats
 from cosine_protocol.nodes import BASE, Node, NodeBlock
@@ -32,5 +32,5 @@ def feed(tree: LiveTree, actions: Iterable[Action]) -> None:
     """Attach as a verifier does what a strategy sends."""
     for action in actions:
         if isinstance(action, SendTree | SendVerify):
-            block = NodeBlock.of(action.nodes)
-            tree.attach(action.base, action.position, block, action.authors)
+            block = action.block
+            tree.attach(block.base, block.position, NodeBlock.of(block.nodes), block.authors)

@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from cosine_p2p.speculation.tree import LiveTree
 from cosine_p2p.strategies.base import (
     Action,
     DrafterLost,
@@ -16,7 +17,6 @@ from cosine_p2p.strategies.base import (
     SendTree,
 )
 from cosine_p2p.strategies.cosine import Cosine, CosineOptions
-from cosine_p2p.tree import LiveTree
 from cosine_protocol.digests import roll_digest
 from tests.cosine_p2p.strategies.script import ROOT, committed, drafted, feed, started
 
@@ -30,7 +30,7 @@ def opened(*authors: int) -> Cosine:
 
 
 def sent_tokens(actions: list[Action]) -> list[int]:
-    return [node.token for action in actions if isinstance(action, SendTree) for node in action.nodes]
+    return [node.token for action in actions if isinstance(action, SendTree) for node in action.block.nodes]
 
 
 def test_a_drafter_that_starts_is_assigned_the_main_line() -> None:
@@ -46,7 +46,7 @@ def test_drafts_go_to_the_verifier_at_once_and_once() -> None:
     strategy = opened(1)
     [send] = strategy.on(drafted([1, 2]), 0.0)
     assert isinstance(send, SendTree)
-    assert (send.base, send.position, send.authors) == (ROOT, 0, (1, 1))
+    assert (send.block.base, send.block.position, send.block.authors) == (ROOT, 0, (1, 1))
     assert strategy.on(drafted([1, 2]), 0.0) == []
 
 
@@ -125,9 +125,9 @@ def test_a_verifier_can_attach_all_that_is_sent(seed: int) -> None:
         event = drafted(tokens, after=after, author=rng.randrange(1, 4), confidence=rng.random())
         for action in strategy.on(event, 0.0):
             assert isinstance(action, SendTree), f"seed {seed}"
-            assert action.base in there, f"seed {seed}"
+            assert action.block.base in there, f"seed {seed}"
             feed(there, [action])
-    assert there.root == roll_digest(ROOT, output), f"seed {seed}"
+    assert there.root.digest == roll_digest(ROOT, output), f"seed {seed}"
     assert {node.digest for node in there.walk()} <= known, f"seed {seed}"
 
 

@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 from cosine_p2p.speculation.batch_objective import BatchDirector
+from cosine_p2p.speculation.block import Block
+from cosine_p2p.speculation.tree import LiveTree
 from cosine_p2p.strategies.base import (
     Action,
     Committed,
@@ -14,10 +16,9 @@ from cosine_p2p.strategies.base import (
     WakeAt,
 )
 from cosine_p2p.strategies.cosine_paper import CosinePaper, CosinePaperOptions
-from cosine_p2p.tree import LiveTree
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.messages import PassStats
-from tests.cosine_p2p.strategies.script import ROOT, committed, drafted, feed, started
+from tests.cosine_p2p.strategies.script import ROOT, committed, drafted, started
 
 TWO = CosinePaperOptions(drafters=2, draft_tokens=2, explore_share=0.0, exploit_share=0.0)
 
@@ -39,10 +40,10 @@ def asked(actions: list[Action]) -> set[int]:
     return {a.author for a in actions if isinstance(a, SendAssign) and a.why != "not asked now"}
 
 
-def verified(actions: list[Action]) -> SendVerify:
+def verified(actions: list[Action]) -> Block:
     [verify] = actions
     assert isinstance(verify, SendVerify)
-    return verify
+    return verify.block
 
 
 def timed(event: Committed, *, took_s: float) -> Committed:
@@ -60,7 +61,7 @@ def test_all_drafters_extend_the_fused_prefix_token_by_token() -> None:
     assert [node.token for node in verify.nodes] == [8, 4, 7, 3]
     assert verify.authors == (2, 1, 1, 2)
     tree = LiveTree(roll_digest(ROOT, [5]), 1)
-    feed(tree, [verify])
+    tree.attach(verify.base, verify.position, verify.nodes, verify.authors)
     for path in ([8, 4], [8, 3], [7]):
         assert roll_digest(ROOT, [5, *path]) in tree
 

@@ -48,7 +48,7 @@ def tasks(actions: Sequence[Action]) -> list[SendVerify]:
 
 
 def tokens_of(task: SendVerify) -> list[int]:
-    return [node.token for node in task.nodes]
+    return [node.token for node in task.block.nodes]
 
 
 def test_the_drafter_gets_a_chain_without_end_to_draft() -> None:
@@ -63,7 +63,7 @@ def test_the_target_goes_on_alone_at_once_and_only_one_verifier_does() -> None:
     for slot in range(2):
         strategy.on(Opened(PASS_S, RTT_S, 0, slot), 0.0)
     [plain] = tasks(strategy.on(committed([5], after=[]), 0.1))
-    assert (plain.verifier, plain.nodes, plain.base) == (0, (), roll_digest(ROOT, [5]))
+    assert (plain.verifier, plain.block.nodes, plain.block.base) == (0, (), roll_digest(ROOT, [5]))
     assert tasks(strategy.on(committed([], after=[5], verifier=1, stands=[5]), 0.1)) == []
 
 
@@ -71,7 +71,7 @@ def test_every_lookahead_of_new_tokens_is_a_task_for_a_free_verifier() -> None:
     strategy, _ = begun(3, lookahead_tokens=2)
     assert tasks(strategy.on(drafted([1], after=[5]), 0.2)) == []
     [first] = tasks(strategy.on(drafted([2], after=[5, 1]), 0.2))
-    assert (first.verifier, tokens_of(first), first.authors) == (1, [1, 2], (1, 1))
+    assert (first.verifier, tokens_of(first), first.block.authors) == (1, [1, 2], (1, 1))
     assert tasks(strategy.on(drafted([3], after=[5, 1, 2]), 0.2)) == []
     [second] = tasks(strategy.on(drafted([4], after=[5, 1, 2, 3]), 0.2))
     assert (second.verifier, tokens_of(second)) == (2, [1, 2, 3, 4])
@@ -90,13 +90,13 @@ def test_a_task_starts_where_its_verifier_stands_with_what_others_committed() ->
     strategy.on(drafted([1, 2, 3], after=[5]), 0.2)
     actions = strategy.on(committed([1, 2, 3, 4], after=[5], verifier=1), 0.3)
     [ahead] = tasks(actions)
-    assert (ahead.verifier, ahead.base, ahead.nodes) == (1, roll_digest(ROOT, [5, 1, 2, 3, 4]), ())
+    assert (ahead.verifier, ahead.block.base, ahead.block.nodes) == (1, roll_digest(ROOT, [5, 1, 2, 3, 4]), ())
     strategy.on(drafted([6], after=[5, 1, 2, 3, 4]), 0.3)
     [behind] = tasks(strategy.on(committed([], after=[5, 1, 2, 3, 4], verifier=0, stands=[5, 1]), 0.35))
-    assert (behind.base, behind.position) == (roll_digest(ROOT, [5, 1]), 2)
+    assert (behind.block.base, behind.block.position) == (roll_digest(ROOT, [5, 1]), 2)
     assert tokens_of(behind) == [2, 3, 4, 6]
-    assert [node.confidence for node in behind.nodes] == [1.0, 1.0, 1.0, 0.8]
-    assert behind.authors == (0, 0, 0, 1)
+    assert [node.confidence for node in behind.block.nodes] == [1.0, 1.0, 1.0, 0.8]
+    assert behind.block.authors == (0, 0, 0, 1)
 
 
 def test_the_verifier_that_stands_furthest_is_asked_first() -> None:
@@ -112,7 +112,7 @@ def test_after_a_rejection_the_pass_below_the_wrong_token_counts_for_nothing() -
     strategy.on(drafted([1, 2], after=[5]), 0.2)
     actions = strategy.on(committed([9], after=[5], verifier=0), 0.3)
     [task] = tasks(actions)
-    assert (task.verifier, task.nodes, task.base) == (0, (), roll_digest(ROOT, [5, 9]))
+    assert (task.verifier, task.block.nodes, task.block.base) == (0, (), roll_digest(ROOT, [5, 9]))
     assert [a for a in actions if isinstance(a, SendAdvance)] == [SendAdvance(1, 1, (9,))]
 
 
@@ -131,7 +131,7 @@ def test_without_drafters_one_verifier_decodes_and_the_other_rests() -> None:
     output = [5]
     for token in range(4):
         [task] = tasks(strategy.on(committed([token], after=output, verifier=0), 0.2))
-        assert (task.verifier, task.nodes) == (0, ())
+        assert (task.verifier, task.block.nodes) == (0, ())
         output.append(token)
 
 
@@ -141,14 +141,14 @@ def test_a_pass_that_is_long_overdue_is_not_counted_on() -> None:
     [wake] = [action for action in actions if isinstance(action, WakeAt)]
     assert wake.at_s >= 0.1 + OVERDUE_PASSES * PASS_S
     [task] = tasks(strategy.on(Tick(), wake.at_s))
-    assert (task.verifier, task.nodes) == (1, ())
+    assert (task.verifier, task.block.nodes) == (1, ())
 
 
 def test_a_verifier_that_takes_over_a_slot_is_asked_once_it_has_read_the_prompt() -> None:
     strategy, _ = begun(1, drafters=0)
     assert tasks(strategy.on(Opened(PASS_S, RTT_S, 1, 0), 0.2)) == []
     [task] = tasks(strategy.on(committed([6], after=[5]), 0.3))
-    assert task.base == roll_digest(ROOT, [5, 6])
+    assert task.block.base == roll_digest(ROOT, [5, 6])
 
 
 def test_a_lost_drafter_is_followed_by_the_next_best() -> None:

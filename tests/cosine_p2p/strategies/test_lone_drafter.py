@@ -1,8 +1,8 @@
 """One drafter at a time: the best, another when it is lost or often wrong."""
 
+from cosine_p2p.speculation.tree import LiveTree
 from cosine_p2p.strategies.base import RecallDrafter, ReleaseDrafter, SendAdvance, SendAssign
 from cosine_p2p.strategies.lone_drafter import LoneDrafter
-from cosine_p2p.tree import LiveTree
 from cosine_protocol.nodes import BASE, Node
 from tests.cosine_p2p.strategies.script import ROOT, committed, started
 
@@ -48,7 +48,7 @@ def test_one_that_is_often_wrong_makes_way() -> None:
     drafter.join(started(2, prompt_nll=2.0))
     output: list[int] = []
     for _ in range(40):
-        tree.attach(tree.root, tree.position, [Node(BASE, 7, 0.9)], [1])
+        tree.attach(tree.root.digest, tree.position, [Node(BASE, 7, 0.9)], [1])
         drafter.learn((3,))
         tree.advance([3])
         actions = drafter.advance(committed([3], after=output))
@@ -79,7 +79,7 @@ def test_of_several_that_are_often_wrong_the_least_wrong_comes_back() -> None:
     recalls = 0
     for step in range(80):
         token = 7 if drafter.drafting == 1 and step % 3 == 0 else 3
-        tree.attach(tree.root, tree.position, [Node(BASE, 7, 0.9)], [drafter.drafting or 0])
+        tree.attach(tree.root.digest, tree.position, [Node(BASE, 7, 0.9)], [drafter.drafting or 0])
         drafter.learn((token,))
         tree.advance([token])
         for action in drafter.advance(committed([token], after=[0] * step)):

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from cosine_p2p.speculation.tree import LiveTree
 from cosine_p2p.strategies.base import Action, Drafted, DrafterLost, Opened, SendAdvance, SendAssign, SendTree
 from cosine_p2p.strategies.pipeinfer import PipeInfer, PipeInferOptions
-from cosine_p2p.tree import LiveTree
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.messages import Draft
 from cosine_protocol.nodes import BASE, Node, NodeBlock
@@ -23,7 +23,7 @@ def opened(**options: Any) -> PipeInfer:
 
 
 def batches(actions: Sequence[Action]) -> list[list[int]]:
-    return [[node.token for node in action.nodes] for action in actions if isinstance(action, SendTree)]
+    return [[node.token for node in action.block.nodes] for action in actions if isinstance(action, SendTree)]
 
 
 def siblings(*choices: tuple[int, float], after: Sequence[int] = ()) -> Drafted:
@@ -43,10 +43,10 @@ def test_drafts_go_in_micro_batches_each_from_the_tail_of_the_last() -> None:
     assert batches(strategy.on(drafted([1]), 0.0)) == []
     [first] = strategy.on(drafted([2], after=[1]), 0.0)
     assert isinstance(first, SendTree)
-    assert (first.base, [node.token for node in first.nodes]) == (ROOT, [1, 2])
+    assert (first.block.base, [node.token for node in first.block.nodes]) == (ROOT, [1, 2])
     second, third = strategy.on(drafted([3, 4, 5, 6, 7], after=[1, 2]), 0.0)
     assert isinstance(second, SendTree) and isinstance(third, SendTree)
-    assert (second.base, second.position) == (roll_digest(ROOT, [1, 2]), 2)
+    assert (second.block.base, second.block.position) == (roll_digest(ROOT, [1, 2]), 2)
     assert batches([second, third]) == [[3, 4], [5, 6]]
 
 
@@ -93,7 +93,7 @@ def test_after_a_miss_drafting_starts_again_from_the_corrected_prefix() -> None:
     assert batches(strategy.on(drafted([5, 6], after=[1, 2, 3, 4]), 0.0)) == []
     [again] = strategy.on(drafted([7, 8], after=[1, 9]), 0.0)
     assert isinstance(again, SendTree)
-    assert (again.base, batches([again])) == (roll_digest(ROOT, [1, 9]), [[7, 8]])
+    assert (again.block.base, batches([again])) == (roll_digest(ROOT, [1, 9]), [[7, 8]])
 
 
 def test_another_verifier_gets_everything_again() -> None:
@@ -129,7 +129,7 @@ def test_a_verifier_can_attach_all_that_is_sent(seed: int) -> None:
         event = siblings((0, confidence), (1, 1.0 - confidence), after=after)
         for action in strategy.on(event, 0.0):
             assert isinstance(action, SendTree), f"seed {seed}"
-            assert action.base in there, f"seed {seed}"
+            assert action.block.base in there, f"seed {seed}"
             before = len(there)
             feed(there, [action])
-            assert len(there) == before + len(action.nodes), f"seed {seed}"
+            assert len(there) == before + len(action.block.nodes), f"seed {seed}"

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_p2p.speculation.tree import LiveTree
 from cosine_p2p.strategies.base import (
     Action,
     DrafterLost,
@@ -25,7 +26,6 @@ from cosine_p2p.strategies.rounds import REST_ROUNDS, Acceptance, merged, verify
 from cosine_p2p.strategies.specinfer import SpecInfer
 from cosine_p2p.strategies.speculative import Speculative
 from cosine_p2p.strategies.spin import Spin
-from cosine_p2p.tree import LiveTree
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.limits import MAX_COMMIT_TOKENS
 from cosine_protocol.nodes import BASE, Node, NodeBlock
@@ -110,7 +110,7 @@ def test_drafts_of_one_that_vanished_are_verified_all_the_same() -> None:
     strategy.on(drafted([7, 8], after=[5]), 1.1)
     [action] = strategy.on(DrafterLost(1), 1.2)
     assert isinstance(action, SendVerify)
-    assert ([node.token for node in action.nodes], action.authors) == ([7, 8], (1, 1))
+    assert ([node.token for node in action.block.nodes], action.block.authors) == ([7, 8], (1, 1))
 
 
 def test_acceptance_counts_tokens_up_to_the_first_miss() -> None:
@@ -146,11 +146,13 @@ def test_merged_trees_are_whole_in_order_and_of_the_asked(
     chosen = merged(tree, authors, most=most)
     action = verify(tree, chosen, authors)
     assert len(chosen) <= most
-    assert all(author in authors for author in action.authors)
+    assert all(author in authors for author in action.block.authors)
     other = LiveTree(ROOT)
-    assert len(other.attach(action.base, action.position, NodeBlock.of(action.nodes), action.authors)) == len(
-        chosen
-    )
+    assert len(
+        other.attach(
+            action.block.base, action.block.position, NodeBlock.of(action.block.nodes), action.block.authors
+        )
+    ) == len(chosen)
     assert [node.digest in other for node in chosen] == [True] * len(chosen)
     if most == 12 and len(chosen) < most:
         assert len(chosen) == len(merged(tree, authors, most=1000))
@@ -173,10 +175,15 @@ class Storm:
         for action in self.strategy.on(event, self.now_s):
             if isinstance(action, SendVerify):
                 assert not self.is_awaited
-                assert (action.base, action.position) == (roll_digest(ROOT, self.output), len(self.output))
-                tree = LiveTree(action.base, action.position)
-                assert len(tree.attach(action.base, action.position, action.nodes, action.authors)) == len(tree)
-                assert len(tree) == len(action.nodes)
+                assert (action.block.base, action.block.position) == (
+                    roll_digest(ROOT, self.output),
+                    len(self.output),
+                )
+                tree = LiveTree(action.block.base, action.block.position)
+                assert len(
+                    tree.attach(action.block.base, action.block.position, action.block.nodes, action.block.authors)
+                ) == len(tree)
+                assert len(tree) == len(action.block.nodes)
                 self.is_awaited = True
             assert not isinstance(action, SendTree)
             if isinstance(action, SendAssign | SendAdvance):

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
+from cosine_p2p.speculation.tree import LiveTree
 from cosine_p2p.strategies.base import Action, Drafted, DrafterLost, Opened, SendAssign, SendVerify, Tick, WakeAt
 from cosine_p2p.strategies.specinfer import SpecInfer, SpecInferOptions
-from cosine_p2p.tree import LiveTree
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.messages import Draft
 from cosine_protocol.nodes import BASE, Node, NodeBlock
@@ -52,12 +52,12 @@ def test_trees_are_merged_by_prefix_once_all_are_deep_enough() -> None:
     actions = strategy.on(drafted([8, 9, 4], after=[5], author=2), 1.03)
     [verify] = actions
     assert isinstance(verify, SendVerify)
-    assert len(verify.nodes) == 6
+    assert len(verify.block.nodes) == 6
     tree = LiveTree(roll_digest(ROOT, [5]), 1)
     feed(tree, actions)
     for path in ([7, 9, 4], [8, 9, 4]):
         assert roll_digest(ROOT, [5, *path]) in tree
-    assert set(verify.authors) == {1, 2}
+    assert set(verify.block.authors) == {1, 2}
 
 
 def test_only_the_likeliest_nodes_fit() -> None:
@@ -65,7 +65,7 @@ def test_only_the_likeliest_nodes_fit() -> None:
     strategy.on(branched({7: 0.3, 8: 0.5}, after=[5], author=1), 1.01)
     [verify] = strategy.on(drafted([8, 3], after=[5], confidence=0.7), 1.02)
     assert isinstance(verify, SendVerify)
-    assert [node.token for node in verify.nodes] == [8, 3]
+    assert [node.token for node in verify.block.nodes] == [8, 3]
 
 
 def test_a_tree_that_stays_shallow_is_waited_for_until_its_time_is_up() -> None:
@@ -75,7 +75,7 @@ def test_a_tree_that_stays_shallow_is_waited_for_until_its_time_is_up() -> None:
     strategy.on(drafted([7], after=[5]), 1.01)
     [verify] = strategy.on(Tick(), wake.at_s)
     assert isinstance(verify, SendVerify)
-    assert [node.token for node in verify.nodes] == [7]
+    assert [node.token for node in verify.block.nodes] == [7]
 
 
 def test_one_that_said_nothing_yet_is_waited_for_longer() -> None:
@@ -94,7 +94,7 @@ def test_the_last_awaited_drafter_vanishes() -> None:
     strategy.on(drafted([7, 8, 9], after=[5]), 1.01)
     [verify] = strategy.on(DrafterLost(2), 1.02)
     assert isinstance(verify, SendVerify)
-    assert len(verify.nodes) == 3
+    assert len(verify.block.nodes) == 3
 
 
 def test_who_is_wrong_gives_way_to_who_was_not_tried() -> None:

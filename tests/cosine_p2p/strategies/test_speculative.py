@@ -1,5 +1,6 @@
 """Synchronous rounds: ask one drafter, verify its chain, repeat."""
 
+from cosine_p2p.speculation.block import Block
 from cosine_p2p.strategies.base import (
     Action,
     DrafterLost,
@@ -29,10 +30,10 @@ def assigned(actions: list[Action]) -> SendAssign:
     return assign
 
 
-def verified(actions: list[Action]) -> SendVerify:
+def verified(actions: list[Action]) -> Block:
     [verify] = actions
     assert isinstance(verify, SendVerify)
-    return verify
+    return verify.block
 
 
 def test_without_drafters_every_pass_is_plain() -> None:

@@ -16,7 +16,9 @@ def forwarded(*nodes: Node) -> list[tuple[int, float]]:
     strategy.on(Opened(0.06, 0.02), 0.0)
     strategy.on(DrafterStarted(1, 2.0, 0.006, 0.02), 0.0)
     actions = strategy.on(Drafted(1, Draft(1, 1, ROOT, 0, NodeBlock.of(nodes))), 0.1)
-    return [(n.token, n.confidence) for action in actions if isinstance(action, SendTree) for n in action.nodes]
+    return [
+        (n.token, n.confidence) for action in actions if isinstance(action, SendTree) for n in action.block.nodes
+    ]
 
 
 def test_what_is_on_the_stream_is_certain_however_unlikely_it_was_called() -> None:

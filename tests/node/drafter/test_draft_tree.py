@@ -10,7 +10,7 @@ from cosine_node.drafter.draft_tree import MAX_CANDIDATES, MIN_LOG_REACH, Branch
 from cosine_node.engine.base import Choice, Row
 from cosine_node.engine.scripted import ScriptedEngine
 from cosine_p2p.speculation.calibration import Calibration
-from cosine_p2p.tree import LiveTree
+from cosine_p2p.speculation.tree import LiveTree
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, Node
 from cosine_protocol.request import Sampling
@@ -89,7 +89,7 @@ class Follower:
     def assign(self) -> None:
         """Draft below some prefix, known or not. Who guesses knows the guess."""
         rng, live = self.rng, self.live
-        known = [(live.root, live.position), *((node.digest, node.position + 1) for node in live.walk())]
+        known = [(live.root.digest, live.position), *((node.digest, node.position + 1) for node in live.walk())]
         base, position = rng.choice(known)
         guess = tuple(rng.randrange(VOCAB) for _ in range(rng.randrange(3)))
         live.attach(base, position, [Node(i - 1, token, 1.0) for i, token in enumerate(guess)], [2] * len(guess))
@@ -104,7 +104,7 @@ class Follower:
         """A commit: drafted or not, sometimes repeated, overlapping, or after a gap."""
         rng, live = self.rng, self.live
         for _ in range(rng.randrange(1, 4)):
-            drafted = sorted(live.children_of(live.root))
+            drafted = sorted(live.root.children)
             token = rng.choice(drafted) if drafted and rng.random() < 0.7 else rng.randrange(VOCAB)
             self.output.append(token)
             live.advance([token])
@@ -113,7 +113,7 @@ class Follower:
         assert self.tree.advance(len(self.output) + 1, (0,)) is None
         assert self.tree.position == before
         self.take(self.tree.advance(start, self.output[start:]))
-        assert self.tree.tip.digest == self.live.root
+        assert self.tree.tip.digest == self.live.root.digest
 
     def step(self) -> None:
         """One pass on the engine, which checks every name; a commit may arrive while it runs."""
@@ -166,7 +166,7 @@ def test_a_guess_on_an_unread_prompt_hangs_below_its_last_token() -> None:
         grown = tree.absorb(row, engine.forward([row])[0].choices)
         if grown is not None:
             assert live.attach(grown.base, grown.position, grown.nodes, [2] * len(grown.nodes))
-    assert live.children_of(roll_digest(D_0, [7]))
+    assert live.root.children[7].children
 
 
 def test_width_one_drafts_a_chain_of_first_choices() -> None:

@@ -11,7 +11,7 @@ from cosine_node.drafter.service import IDLE_S, RETRY_AFTER_S, DrafterConfig, Dr
 from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.runner import InlineRunner
 from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_p2p.tree import LiveTree
+from cosine_p2p.speculation.tree import LiveTree
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
 from cosine_protocol.digests import request_digest, roll_digest
@@ -321,7 +321,7 @@ def test_an_early_guess_is_drafted_below() -> None:
         live = LiveTree(d_0)
         for draft in fragments_in(await caller.hear_for(1.0)):
             live.attach(draft.base, draft.position, draft.nodes, [1] * len(draft.nodes))
-        assert any(node.parent == roll_digest(d_0, guess) for node in live.walk())
+        assert any(node.parent and node.parent.digest == roll_digest(d_0, guess) for node in live.walk())
 
     play(scene)
 

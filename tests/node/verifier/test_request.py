@@ -25,7 +25,7 @@ def verdict(
     state: VerifierRequest, nodes: list[Node], says: dict[int, int], authors: list[int] | None = None
 ) -> Step:
     """Attach nodes, run a pass in which the target says `says[token]` after each token, and accept."""
-    state.tree.attach(state.tree.root, state.tree.position, nodes, authors or [1] * len(nodes))
+    state.tree.attach(state.tree.root.digest, state.tree.position, nodes, authors or [1] * len(nodes))
     row = state.decode_row(list(state.tree.walk()))
     return state.accept(row, [Choice(says[token], 1.0) for token in row.tokens])
 
@@ -86,7 +86,7 @@ def test_a_preemption_while_the_prompt_is_fed_begins_it_anew() -> None:
 
 def test_a_row_names_parents_before_children() -> None:
     state = state_of(request_of("c"))
-    state.tree.attach(state.tree.root, 1, CHAIN, [1, 1, 1])
+    state.tree.attach(state.tree.root.digest, 1, CHAIN, [1, 1, 1])
     row = state.decode_row(list(state.tree.walk())[::-1])
     assert row == Row(0, (9, 10, 11, 12), (0, 1, 2, 3), (PREFIX, 0, 1, 2))
 
@@ -124,7 +124,7 @@ def test_the_same_token_at_two_places_is_told_apart() -> None:
 def test_of_several_authors_the_surest_has_the_credit_and_the_first_among_equals() -> None:
     state = state_of(request_of("c"))
     for author, confidence in ((3, 0.9), (2, 0.9), (1, 0.5)):
-        state.tree.attach(state.tree.root, 1, [Node(BASE, 10, confidence)], [author])
+        state.tree.attach(state.tree.root.digest, 1, [Node(BASE, 10, confidence)], [author])
     assert verdict(state, [], {9: 10, 10: 11}).authors == bytes([2, 0])
 
 
@@ -146,7 +146,7 @@ def test_an_end_token_at_the_limit_is_an_end_token() -> None:
 
 def test_near_ties_are_counted_on_the_path_only() -> None:
     state = state_of(request_of("c"))
-    state.tree.attach(state.tree.root, 1, CHAIN, [1, 1, 1])
+    state.tree.attach(state.tree.root.digest, 1, CHAIN, [1, 1, 1])
     row = state.decode_row(list(state.tree.walk()))
     margins = (NEAR_TIE / 2, 1.0, NEAR_TIE / 2, 0.0)
     choices = [Choice(token, margin) for token, margin in zip((10, 11, 50, 13), margins, strict=True)]
@@ -159,7 +159,7 @@ def test_a_step_moves_stream_tree_and_credit() -> None:
     step = verdict(state, CHAIN, {9: 10, 10: 11, 11: 30, 12: 31}, [2, 1, 1])
     state.apply(step)
     assert state.output == [9, 10, 11, 30]
-    assert state.tree.root == roll_digest(request_digest(request), state.output)
+    assert state.tree.root.digest == roll_digest(request_digest(request), state.output)
     assert (state.tree.position, len(state.tree), state.accepted) == (4, 0, {2: 1, 1: 1})
     assert (step.base, step.position) == (roll_digest(request_digest(request), [9]), 1)
 
@@ -203,14 +203,16 @@ def run_through(
             row, state.stage = state.chunk_row(state.unfed_tokens), Stage.DECODE
         else:
             draft = random_draft(rng, stream[len(state.output) :])
-            state.tree.attach(state.tree.root, state.tree.position, draft, [rng.randrange(1, 4) for _ in draft])
+            state.tree.attach(
+                state.tree.root.digest, state.tree.position, draft, [rng.randrange(1, 4) for _ in draft]
+            )
             limit = state.tree.position + state.tokens_left - 1
             row = state.decode_row([node for node in state.tree.walk() if node.position < limit])
         step = state.accept(row, engine.forward([row])[0].choices)
         engine.keep(sequence, step.accepted_nodes)
         engine.prune(sequence, row.nodes)
         state.apply(step)
-        assert state.tree.root == roll_digest(state.d_0, state.output)
+        assert state.tree.root.digest == roll_digest(state.d_0, state.output)
         finish = step.finish
     engine.release(sequence)
     return state

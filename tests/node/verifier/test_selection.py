@@ -13,7 +13,7 @@ from cosine_node.verifier.selection import (
     free_nodes,
     select_nodes,
 )
-from cosine_p2p.tree import LiveTree
+from cosine_p2p.speculation.tree import LiveTree
 from cosine_protocol.nodes import BASE, Node
 
 FLAT = CostCurve(((1, 0.05), (64, 0.05)))
@@ -25,7 +25,7 @@ SEEDS = range(60)
 def random_tree(rng: random.Random, *, nodes: int) -> LiveTree:
     """A live tree with many equal confidences, so that ties are common."""
     tree = LiveTree(rng.randbytes(16), rng.randrange(100))
-    digests = [(tree.root, tree.position)]
+    digests = [(tree.root.digest, tree.position)]
     for _ in range(nodes):
         base, position = rng.choice(digests)
         node = Node(BASE, rng.randrange(6), rng.choice([1.0, 1.0, 0.9, 0.5, 0.2, 0.01]))
@@ -44,8 +44,8 @@ def test_a_node_never_goes_without_its_parent(seed: int) -> None:
     rng = random.Random(seed)
     candidates = random_candidates(rng, owners=3)
     chosen = select_nodes(candidates, plain_rows=3, curve=FLAT, budget_tokens=rng.randrange(3, 40))
-    present = {(c.owner, c.node.digest) for c in chosen}
-    known = {(c.owner, c.node.digest) for c in candidates}
+    present = {(c.owner, c.node) for c in chosen}
+    known = {(c.owner, c.node) for c in candidates}
     for candidate in chosen:
         parent = (candidate.owner, candidate.node.parent)
         assert parent in present or parent not in known
@@ -78,7 +78,7 @@ def test_the_choice_is_the_best_prefix_of_the_ranking(seed: int, curve: CostCurv
 
 def test_no_node_pays_where_every_token_costs_a_whole_pass() -> None:
     tree = LiveTree(bytes(16))
-    tree.attach(tree.root, 0, (Node(BASE, 1, 0.98), Node(0, 2, 0.98)), (1, 1))
+    tree.attach(tree.root.digest, 0, (Node(BASE, 1, 0.98), Node(0, 2, 0.98)), (1, 1))
     candidates = candidates_of(0, tree, max_depth=8)
     assert len(candidates) == 2
     assert select_nodes(candidates, plain_rows=1, curve=LINEAR, budget_tokens=64) == []
@@ -87,7 +87,7 @@ def test_no_node_pays_where_every_token_costs_a_whole_pass() -> None:
 def test_a_node_must_be_worth_more_where_it_delays_prompts() -> None:
     curve = CostCurve(((1, 0.06), (8, 0.06), (108, 0.26)))
     tree = LiveTree(bytes(16))
-    tree.attach(tree.root, 0, (Node(BASE, 1, 0.5),), (1,))
+    tree.attach(tree.root.digest, 0, (Node(BASE, 1, 0.5),), (1,))
     candidates = candidates_of(0, tree, max_depth=8)
     assert select_nodes(candidates, plain_rows=20, curve=curve, budget_tokens=128) == candidates
     assert select_nodes(candidates, plain_rows=20, prompt_tokens=60, curve=curve, budget_tokens=128) == []
@@ -95,7 +95,7 @@ def test_a_node_must_be_worth_more_where_it_delays_prompts() -> None:
 
 def test_a_free_node_is_always_taken() -> None:
     tree = LiveTree(bytes(16))
-    tree.attach(tree.root, 0, (Node(BASE, 1, 0.01),), (1,))
+    tree.attach(tree.root.digest, 0, (Node(BASE, 1, 0.01),), (1,))
     candidates = candidates_of(0, tree, max_depth=8)
     assert select_nodes(candidates, plain_rows=1, curve=FLAT, budget_tokens=64) == candidates
 
@@ -103,8 +103,8 @@ def test_a_free_node_is_always_taken() -> None:
 def test_candidates_multiply_the_best_claims_down_a_path_and_end_where_hope_does() -> None:
     tree = LiveTree(bytes(16), 5)
     chain = (Node(BASE, 1, 0.5), Node(0, 2, 0.1), Node(1, 3, 0.01), Node(2, 4, 1.0))
-    tree.attach(tree.root, 5, chain, (1, 1, 1, 1))
-    tree.attach(tree.root, 5, (Node(BASE, 1, 0.8),), (2,))
+    tree.attach(tree.root.digest, 5, chain, (1, 1, 1, 1))
+    tree.attach(tree.root.digest, 5, (Node(BASE, 1, 0.8),), (2,))
     found = candidates_of(0, tree, max_depth=8)
     assert [c.probability for c in found] == pytest.approx([0.8, 0.08])
     assert MIN_GAIN > 0.08 * 0.01
@@ -112,7 +112,7 @@ def test_candidates_multiply_the_best_claims_down_a_path_and_end_where_hope_does
 
 def test_candidates_end_at_the_depth_asked_for() -> None:
     tree = LiveTree(bytes(16), 5)
-    tree.attach(tree.root, 5, [Node(index - 1, index, 1.0) for index in range(6)], [1] * 6)
+    tree.attach(tree.root.digest, 5, [Node(index - 1, index, 1.0) for index in range(6)], [1] * 6)
     assert [c.node.position for c in candidates_of(0, tree, max_depth=3)] == [5, 6, 7]
     assert candidates_of(0, tree, max_depth=0) == []
 
@@ -120,7 +120,7 @@ def test_candidates_end_at_the_depth_asked_for() -> None:
 def test_the_best_leaf_is_the_most_probable_end_of_a_path() -> None:
     tree = LiveTree(bytes(16))
     nodes = (Node(BASE, 1, 0.9), Node(0, 2, 0.4), Node(BASE, 3, 0.3))
-    tree.attach(tree.root, 0, nodes, (1, 1, 1))
+    tree.attach(tree.root.digest, 0, nodes, (1, 1, 1))
     assert best_leaf_probability(candidates_of(0, tree, max_depth=8)) == pytest.approx(0.36)
     assert best_leaf_probability([]) is None
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from cosine_p2p.tree import MAX_LIVE_NODES, MAX_WAITING_BLOCKS, LiveTree
+from cosine_p2p.speculation.tree import MAX_LIVE_NODES, MAX_WAITING_BLOCKS, LiveTree
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.limits import MAX_TREE_DEPTH
 from cosine_protocol.nodes import BASE, Node
@@ -20,7 +20,15 @@ def chain(tokens: Sequence[int], confidence: float = 0.5) -> tuple[Node, ...]:
 
 
 def shape(tree: LiveTree) -> Shape:
-    return {n.digest: (n.parent, n.token, n.position, tuple(sorted(n.claims.items()))) for n in tree.walk()}
+    return {
+        n.digest: (
+            n.parent.digest if n.parent else b"",
+            n.token,
+            n.position,
+            tuple(sorted(n.draft_probabilities.items())),
+        )
+        for n in tree.walk()
+    }
 
 
 def attach(tree: LiveTree, tokens: Sequence[int], *, after: Sequence[int] = (), author: int = 1) -> int:
@@ -76,7 +84,7 @@ def test_delay_past_commits_does_not_matter(seed: int) -> None:
     for block in left:
         late.attach(*block)
     assert set(shape(early)) <= set(shape(late)), f"seed {seed}"
-    assert (early.root, early.position) == (late.root, late.position), f"seed {seed}"
+    assert (early.root.digest, early.position) == (late.root.digest, late.position), f"seed {seed}"
 
 
 def test_a_block_whose_base_is_unknown_waits_for_it() -> None:
@@ -84,7 +92,9 @@ def test_a_block_whose_base_is_unknown_waits_for_it() -> None:
     assert attach(tree, [3], after=[1, 2]) == 0
     assert len(tree) == 0
     assert attach(tree, [1, 2]) == 3
-    assert [node.token for node in tree.path(roll_digest(ROOT, [1, 2, 3]))] == [1, 2, 3]
+    found = tree.get(roll_digest(ROOT, [1, 2, 3]))
+    assert found is not None
+    assert [node.token for node in tree.path(found)] == [1, 2, 3]
 
 
 def test_a_commit_can_bring_the_base() -> None:
@@ -140,12 +150,12 @@ def test_commits_keep_what_follows_and_drop_the_rest() -> None:
     attach(tree, [5, 6])
     attach(tree, [4], after=[1])
     tree.advance([1])
-    assert tree.root == roll_digest(ROOT, [1])
+    assert tree.root.digest == roll_digest(ROOT, [1])
     assert tree.position == 1
     assert sorted(node.token for node in tree.walk()) == [2, 3, 4]
     tree.advance([8])
     assert len(tree) == 0
-    assert tree.root == roll_digest(ROOT, [1, 8])
+    assert tree.root.digest == roll_digest(ROOT, [1, 8])
 
 
 def test_a_base_with_another_position_is_refused() -> None:
@@ -171,6 +181,40 @@ def test_the_claims_of_several_authors_stand_side_by_side() -> None:
     tree.attach(ROOT, 0, chain([1], 0.3), [1])
     tree.attach(ROOT, 0, chain([1], 0.9), [2])
     tree.attach(ROOT, 0, chain([1], 0.4), [1])
-    node = tree.child(ROOT, 1)
-    assert node is not None
-    assert node.claims == {1: 0.4, 2: 0.9}
+    assert tree.root.children[1].draft_probabilities == {1: 0.4, 2: 0.9}
+
+
+def test_the_most_confident_author_has_the_lowest_number_on_a_tie() -> None:
+    tree = LiveTree(ROOT)
+    for author, probability in ((3, 0.9), (2, 0.9), (1, 0.4)):
+        tree.attach(ROOT, 0, chain([1], probability), [author])
+    node = tree.root.children[1]
+    assert (node.draft_probability, node.most_confident_author()) == (0.9, 2)
+    assert node.most_confident_author({1, 3}) == 3
+    assert node.most_confident_author(weights={1: 1.0, 3: 0.1}) == 1
+
+
+def test_an_authors_first_choice_is_its_most_probable_child() -> None:
+    tree = LiveTree(ROOT)
+    tree.attach(ROOT, 0, [Node(BASE, 1, 0.2), Node(BASE, 2, 0.7), Node(BASE, 3, 0.7)], [1, 1, 1])
+    tree.attach(ROOT, 0, [Node(BASE, 1, 0.9)], [2])
+    firsts = [tree.root.first_choice(author) for author in (1, 2, 3)]
+    assert [first and first.token for first in firsts] == [2, 1, None]
+
+
+def test_paths_follow_tokens_and_the_best_children() -> None:
+    tree = LiveTree(ROOT)
+    attach(tree, [1, 2])
+    attach(tree, [3, 4])
+    assert [node.token for node in tree.follow([3, 4, 5])] == [3, 4]
+    assert tree.follow([2]) == []
+    assert [node.token for node in tree.best_path(lambda node: node.token)] == [3, 4]
+    assert [node.token for node in tree.best_path(lambda node: 0, allows=lambda node: node.token < 4)] == [1, 2]
+
+
+def test_path_probabilities_multiply_and_leave_out_what_is_below_none() -> None:
+    tree = LiveTree(ROOT)
+    attach(tree, [1, 2, 3])
+    attach(tree, [4, 5])
+    found = tree.path_probabilities(lambda node: None if node.token == 4 else node.draft_probability)
+    assert {node.token: probability for node, probability in found.items()} == {1: 0.5, 2: 0.25, 3: 0.125}
