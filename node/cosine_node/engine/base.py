@@ -1,4 +1,4 @@
-"""What an engine is: one forward pass over several sequences, each a kept prefix and a tree of tokens."""
+"""The interface of engines: one forward pass over several sequences, each a kept prefix and a tree of tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,18 +42,18 @@ class Row:
     parents: tuple[int, ...]
     scored_from: int = 0
     candidates: int = 0
-    """How many (token, probability) pairs to return with each choice."""
+    """The number of (token, probability) pairs to return with each choice."""
     wants_nll: bool = False
-    """Whether to return the mean negative log-likelihood of the row's tokens (a chain), given their prefix."""
+    """True to return the mean negative log-likelihood of the row's tokens (a chain), given their prefix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What the model says after one node.
+    """The model's choice after one node.
 
-    `token` is the keyed choice (DESIGN idea I), `margin` the distance between the two best scores it was chosen
-    by. `candidates` are tokens in falling order of that score with the node's own estimate, 0..1, that
-    a target sharing the noise chooses them.
+    `token` is the keyed choice (docs/design.md, "The output is a function of the request"), `margin` the distance
+    between the two best scores it was chosen by. `candidates` are tokens in falling order of that score with the
+    node's own estimate, 0..1, that a target sharing the noise chooses them.
     """
 
     token: int
@@ -87,34 +87,34 @@ class Engine(Protocol):
 
     @property
     def numerics(self) -> str:
-        """What makes two engines agree on near-ties: dtype and quantisation, for example `float32`."""
+        """The dtype and quantisation, for example `float32`: engines of equal numerics agree on near-ties."""
         ...
 
     @property
     def free_tokens(self) -> int:
-        """Tokens the pool can still take, those included that retained prefixes would make room for."""
+        """Tokens the pool can still take, those included that evicting cached prefixes would make room for."""
         ...
 
     @property
     def cached_tokens(self) -> int:
-        """Tokens of released sequences whose prefixes stay known; `free_tokens` counts their pages as well."""
+        """Tokens of released sequences whose prefixes stay cached; `free_tokens` counts their pages as well."""
         ...
 
     def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
-        """A new empty sequence; its number. Takes no page yet.
+        """A new empty sequence; its number. Allocates no page yet.
 
-        Sequences of one scope share prefixes (`adopt`), and theirs are retained after `release` as long as nobody
-        needs the room. Without a scope nothing is shared or retained.
+        Sequences of one scope share prefixes (`reuse_prefix`), and theirs stay cached after `release` as long as
+        nobody needs the room. Without a scope nothing is shared or cached.
         """
         ...
 
     def reuse_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
-        """Begin an empty sequence with what is known of `tokens`; how many of them are its prefix now.
+        """Begin an empty sequence with what is known of `tokens`; the number of them that are its prefix now.
 
         A multiple of the page size, and less than `tokens`, so that there is one to feed; 0 where no sequence of
-        the scope has begun alike. The sequence is as if it had been fed them and had kept them. Takes nothing
-        but what was retained, which `free_tokens` then counts no more. Raises `LocalProtocolError` if the
-        sequence is not empty.
+        the scope has begun alike. The sequence is as if it had been fed them and had kept them. Allocates nothing
+        but what was cached, which `free_tokens` then counts no more. Raises `LocalProtocolError` if the sequence
+        is not empty.
         """
         ...
 
@@ -143,5 +143,5 @@ class Engine(Protocol):
         ...
 
     def release(self, sequence: int) -> None:
-        """Forget a sequence and give its pages back. With a scope its prefix stays known while there is room."""
+        """Forget a sequence and free its pages. With a scope its prefix stays cached while there is room."""
         ...

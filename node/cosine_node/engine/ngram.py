@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cosine_node.engine.base import PREFIX, Choice, Row, RowResult
+from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
@@ -126,22 +127,10 @@ class NgramEngine(PagedEngine):
     """
 
     def __init__(self, *, vocab_tokens: int, context_tokens: int, pool_tokens: int = 65_536) -> None:
-        super().__init__(pool_tokens=pool_tokens)
+        super().__init__(
+            PagePool(tokens=pool_tokens), vocab_tokens=vocab_tokens, context_tokens=context_tokens, numerics="none"
+        )
         self._indices: dict[int, FollowerIndex] = {}
-        self._vocab_tokens = vocab_tokens
-        self._context_tokens = context_tokens
-
-    @property
-    def vocab_tokens(self) -> int:
-        return self._vocab_tokens
-
-    @property
-    def context_tokens(self) -> int:
-        return self._context_tokens
-
-    @property
-    def numerics(self) -> str:
-        return "none"
 
     @property
     def indexed_ngrams(self) -> int:
@@ -160,13 +149,13 @@ class NgramEngine(PagedEngine):
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
         """One pass. Raises `LocalProtocolError` or `OutOfPages`; nothing is fed then."""
-        trees = self._sequences.feed(rows, vocab_tokens=self.vocab_tokens, context_tokens=self.context_tokens)
+        trees = self.feed(rows)
         return [self._result(tree, row) for tree, row in zip(trees, rows, strict=True)]
 
     def keep(self, sequence: int, path: Sequence[int]) -> None:
         super().keep(sequence, path)
         index = self._indices[sequence]
-        index.extend(self._sequences.tree(sequence).tokens[len(index.tokens) :])
+        index.extend(self.tree(sequence).tokens[len(index.tokens) :])
 
     def release(self, sequence: int) -> None:
         super().release(sequence)

@@ -48,7 +48,7 @@ class PackedModel:
     def _warm_up(self) -> int:
         tree = SequenceTree(sampling=Sampling(), prompt_tokens=0)
         row = Row(sequence=0, tokens=(0,), nodes=(0,), parents=(PREFIX,))
-        tree.add(row, slots=[0], indices=[0])
+        tree.add(row, [0])
         return self.logits([(tree, row)], wanted=[0]).shape[1]
 
     def abandon(self) -> None:

@@ -1,54 +1,126 @@
-"""What every engine does alike: its open sequences and the pages they hold."""
+"""The base of engines with a KV pool: the open sequences, and the pages they hold. Pure, no tensors."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from cosine_node.engine.base import Row
 from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.sequences import Sequences
+from cosine_node.engine.prefix_cache import BlockHashes, PrefixCache
+from cosine_node.engine.tree import SequenceTree
+from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
 
 
 class PagedEngine:
-    """The part of `cosine_node.engine.base.Engine` that concerns pages, not a model."""
+    """All of `cosine_node.engine.base.Engine` but the pass itself, of which it does the bookkeeping (`feed`).
 
-    def __init__(self, *, pool_tokens: int) -> None:
-        self._pool = PagePool(tokens=pool_tokens)
-        self._sequences = Sequences(self._pool)
+    Every method raises `LocalProtocolError` for the number of a sequence that is not open.
+    """
+
+    def __init__(self, pool: PagePool, *, vocab_tokens: int, context_tokens: int, numerics: str) -> None:
+        self._pool = pool
+        self._vocab_tokens = vocab_tokens
+        self._context_tokens = context_tokens
+        self._numerics = numerics
+        self._prefixes = PrefixCache(pool)
+        self._trees: dict[int, SequenceTree] = {}
+        # Only sequences with a scope have hashes: the others share nothing.
+        self._hashes: dict[int, BlockHashes] = {}
+        self._opened = 0
+
+    @property
+    def vocab_tokens(self) -> int:
+        return self._vocab_tokens
+
+    @property
+    def context_tokens(self) -> int:
+        return self._context_tokens
+
+    @property
+    def numerics(self) -> str:
+        return self._numerics
 
     @property
     def free_tokens(self) -> int:
         return self._pool.free_tokens
 
     @property
-    def live_tokens(self) -> int:
-        """Tokens held by all open sequences, shared ones by each; 0 once everything is released."""
-        return self._sequences.live_tokens
+    def cached_tokens(self) -> int:
+        return self._prefixes.cached_tokens
 
     @property
-    def cached_tokens(self) -> int:
-        """Tokens of released sequences that wait to be reused; `free_tokens` counts their pages as well."""
-        return self._sequences.cached_tokens
+    def live_tokens(self) -> int:
+        """Tokens in the prefixes and trees of all open sequences; shared ones count in each."""
+        return sum(tree.live_tokens for tree in self._trees.values())
 
     @property
     def open_sequences(self) -> int:
-        return len(self._sequences)
+        return len(self._trees)
 
     def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
-        return self._sequences.open(sampling=sampling, prompt_tokens=prompt_tokens, scope=scope)
+        number = self._opened
+        self._opened += 1
+        if scope is not None:
+            self._hashes[number] = BlockHashes(scope)
+        self._trees[number] = SequenceTree(sampling=sampling, prompt_tokens=prompt_tokens)
+        return number
+
+    def tree(self, sequence: int) -> SequenceTree:
+        """The prefix and the live nodes of an open sequence."""
+        tree = self._trees.get(sequence)
+        if tree is None:
+            raise LocalProtocolError(f"Sequence {sequence} is not open.")
+        return tree
 
     def reuse_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
-        return self._sequences.reuse_prefix(sequence, tokens)
+        tree = self.tree(sequence)
+        if tree.live_tokens:
+            raise LocalProtocolError(f"Sequence {sequence} is not empty.")
+        hashes = self._hashes.get(sequence)
+        if hashes is None:
+            return 0
+        slots = self._prefixes.reuse(sequence, hashes, tokens)
+        tree.begin(tokens[: len(slots)], slots)
+        return len(slots)
 
     def reserve(self, sequence: int, tokens: int) -> None:
-        self._sequences.reserve(sequence, tokens)
+        self.tree(sequence)
+        self._reserve({sequence: tokens})
+
+    def _reserve(self, demands: Mapping[int, int]) -> None:
+        self._prefixes.make_room(self._pool.missing_pages(demands))
+        self._pool.reserve(demands)
+
+    def feed(self, rows: Sequence[Row]) -> list[SequenceTree]:
+        """Check rows, allocate their slots and put them into their trees, all or none; the trees of the rows.
+
+        Raises `LocalProtocolError` or `OutOfPages`.
+        """
+        demands = {row.sequence: len(row.tokens) for row in rows}
+        if len(demands) < len(rows):
+            raise LocalProtocolError("A pass takes at most one row for a sequence.")
+        trees = [self.tree(row.sequence) for row in rows]
+        for tree, row in zip(trees, rows, strict=True):
+            tree.check(row, vocab_tokens=self.vocab_tokens, context_tokens=self.context_tokens)
+        self._reserve(demands)
+        for tree, row in zip(trees, rows, strict=True):
+            tree.add(row, self._pool.allocate(row.sequence, len(row.tokens)))
+        return trees
 
     def keep(self, sequence: int, path: Sequence[int]) -> None:
-        self._sequences.keep(sequence, path)
+        tree = self.tree(sequence)
+        self._pool.free(sequence, [node.slot for node in tree.keep(path)])
+        if hashes := self._hashes.get(sequence):
+            self._prefixes.extend(hashes, tree.tokens, tree.slots)
 
     def prune(self, sequence: int, nodes: Sequence[int]) -> None:
-        self._sequences.prune(sequence, nodes)
+        self._pool.free(sequence, [node.slot for node in self.tree(sequence).prune(nodes)])
 
     def abandon(self) -> None:
-        """Passes of engines without a model are too short to be abandoned."""
+        """Does nothing: passes of engines without a model are too short to be abandoned."""
 
     def release(self, sequence: int) -> None:
-        self._sequences.release(sequence)
+        tree = self.tree(sequence)
+        del self._trees[sequence]
+        if hashes := self._hashes.pop(sequence, None):
+            self._prefixes.leave(hashes, tree.slots)
+        self._pool.release(sequence)

@@ -92,7 +92,7 @@ def _row(tokens: tuple[int, ...]) -> Row:
 
 
 def _add(tree: SequenceTree, row: Row, *, first_slot: int) -> Row:
-    tree.add(row, slots=range(first_slot, first_slot + len(row.tokens)), indices=tree.indices(row))
+    tree.add(row, range(first_slot, first_slot + len(row.tokens)))
     return row
 
 

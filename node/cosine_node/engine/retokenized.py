@@ -89,7 +89,7 @@ class RetokenizedEngine:
     def live_tokens(self) -> int:
         """Own tokens that the inner engine holds; 0 once everything is released."""
         owns = [followed.own for followed in self._followed.values() if followed.own is not None]
-        return sum(len(own.kept) + own.node_tokens for own in owns)
+        return sum(len(own.tokens) + own.node_tokens for own in owns)
 
     @property
     def open_sequences(self) -> int:
@@ -104,7 +104,7 @@ class RetokenizedEngine:
 
     def reuse_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
         """Always 0."""
-        if not self._of(sequence).text.is_empty:
+        if self._of(sequence).text.live_tokens:
             raise LocalProtocolError(f"Sequence {sequence} is not empty.")
         return 0
 
@@ -174,7 +174,7 @@ class RetokenizedEngine:
         """Feed a row, and say which of its nodes nothing is planned after."""
         self._settle(followed)
         own, text = self._own_of(followed), followed.text
-        wants_nll = row.wants_nll and own.is_empty and text.is_empty
+        wants_nll = row.wants_nll and own.is_empty and not text.live_tokens
         text.add(row)
         scored = row.nodes[row.scored_from :]
         for name in scored or row.nodes[-1:] if wants_nll else scored:
@@ -191,16 +191,16 @@ class RetokenizedEngine:
     def _settle(self, followed: _TextPair) -> None:
         """Now and then, let the inner engine keep what is certain, and begin anew if it kept the wrong tokens."""
         own, text = self._own_of(followed), followed.text
-        is_due = own.node_tokens >= SETTLE_TOKENS and text.prefix_tokens > followed.settled_tokens
+        is_due = own.node_tokens >= SETTLE_TOKENS and len(text.tokens) > followed.settled_tokens
         if not is_due and not followed.is_contradicted:
             return
-        ids = self._drafting.certain_ids(text.prefix)
+        ids = self._drafting.certain_ids(text.tokens)
         if followed.is_contradicted or not own.leads_to(ids):
             self._inner.release(own.sequence)
             followed.own = None
         else:
             self._inner.keep(own.sequence, own.settle(ids))
-        followed.settled_tokens, followed.is_contradicted = text.prefix_tokens, False
+        followed.settled_tokens, followed.is_contradicted = len(text.tokens), False
 
 
 def _result(followed: _TextPair, row: Row, outcomes: dict[int, DraftingResult]) -> RowResult:

@@ -11,6 +11,7 @@ from heapq import nlargest
 from typing import Final
 
 from cosine_node.engine.base import Choice, Row, RowResult
+from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.errors import UsageError
@@ -59,29 +60,20 @@ class ScriptedEngine(PagedEngine):
     ) -> None:
         if not 0 <= fidelity <= 1:
             raise UsageError(f"fidelity must lie between 0 and 1, not {fidelity}.")
-        super().__init__(pool_tokens=pool_tokens)
-        self._vocab_tokens = vocab_tokens
-        self._context_tokens = context_tokens
+        super().__init__(
+            PagePool(tokens=pool_tokens),
+            vocab_tokens=vocab_tokens,
+            context_tokens=context_tokens,
+            numerics="scripted",
+        )
         self._model_seed = model_seed
         self._fidelity = fidelity
         self._drafter_seed = mix64(drafter_seed + 1)
         self.passes = 0
 
-    @property
-    def vocab_tokens(self) -> int:
-        return self._vocab_tokens
-
-    @property
-    def context_tokens(self) -> int:
-        return self._context_tokens
-
-    @property
-    def numerics(self) -> str:
-        return "scripted"
-
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
         """One pass. Raises `LocalProtocolError` or `OutOfPages`; nothing is fed then."""
-        trees = self._sequences.feed(rows, vocab_tokens=self.vocab_tokens, context_tokens=self.context_tokens)
+        trees = self.feed(rows)
         self.passes += bool(rows)
         return [self._result(tree, row) for tree, row in zip(trees, rows, strict=True)]
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cosine_node.engine.base import BadLogits, Choice, Row, RowResult
+from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.packed_model import PackedModel
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.sampling import Query, choose
@@ -43,22 +44,14 @@ class TorchEngine(PagedEngine):
 
     def __init__(self, model: Any, *, pool_tokens: int, gathers: bool | None = None) -> None:
         """`gathers` is `PackedModel`'s."""
-        super().__init__(pool_tokens=pool_tokens)
-        self._packed = PackedModel(model, slots=self._pool.capacity_tokens, gathers=gathers)
-        self._context_tokens = context_tokens(model.config)
-        self._numerics = numerics(model)
-
-    @property
-    def vocab_tokens(self) -> int:
-        return self._packed.vocab_tokens
-
-    @property
-    def context_tokens(self) -> int:
-        return self._context_tokens
-
-    @property
-    def numerics(self) -> str:
-        return self._numerics
+        pool = PagePool(tokens=pool_tokens)
+        self._packed = PackedModel(model, slots=pool.capacity_tokens, gathers=gathers)
+        super().__init__(
+            pool,
+            vocab_tokens=self._packed.vocab_tokens,
+            context_tokens=context_tokens(model.config),
+            numerics=numerics(model),
+        )
 
     @property
     def device(self) -> torch.device:
@@ -76,7 +69,7 @@ class TorchEngine(PagedEngine):
         """One pass. Raises `LocalProtocolError`, `OutOfPages`, `OutOfMemory` or `PassAbandoned`: nothing is fed."""
         if not rows:
             return []
-        trees = self._sequences.feed(rows, vocab_tokens=self.vocab_tokens, context_tokens=self.context_tokens)
+        trees = self.feed(rows)
         with self._unfed_on_error(rows), torch.inference_mode():
             shares, wanted = _shares(trees, rows)
             logits = self._packed.logits(list(zip(trees, rows, strict=True)), wanted=wanted)

@@ -1,74 +1,76 @@
-"""A sequence as the engines keep it: the kept prefix and the tree of nodes fed since. Pure, no tensors."""
+"""A sequence as a kept prefix and a tree of named nodes below it. Pure, no tensors."""
 
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from cosine_node.engine.base import PREFIX, Row
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
 
 
-@dataclass(frozen=True, slots=True)
-class FedNode:
-    """One fed token: its parent's name, its pool slot, and its absolute index in the sequence."""
+@dataclass(slots=True)
+class TokenNode:
+    """One token below the prefix: its parent's name and its absolute index in the sequence."""
 
     parent: int
     token: int
-    slot: int
     index: int
 
 
-class SequenceTree:
-    """Tokens and slots of the kept prefix, and the live nodes by name, parents before children."""
+@dataclass(slots=True)
+class FedNode(TokenNode):
+    """A token that an engine has fed; its key and value are in a slot of the pool."""
 
-    __slots__ = ("nodes", "prompt_tokens", "sampling", "slots", "tokens")
+    slot: int
 
-    def __init__(self, *, sampling: Sampling, prompt_tokens: int) -> None:
-        self.sampling = sampling
-        self.prompt_tokens = prompt_tokens
+
+AnyNode = TypeVar("AnyNode", bound=TokenNode)
+
+
+class TokenTree(Generic[AnyNode]):
+    """The tokens of the kept prefix, and the live nodes by name, parents before children.
+
+    Subclasses add nodes, which carry what they need to know of a token.
+    """
+
+    __slots__ = ("nodes", "tokens")
+
+    def __init__(self) -> None:
         self.tokens = array("q")
-        self.slots = array("q")
-        self.nodes: dict[int, FedNode] = {}
+        self.nodes: dict[int, AnyNode] = {}
 
     @property
     def live_tokens(self) -> int:
+        """Tokens of the prefix and of all nodes."""
         return len(self.tokens) + len(self.nodes)
 
-    def begin(self, tokens: Iterable[int], slots: Iterable[int]) -> None:
-        """Begin the prefix of an empty sequence with tokens that others fed, and their slots."""
-        self.tokens.extend(tokens)
-        self.slots.extend(slots)
-
-    def indices(self, row: Row) -> list[int]:
-        """The absolute index each token of a row will have. Raises `LocalProtocolError` for a wrong row."""
+    def check(self, row: Row, *, vocab_tokens: int, context_tokens: int) -> None:
+        """Raise `LocalProtocolError` for a row that breaks the rules of `Row` or does not fit."""
         if not len(row.tokens) == len(row.nodes) == len(row.parents) > 0:
             raise LocalProtocolError("A row needs as many nodes and parents as tokens, and at least one.")
         if not 0 <= row.scored_from <= len(row.tokens):
             raise LocalProtocolError(f"scored_from is {row.scored_from} in a row of {len(row.tokens)} tokens.")
         if row.wants_nll and not is_chain(row):
             raise LocalProtocolError("The likelihood of a row is defined for a chain only.")
-        fresh = {PREFIX: len(self.tokens) - 1}
+        if not (min(row.tokens) >= 0 and max(row.tokens) < vocab_tokens):
+            raise LocalProtocolError(f"A token id is outside the vocabulary of {vocab_tokens}.")
+        indices: dict[int, int] = {}
         for node, parent in zip(row.nodes, row.parents, strict=True):
-            if node < 0 or node in fresh or node in self.nodes:
-                raise LocalProtocolError(f"FedNode name {node} is negative or already in use.")
-            if parent not in fresh:
-                fresh[parent] = self._index(parent)
-            fresh[node] = fresh[parent] + 1
-        return [fresh[node] for node in row.nodes]
+            if node < 0 or node in indices or node in self.nodes:
+                raise LocalProtocolError(f"Node name {node} is negative or already in use.")
+            if parent not in indices and parent not in self.nodes and parent != PREFIX:
+                raise LocalProtocolError(f"Parent {parent} is not alive in this sequence.")
+            indices[node] = indices[parent] + 1 if parent in indices else self.index_after(parent)
+        if max(indices.values()) >= context_tokens:
+            raise LocalProtocolError(f"The sequence would be longer than the context of {context_tokens} tokens.")
 
-    def _index(self, name: int) -> int:
-        node = self.nodes.get(name)
-        if node is None:
-            raise LocalProtocolError(f"Parent {name} is not alive in this sequence.")
-        return node.index
+    def index_after(self, parent: int) -> int:
+        """The absolute index of a token that follows a live node, or the prefix."""
+        return len(self.tokens) if parent == PREFIX else self.nodes[parent].index + 1
 
-    def add(self, row: Row, *, slots: Sequence[int], indices: Sequence[int]) -> None:
-        """Put the tokens of a checked row into the tree."""
-        for name, *fields in zip(row.nodes, row.parents, row.tokens, slots, indices, strict=True):
-            self.nodes[name] = FedNode(*fields)
-
-    def path(self, name: int) -> list[FedNode]:
+    def path(self, name: int) -> list[AnyNode]:
         """The nodes from the one below the prefix down to `name`; empty for `PREFIX`."""
         path = []
         while name != PREFIX:
@@ -78,50 +80,75 @@ class SequenceTree:
         path.reverse()
         return path
 
-    def keep(self, path: Sequence[int]) -> list[int]:
-        """Append a chain of nodes to the prefix; the slots of the nodes this drops.
+    def tokens_to(self, name: int) -> list[int]:
+        """The tokens of the prefix and of the path down to a node."""
+        return [*self.tokens, *(node.token for node in self.path(name))]
+
+    def keep(self, path: Sequence[int]) -> list[AnyNode]:
+        """Append a chain of nodes to the prefix; the nodes this drops, which do not descend from its end.
 
         Raises `LocalProtocolError`, and changes nothing, unless `path` is a chain of live nodes from PREFIX.
         """
+        for name, parent in zip(path, (PREFIX, *path), strict=False):
+            if name not in self.nodes or self.nodes[name].parent != parent:
+                raise LocalProtocolError(f"Node {name} does not follow {parent} in this sequence.")
         if not path:
             return []
-        self._check_path(path)
-        for name in path:
-            node = self.nodes.pop(name)
-            self.tokens.append(node.token)
-            self.slots.append(node.slot)
-        last = path[-1]
-        alive: dict[int, FedNode] = {}
-        freed = []
+        self._extend_prefix([self.nodes.pop(name) for name in path])
+        alive: dict[int, AnyNode] = {}
+        dropped = []
         for name, node in self.nodes.items():
-            if node.parent == last:
-                alive[name] = FedNode(PREFIX, node.token, node.slot, node.index)
+            if node.parent == path[-1]:
+                node.parent = PREFIX
+                alive[name] = node
             elif node.parent in alive:
                 alive[name] = node
             else:
-                freed.append(node.slot)
+                dropped.append(node)
         self.nodes = alive
-        return freed
+        return dropped
 
-    def _check_path(self, path: Sequence[int]) -> None:
-        parent = PREFIX
-        for name in path:
-            node = self.nodes.get(name)
-            if node is None or node.parent != parent:
-                raise LocalProtocolError(f"FedNode {name} does not follow {parent} in this sequence.")
-            parent = name
+    def _extend_prefix(self, kept: Sequence[AnyNode]) -> None:
+        """Called by `keep`: subclasses add what the prefix needs of the nodes it takes in."""
+        self.tokens.extend(node.token for node in kept)
 
-    def prune(self, names: Iterable[int]) -> list[int]:
-        """Drop nodes and what descends from them; the slots this frees. Unknown names are ignored."""
+    def prune(self, names: Iterable[int]) -> list[AnyNode]:
+        """Drop nodes and what descends from them; all that were dropped. Unknown names are ignored."""
         dropped = set(names) & self.nodes.keys()
         if not dropped:
             return []
         for name, node in self.nodes.items():
             if node.parent in dropped:
                 dropped.add(name)
-        return [self.nodes.pop(name).slot for name in dropped]
+        return [self.nodes.pop(name) for name in dropped]
+
+
+class SequenceTree(TokenTree[FedNode]):
+    """A sequence of an engine with a KV pool: `slots` are those of the prefix."""
+
+    __slots__ = ("prompt_tokens", "sampling", "slots")
+
+    def __init__(self, *, sampling: Sampling, prompt_tokens: int) -> None:
+        super().__init__()
+        self.sampling = sampling
+        self.prompt_tokens = prompt_tokens
+        self.slots = array("q")
+
+    def begin(self, tokens: Iterable[int], slots: Iterable[int]) -> None:
+        """Give an empty sequence a prefix that others fed."""
+        self.tokens.extend(tokens)
+        self.slots.extend(slots)
+
+    def add(self, row: Row, slots: Sequence[int]) -> None:
+        """Put the tokens of a checked row into the tree."""
+        for name, parent, token, slot in zip(row.nodes, row.parents, row.tokens, slots, strict=True):
+            self.nodes[name] = FedNode(parent, token, self.index_after(parent), slot)
+
+    def _extend_prefix(self, kept: Sequence[FedNode]) -> None:
+        super()._extend_prefix(kept)
+        self.slots.extend(node.slot for node in kept)
 
 
 def is_chain(row: Row) -> bool:
-    """Whether each token of a row follows the one before it."""
+    """Return whether each token of a row follows the one before it."""
     return row.parents[1:] == row.nodes[:-1]

@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import Final, NamedTuple
 
 from cosine_node.engine.base import PREFIX, Choice, Row, RowResult
+from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.tree import SequenceTree
 from cosine_node.simulation.traces import CANDIDATES, DIGITS, VOCAB_TOKENS, Trace, TraceSet
@@ -54,24 +55,16 @@ class TraceEngine(PagedEngine, ABC):
     """
 
     def __init__(self, traces: TraceSet, *, context_tokens: int = VOCAB_TOKENS, pool_tokens: int = 65_536) -> None:
+        super().__init__(
+            PagePool(tokens=pool_tokens),
+            vocab_tokens=traces.vocab_tokens,
+            context_tokens=context_tokens,
+            numerics="float32",
+        )
         self._traces = traces
-        super().__init__(pool_tokens=pool_tokens)
-        self._context_tokens = context_tokens
         # By pool slot, like keys and values: a state is valid as long as the slot of its token is taken.
         self._states: dict[int, TraceState] = {}
         self.passes = 0
-
-    @property
-    def vocab_tokens(self) -> int:
-        return self._traces.vocab_tokens
-
-    @property
-    def context_tokens(self) -> int:
-        return self._context_tokens
-
-    @property
-    def numerics(self) -> str:
-        return "float32"
 
     def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
         # A state counts from the end of the prompt, so that only prompts of one length can share it.
@@ -80,7 +73,7 @@ class TraceEngine(PagedEngine, ABC):
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
         """One pass. Raises `LocalProtocolError`, `OutOfPages` or `UsageError`; nothing is fed then."""
-        trees = self._sequences.feed(rows, vocab_tokens=self.vocab_tokens, context_tokens=self.context_tokens)
+        trees = self.feed(rows)
         try:
             reached = [self._follow(tree, row) for tree, row in zip(trees, rows, strict=True)]
         except UsageError:

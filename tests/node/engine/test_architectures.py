@@ -36,7 +36,7 @@ class Feeder:
         # Slots run backwards in every other row: their order must not matter.
         slots = list(range(start, start + len(tokens)))[:: 1 if first % 2 else -1]
         self.used[sequence] += len(tokens)
-        tree.add(row, slots=slots, indices=tree.indices(row))
+        tree.add(row, slots)
         return row
 
     def chain(self, sequence: int, tokens: Sequence[int]) -> Row:

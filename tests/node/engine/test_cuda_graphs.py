@@ -40,7 +40,7 @@ def _pass(packed: PackedModel, contexts: list[int]) -> torch.Tensor:
         for tokens in ((7,) * length, (number + 3,)):
             nodes = tuple(range(len(tokens)))
             row = Row(number, tokens, nodes, (PREFIX, *nodes[:-1]))
-            tree.add(row, slots=range(slot, slot + len(tokens)), indices=tree.indices(row))
+            tree.add(row, range(slot, slot + len(tokens)))
             slot += len(tokens)
             if len(tokens) == length:
                 packed.logits([(tree, row)], wanted=[length - 1])

@@ -88,7 +88,7 @@ def test_certain_text_is_kept_but_its_end_and_other_branches_go() -> None:
     feed(own, main, 99)
     feed(own, asked(own, [0, 50]), 51)
     assert own.settle(text) == main.nodes[:3]
-    assert own.kept == [0, 1, 2]
+    assert own.tokens.tolist() == [0, 1, 2]
     assert own.node_tokens == HELD_TOKENS
     assert own.continuation(text) == [PredictedToken(99, 0.5)]
     assert own.settle(text) == ()

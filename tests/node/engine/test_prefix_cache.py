@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
-from cosine_node.engine.prefix_cache import Chain, PrefixCache
+from cosine_node.engine.prefix_cache import BlockHashes, PrefixCache
 
 TOKENS = st.lists(st.integers(0, 1), max_size=80)
 
@@ -17,21 +17,21 @@ class Kept:
 
     def __init__(self, pool: PagePool, index: PrefixCache, *, owner: int, scope: str = "a") -> None:
         self.pool, self.index, self.owner = pool, index, owner
-        self.chain = Chain(scope)
+        self.hashes = BlockHashes(scope)
         self.tokens, self.slots = array("q"), array("q")
 
     def keep(self, tokens: list[int], slots: list[int] | None = None) -> None:
         self.tokens.extend(tokens)
         self.slots.extend(self.pool.allocate(self.owner, len(tokens)) if slots is None else slots)
-        self.index.extend(self.chain, self.tokens, self.slots)
+        self.index.extend(self.hashes, self.tokens, self.slots)
 
     def reuse(self, tokens: list[int]) -> int:
-        self.slots = self.index.reuse(self.owner, self.chain, tokens)
+        self.slots = self.index.reuse(self.owner, self.hashes, tokens)
         self.tokens = array("q", tokens[: len(self.slots)])
         return len(self.slots)
 
     def release(self) -> None:
-        self.index.leave(self.chain, self.slots)
+        self.index.leave(self.hashes, self.slots)
         self.pool.release(self.owner)
 
 
