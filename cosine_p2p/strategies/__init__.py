@@ -5,13 +5,13 @@ from typing import Final
 
 from cosine_p2p.strategies.base import StrategyKind
 from cosine_p2p.strategies.cosine import Cosine
-from cosine_p2p.strategies.cosine_paper import CosinePaper
-from cosine_p2p.strategies.dsi import Dsi
-from cosine_p2p.strategies.pipeinfer import PipeInfer
 from cosine_p2p.strategies.plain import Plain
-from cosine_p2p.strategies.specinfer import SpecInfer
-from cosine_p2p.strategies.speculative import Speculative
-from cosine_p2p.strategies.spin import Spin
+from cosine_p2p.strategies.published.cosine_paper import CosinePaper
+from cosine_p2p.strategies.published.dsi import Dsi
+from cosine_p2p.strategies.published.pipeinfer import PipeInfer
+from cosine_p2p.strategies.published.specinfer import SpecInfer
+from cosine_p2p.strategies.published.speculative import Speculative
+from cosine_p2p.strategies.published.spin import Spin
 
 STRATEGIES: Final = MappingProxyType(
     {

@@ -23,7 +23,7 @@ from cosine_p2p.strategies.base import (
     SendAdvance,
     StrategyKind,
 )
-from cosine_p2p.strategies.dsi import Dsi, DsiOptions
+from cosine_p2p.strategies.published.dsi import Dsi, DsiOptions
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import assert_freed, draft_engine, plain_stream, prompt_of, target_engine

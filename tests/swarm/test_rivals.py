@@ -10,13 +10,13 @@ import pytest
 from cosine_node.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.generation import Generation
-from cosine_p2p.speculation.batch_objective import BatchDirector
 from cosine_p2p.strategies import STRATEGIES
 from cosine_p2p.strategies.base import StrategyKind
-from cosine_p2p.strategies.cosine_paper import CosinePaper, CosinePaperOptions
-from cosine_p2p.strategies.specinfer import SpecInfer, SpecInferOptions
-from cosine_p2p.strategies.speculative import Speculative, SpeculativeOptions
-from cosine_p2p.strategies.spin import Spin, SpinDirector, SpinOptions
+from cosine_p2p.strategies.published.batch_objective import BatchDirector
+from cosine_p2p.strategies.published.cosine_paper import CosinePaper, CosinePaperOptions
+from cosine_p2p.strategies.published.specinfer import SpecInfer, SpecInferOptions
+from cosine_p2p.strategies.published.speculative import Speculative, SpeculativeOptions
+from cosine_p2p.strategies.published.spin import Spin, SpinDirector, SpinOptions
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import assert_freed, draft_engine, plain_stream, prompt_of, target_engine
 

@@ -14,10 +14,10 @@ from cosine_node.simulation.scenario import EngineSource, Scenario
 from cosine_node.simulation.swarm import DIGEST, numbered_nonces
 from cosine_node.simulation.traces import TraceSet
 from cosine_node.simulation.workload import TraceWorkload
-from cosine_p2p.speculation.batch_objective import BatchDirector
 from cosine_p2p.strategies.base import Strategy, StrategyKind
-from cosine_p2p.strategies.cosine_paper import CosinePaper, CosinePaperOptions
-from cosine_p2p.strategies.spin import Spin, SpinDirector, SpinOptions
+from cosine_p2p.strategies.published.batch_objective import BatchDirector
+from cosine_p2p.strategies.published.cosine_paper import CosinePaper, CosinePaperOptions
+from cosine_p2p.strategies.published.spin import Spin, SpinDirector, SpinOptions
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role

@@ -19,13 +19,13 @@ from cosine_node.simulation.traces import Trace
 from cosine_node.verifier.policy import Policy
 from cosine_p2p.strategies.base import Strategy
 from cosine_p2p.strategies.cosine import Cosine, CosineOptions
-from cosine_p2p.strategies.cosine_paper import CosinePaper, CosinePaperOptions
-from cosine_p2p.strategies.dsi import Dsi, DsiOptions
-from cosine_p2p.strategies.pipeinfer import PipeInfer, PipeInferOptions
 from cosine_p2p.strategies.plain import Plain
-from cosine_p2p.strategies.specinfer import SpecInfer, SpecInferOptions
-from cosine_p2p.strategies.speculative import Speculative, SpeculativeOptions
-from cosine_p2p.strategies.spin import Spin, SpinOptions
+from cosine_p2p.strategies.published.cosine_paper import CosinePaper, CosinePaperOptions
+from cosine_p2p.strategies.published.dsi import Dsi, DsiOptions
+from cosine_p2p.strategies.published.pipeinfer import PipeInfer, PipeInferOptions
+from cosine_p2p.strategies.published.specinfer import SpecInfer, SpecInferOptions
+from cosine_p2p.strategies.published.speculative import Speculative, SpeculativeOptions
+from cosine_p2p.strategies.published.spin import Spin, SpinOptions
 from cosine_protocol.errors import UsageError
 
 Choice = Mapping[str, Any]

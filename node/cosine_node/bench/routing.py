@@ -19,9 +19,9 @@ from cosine_node.bench.routing_replay import (
 )
 from cosine_node.simulation.traces import TraceSet
 from cosine_p2p.routing.base import Round, Router, prompt_shares
-from cosine_p2p.routing.cosine_score import CosineScoreRouter
-from cosine_p2p.routing.goodput_bandit import GoodputRouter
 from cosine_p2p.routing.hedge import HedgeRouter
+from cosine_p2p.strategies.published.cosine_score import CosineScoreRouter
+from cosine_p2p.strategies.published.goodput_bandit import GoodputRouter
 
 
 def best_in_hindsight(request: Request) -> int:

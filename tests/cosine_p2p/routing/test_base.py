@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from cosine_node.bench.reference_routers import FixedRouter, UcbRouter, UniformRouter
 from cosine_p2p.routing.base import Router, prompt_shares
-from cosine_p2p.routing.cosine_score import CosineScoreRouter
-from cosine_p2p.routing.goodput_bandit import GoodputRouter
 from cosine_p2p.routing.hedge import HedgeRouter
+from cosine_p2p.strategies.published.cosine_score import CosineScoreRouter
+from cosine_p2p.strategies.published.goodput_bandit import GoodputRouter
 from tests.cosine_p2p.routing.rounds import facts, joined, play, round_of, share_of
 
 AUTHORS = range(1, 7)
@@ -97,7 +97,7 @@ def test_picks_do_not_depend_on_the_hash_seed() -> None:
     code = (
         "import random;"
         "from cosine_p2p.routing.hedge import HedgeRouter;"
-        "from cosine_p2p.routing.cosine_score import CosineScoreRouter;"
+        "from cosine_p2p.strategies.published.cosine_score import CosineScoreRouter;"
         "from tests.cosine_p2p.routing.rounds import joined, play;"
         "routers = HedgeRouter(), CosineScoreRouter(random.Random(1));"
         "skill = {1: 0.2, 2: 0.5, 3: 0.5, 4: 0.7};"

@@ -21,7 +21,7 @@ from cosine_p2p.strategies.base import (
     SendTree,
     Tick,
 )
-from cosine_p2p.strategies.lone_drafter import LoneDrafter
+from cosine_p2p.strategies.published.lone_drafter import LoneDrafter
 from cosine_protocol.limits import MAX_TREE_DEPTH
 
 

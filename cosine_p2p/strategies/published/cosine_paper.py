@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from cosine_p2p.routing.base import DrafterFacts, Round
-from cosine_p2p.routing.cosine_score import CosineScoreRouter
-from cosine_p2p.speculation.batch_objective import BatchDirector
-from cosine_p2p.speculation.draft_length import best_draft_tokens
 from cosine_p2p.speculation.tree import TreeNode
 from cosine_p2p.strategies.base import Action, Drafted, DrafterStarted
-from cosine_p2p.strategies.chance import RequestChance
-from cosine_p2p.strategies.rounds import Acceptance, Rounds, merged
+from cosine_p2p.strategies.published.batch_objective import BatchDirector
+from cosine_p2p.strategies.published.chance import RequestChance
+from cosine_p2p.strategies.published.cosine_score import CosineScoreRouter
+from cosine_p2p.strategies.published.draft_length import best_draft_tokens
+from cosine_p2p.strategies.published.rounds import Acceptance, Rounds, merged
 from cosine_protocol.limits import MAX_GUESS_TOKENS
 from cosine_protocol.messages import PassStats
 

@@ -8,7 +8,7 @@ import pytest
 
 from cosine_p2p.speculation.tree import LiveTree
 from cosine_p2p.strategies.base import Action, Drafted, DrafterLost, Opened, SendAdvance, SendAssign, SendTree
-from cosine_p2p.strategies.pipeinfer import PipeInfer, PipeInferOptions
+from cosine_p2p.strategies.published.pipeinfer import PipeInfer, PipeInferOptions
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.messages import Draft
 from cosine_protocol.nodes import BASE, Node, NodeBlock

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_p2p.routing.matching import assign
+from cosine_p2p.strategies.published.matching import assign
 
 
 def worth(values: Sequence[Sequence[float]], chosen: Sequence[int | None]) -> float:

@@ -2,7 +2,7 @@
 
 from cosine_p2p.speculation.tree import LiveTree
 from cosine_p2p.strategies.base import RecallDrafter, ReleaseDrafter, SendAdvance, SendAssign
-from cosine_p2p.strategies.lone_drafter import LoneDrafter
+from cosine_p2p.strategies.published.lone_drafter import LoneDrafter
 from cosine_protocol.nodes import BASE, Node
 from tests.cosine_p2p.strategies.script import ROOT, committed, started
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from cosine_p2p.strategies.chance import RequestChance
+from cosine_p2p.strategies.published.chance import RequestChance
 
 
 def test_one_request_is_one_series_and_another_is_another() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_p2p.strategies.base import Action, DrafterLost, Opened, SendAssign, SendVerify
-from cosine_p2p.strategies.spin import Spin, SpinDirector, SpinOptions
+from cosine_p2p.strategies.published.spin import Spin, SpinDirector, SpinOptions
 from tests.cosine_p2p.strategies.script import ROOT, committed, drafted, started
 
 CHAIN = SpinOptions(draft_tokens=2, explore_rounds=3, exploit_rounds=12)

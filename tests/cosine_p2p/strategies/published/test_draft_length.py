@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from cosine_p2p.speculation.draft_length import DRAFT_LENGTHS, best_draft_tokens, expected_tokens
+from cosine_p2p.strategies.published.draft_length import DRAFT_LENGTHS, best_draft_tokens, expected_tokens
 
 
 def best(acceptance: float, round_trips_s: float) -> int:

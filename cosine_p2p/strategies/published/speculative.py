@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_p2p.speculation.draft_length import best_draft_tokens
 from cosine_p2p.speculation.tree import TreeNode
 from cosine_p2p.strategies.base import Action, DrafterStarted
-from cosine_p2p.strategies.rounds import Acceptance, Rounds, chain_of
+from cosine_p2p.strategies.published.draft_length import best_draft_tokens
+from cosine_p2p.strategies.published.rounds import Acceptance, Rounds, chain_of
 
 MIN_ACCEPTANCE: Final = 0.2
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cosine_p2p.routing.base import DrafterFacts, Round
-from cosine_p2p.routing.goodput_bandit import GoodputRouter
-from cosine_p2p.routing.matching import assign
 from cosine_p2p.speculation.tree import TreeNode
 from cosine_p2p.strategies.base import DrafterStarted
-from cosine_p2p.strategies.chance import RequestChance
-from cosine_p2p.strategies.speculative import ChainRounds
+from cosine_p2p.strategies.published.chance import RequestChance
+from cosine_p2p.strategies.published.goodput_bandit import GoodputRouter
+from cosine_p2p.strategies.published.matching import assign
+from cosine_p2p.strategies.published.speculative import ChainRounds
 
 LEAST_VALUE: Final = 1e-6
 """Accepted tokens per second; what ranks drafters without any evidence."""

@@ -13,7 +13,7 @@ from cosine_p2p.strategies.base import (
     Tick,
     WakeAt,
 )
-from cosine_p2p.strategies.dsi import OVERDUE_PASSES, Dsi, DsiOptions
+from cosine_p2p.strategies.published.dsi import OVERDUE_PASSES, Dsi, DsiOptions
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.messages import PassStats
 from tests.cosine_p2p.strategies.script import ROOT, drafted, started

@@ -11,7 +11,7 @@ from cosine_p2p.strategies.base import (
     Tick,
     WakeAt,
 )
-from cosine_p2p.strategies.speculative import Speculative
+from cosine_p2p.strategies.published.speculative import Speculative
 from cosine_protocol.digests import roll_digest
 from tests.cosine_p2p.strategies.script import ROOT, committed, drafted, started
 

@@ -5,7 +5,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_p2p.speculation.batch_objective import BatchDirector, draft_sizes
+from cosine_p2p.strategies.published.batch_objective import BatchDirector, draft_sizes
 
 
 def draft_s(requests: int, longest: int) -> float:

@@ -8,10 +8,10 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_p2p.speculation.draft_length import best_draft_tokens
 from cosine_p2p.speculation.tree import TreeNode
 from cosine_p2p.strategies.base import Action, DrafterStarted, WakeAt
-from cosine_p2p.strategies.rounds import Acceptance, Rounds, merged
+from cosine_p2p.strategies.published.draft_length import best_draft_tokens
+from cosine_p2p.strategies.published.rounds import Acceptance, Rounds, merged
 
 FADING_TOKENS: Final = 8.0
 

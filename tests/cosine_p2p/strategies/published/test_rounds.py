@@ -21,11 +21,11 @@ from cosine_p2p.strategies.base import (
     Strategy,
     Tick,
 )
-from cosine_p2p.strategies.cosine_paper import CosinePaper
-from cosine_p2p.strategies.rounds import REST_ROUNDS, Acceptance, merged, verify
-from cosine_p2p.strategies.specinfer import SpecInfer
-from cosine_p2p.strategies.speculative import Speculative
-from cosine_p2p.strategies.spin import Spin
+from cosine_p2p.strategies.published.cosine_paper import CosinePaper
+from cosine_p2p.strategies.published.rounds import REST_ROUNDS, Acceptance, merged, verify
+from cosine_p2p.strategies.published.specinfer import SpecInfer
+from cosine_p2p.strategies.published.speculative import Speculative
+from cosine_p2p.strategies.published.spin import Spin
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.limits import MAX_COMMIT_TOKENS
 from cosine_protocol.nodes import BASE, Node, NodeBlock

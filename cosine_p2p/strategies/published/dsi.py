@@ -24,7 +24,7 @@ from cosine_p2p.strategies.base import (
     Tick,
     WakeAt,
 )
-from cosine_p2p.strategies.lone_drafter import LoneDrafter
+from cosine_p2p.strategies.published.lone_drafter import LoneDrafter
 from cosine_protocol.digests import extend_digest
 from cosine_protocol.limits import MAX_TREE_DEPTH
 

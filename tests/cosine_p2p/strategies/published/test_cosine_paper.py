@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from cosine_p2p.speculation.batch_objective import BatchDirector
 from cosine_p2p.speculation.block import Block
 from cosine_p2p.speculation.tree import LiveTree
 from cosine_p2p.strategies.base import (
@@ -15,7 +14,8 @@ from cosine_p2p.strategies.base import (
     Tick,
     WakeAt,
 )
-from cosine_p2p.strategies.cosine_paper import CosinePaper, CosinePaperOptions
+from cosine_p2p.strategies.published.batch_objective import BatchDirector
+from cosine_p2p.strategies.published.cosine_paper import CosinePaper, CosinePaperOptions
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.messages import PassStats
 from tests.cosine_p2p.strategies.script import ROOT, committed, drafted, started

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from cosine_p2p.routing.cosine_score import CosineScoreRouter
+from cosine_p2p.strategies.published.cosine_score import CosineScoreRouter
 from tests.cosine_p2p.routing.rounds import facts, joined, round_of
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from cosine_p2p.speculation.tree import LiveTree
 from cosine_p2p.strategies.base import Action, Drafted, DrafterLost, Opened, SendAssign, SendVerify, Tick, WakeAt
-from cosine_p2p.strategies.specinfer import SpecInfer, SpecInferOptions
+from cosine_p2p.strategies.published.specinfer import SpecInfer, SpecInferOptions
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.messages import Draft
 from cosine_protocol.nodes import BASE, Node, NodeBlock

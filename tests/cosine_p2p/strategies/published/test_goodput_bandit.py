@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from cosine_p2p.routing.goodput_bandit import GoodputRouter
+from cosine_p2p.strategies.published.goodput_bandit import GoodputRouter
 from tests.cosine_p2p.routing.rounds import facts, joined, round_of
 
 
