@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from cosine_node.cli.app import FAILURE_EXIT, INTERRUPT_EXIT, USAGE_EXIT, spread_peers
+from cosine_node.cli.app import spread_peers
+from cosine_node.cli.exit_codes import FAILURE_EXIT, INTERRUPT_EXIT, USAGE_EXIT
 from cosine_node.cli.options import InitialPeers, Network, Target
 from cosine_p2p.target import Target as TargetName
 from cosine_p2p.transport.config import DEFAULT_NETWORK

@@ -1,6 +1,7 @@
 """`cosine-node bootstrap`: a node that keeps the DHT and relays, and serves no model."""
 
-from cosine_node.cli.events import hosts, run_until_stopped, several, telling
+from cosine_node.cli.events import telling
+from cosine_node.cli.node_loop import run_until_stopped
 from cosine_node.cli.options import (
     AnnounceMaddrs,
     AsJson,
@@ -9,6 +10,8 @@ from cosine_node.cli.options import (
     InitialPeers,
     LogFormat,
     Network,
+    listening_maddrs,
+    several,
 )
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 
@@ -25,12 +28,12 @@ def bootstrap(
     """Keep the DHT and relay for others until interrupted."""
     from cosine_node.node import NetworkOptions, run_bootstrap
 
-    place = NetworkOptions(
+    options = NetworkOptions(
         network=network,
         identity_file=identity,
         initial_peers=several(initial_peers),
-        host_maddrs=hosts(host_maddr),
+        host_maddrs=listening_maddrs(host_maddr),
         announce_maddrs=several(announce_maddr),
     )
     with telling(log_format, as_json=as_json) as emit:
-        run_until_stopped(lambda stop: run_bootstrap(place, emit, stop))
+        run_until_stopped(lambda stop: run_bootstrap(options, emit, stop))

@@ -1,12 +1,47 @@
-"""What a configuration file's tables mean to the commands they are named after."""
+"""The configuration file: one table of options for each command."""
 
+import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
+import typer
+from platformdirs import user_config_dir
+
+from cosine_protocol.errors import UsageError
+
+# Commands whose tables belong together: `doctor` examines what `join` would do.
 DOCTOR: Final = "doctor"
 JOIN: Final = "join"
 
 Tables = Mapping[str, Mapping[str, Any]]
+
+
+def default_config_file() -> Path:
+    """Where options are read from unless `--config` names another file."""
+    return Path(user_config_dir("cosine-p2p")) / "config.toml"
+
+
+def read_config(file: Path | None) -> dict[str, Any]:
+    """Read the tables of a TOML file; keys may be written with - or _. Raises `UsageError`."""
+    path = file or default_config_file()
+    if file is None and not path.is_file():
+        return {}
+    try:
+        tables = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"The configuration file {path} cannot be read: {error}.") from None
+    return {
+        command: {key.replace("-", "_"): value for key, value in table.items()}
+        for command, table in tables.items()
+        if isinstance(table, dict)
+    }
+
+
+def commands_of(context: typer.Context) -> dict[str, Any]:
+    """All commands of the program that a context belongs to, by name."""
+    commands: dict[str, Any] = getattr(context.find_root().command, "commands", {})
+    return commands
 
 
 def spellings(command: Any) -> dict[str, Any]:
@@ -22,20 +57,19 @@ def spellings(command: Any) -> dict[str, Any]:
 def defaults_by_command(tables: Tables, commands: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Defaults as click wants them: by parameter, with a list where an option may be repeated.
 
-    `doctor` looks at what `join` would do, so what is said of one holds for the other.
+    What the table of `join` says holds for `doctor` unless its own table says otherwise.
     """
-    joined = {**tables, DOCTOR: {**tables.get(JOIN, {}), **tables.get(DOCTOR, {})}}
-    return {name: _defaults(table, commands[name]) for name, table in joined.items() if name in commands}
-
-
-def _defaults(table: Mapping[str, Any], command: Any) -> dict[str, Any]:
-    options = spellings(command)
-    return {options[key].name: _as_given(value, options[key]) for key, value in table.items() if key in options}
-
-
-def _as_given(value: Any, option: Any) -> Any:
-    is_one_of_several = getattr(option, "multiple", False) and isinstance(value, str)
-    return [value] if is_one_of_several else value
+    defaults: dict[str, dict[str, Any]] = {}
+    for name, table in {**tables, DOCTOR: {**tables.get(JOIN, {}), **tables.get(DOCTOR, {})}}.items():
+        if name not in commands:
+            continue
+        options = spellings(commands[name])
+        defaults[name] = {}
+        for key, value in table.items():
+            if option := options.get(key):
+                is_one_of_several = getattr(option, "multiple", False) and isinstance(value, str)
+                defaults[name][option.name] = [value] if is_one_of_several else value
+    return defaults
 
 
 def unknown_names(tables: Tables, commands: Mapping[str, Any]) -> list[str]:

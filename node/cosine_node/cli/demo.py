@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cosine_node.cli.exit_codes import FAILURE_EXIT
 from cosine_node.cli.options import AsJson
+from cosine_node.cli.printing import say
 from cosine_protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from cosine_node.demo.report import Report
-
-DIFFERS_EXIT = 1
 
 
 def demo(
@@ -29,22 +29,17 @@ def demo(
 
     if max_new_tokens < 1:
         raise UsageError("--max-new-tokens must be 1 or more.")
-    report = asyncio.run(run_demo(Emulation.parse(emulate), max_new_tokens=max_new_tokens, say=_say))
+    report = asyncio.run(run_demo(Emulation.parse(emulate), max_new_tokens=max_new_tokens, say=say))
     if as_json:
         sys.stdout.write(json.dumps(report.as_json()) + "\n")
     else:
         print_report(report)
     if not all(row.identical for row in report.rows):
-        raise typer.Exit(DIFFERS_EXIT)
-
-
-def _say(sentence: str) -> None:
-    sys.stderr.write(f"  {sentence}\n")
-    sys.stderr.flush()
+        raise typer.Exit(FAILURE_EXIT)
 
 
 def print_report(report: "Report") -> None:
-    """The table for people."""
+    """Print the table for people."""
     from rich.console import Console
     from rich.table import Table
 

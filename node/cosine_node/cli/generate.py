@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from cosine_node.cli.events import json_safe, several
-from cosine_node.cli.options import AsJson, InitialPeers, Network, Target
+from cosine_node.cli.options import DEFAULT_TARGET, AsJson, InitialPeers, Network, Target, TrustedPeers, several
+from cosine_node.cli.printing import json_safe
 from cosine_p2p.generation import Generation
 from cosine_p2p.options import ClientOptions, Prompt
 from cosine_p2p.transport.config import DEFAULT_NETWORK
@@ -21,7 +21,7 @@ def generate(
     chat: Annotated[bool, typer.Option("--chat", help="Apply the target's chat template.")] = False,
     initial_peers: InitialPeers = None,
     network: Network = DEFAULT_NETWORK,
-    target: Target = "zoo:target",
+    target: Target = DEFAULT_TARGET,
     max_new_tokens: Annotated[int, typer.Option(envvar="COSINE_MAX_NEW_TOKENS")] = 128,
     temperature: Annotated[float, typer.Option(envvar="COSINE_TEMPERATURE", help="0 is greedy.")] = 0.0,
     top_p: Annotated[float, typer.Option(envvar="COSINE_TOP_P")] = 1.0,
@@ -42,7 +42,7 @@ def generate(
     max_drafters: Annotated[
         int | None, typer.Option(envvar="COSINE_MAX_DRAFTERS", help="0 sends the prompt to no drafter.")
     ] = None,
-    trust: Annotated[list[str] | None, typer.Option(help="Only these peers; may be repeated.")] = None,
+    trust: TrustedPeers = None,
     verifier: Annotated[str | None, typer.Option(help="Only this verifier.")] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -5,47 +5,34 @@ from typing import Annotated
 
 import typer
 
-from cosine_node.cli.events import hosts, run_until_stopped, several, split_list, telling
+from cosine_node.cli.events import telling
+from cosine_node.cli.node_loop import run_until_stopped
 from cosine_node.cli.options import (
+    DEFAULT_DRAFTER,
+    DEFAULT_TARGET,
     AnnounceMaddrs,
     AsJson,
+    Device,
+    Dtype,
     HostMaddrs,
     IdentityFile,
     InitialPeers,
     LogFormat,
+    Models,
     Network,
+    Quantize,
     Relays,
+    TargetName,
+    listening_maddrs,
+    parse_role,
+    several,
 )
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_EXPERTISE
 from cosine_protocol.records import Role
 
-DEFAULT_TARGET = "zoo:target"
-DEFAULT_DRAFTER = "zoo:draft-general"
-PORT_PROTOCOLS = frozenset({"tcp", "udp"})
-
-
 RoleName = Annotated[str, typer.Option(envvar="COSINE_ROLE", help="drafter or verifier")]
-Models = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--model",
-        envvar="COSINE_MODEL",
-        help="zoo:NAME, a folder, a Hugging Face id, or ngram; may be repeated for several drafters.",
-    ),
-]
-TargetName = Annotated[
-    str | None, typer.Option(envvar="COSINE_TARGET", help="Target drafted for; for a verifier its public name.")
-]
-Device = Annotated[str, typer.Option(envvar="COSINE_DEVICE", help="auto, cpu, cuda, cuda:0, mps")]
-Dtype = Annotated[str, typer.Option(envvar="COSINE_DTYPE", help="auto, float32, bfloat16, float16")]
-Quantize = Annotated[
-    str | None,
-    typer.Option(
-        envvar="COSINE_QUANTIZE", help="int8, or int4 on CUDA: hold weights in fewer bits; needs torchao."
-    ),
-]
 SharePrefixes = Annotated[
     bool,
     typer.Option(
@@ -95,22 +82,22 @@ def join(
     from cosine_node.node import NetworkOptions, NodeOptions, run_nodes
 
     chosen = parse_role(role)
-    sources = _sources(chosen, several(model), target)
+    models = _models_with_targets(chosen, several(model), target)
     if max_requests < 1 or (threads is not None and threads < 1):
         raise UsageError("--max-requests and --threads must be 1 or more.")
-    place = NetworkOptions(
+    network_options = NetworkOptions(
         network=network,
         identity_file=identity,
         initial_peers=several(initial_peers),
-        host_maddrs=hosts(host_maddr),
+        host_maddrs=listening_maddrs(host_maddr),
         announce_maddrs=several(announce_maddr),
         relays=several(relay),
         metrics_port=metrics_port,
         metrics_host=metrics_host,
     )
-    if len(sources) > 1:
-        _refuse_shared_ports(place.host_maddrs, place.announce_maddrs)
-    options = [
+    if len(models) > 1:
+        _refuse_shared_ports(network_options.host_maddrs, network_options.announce_maddrs)
+    nodes = [
         NodeOptions(
             role=chosen,
             source=ModelSource(
@@ -121,21 +108,14 @@ def join(
             shares_prefixes=share_prefixes,
             emulation=Emulation.parse(emulate) if emulate else None,
         )
-        for name, its_target in sources
+        for name, its_target in models
     ]
     with telling(log_format, as_json=as_json) as emit:
-        run_until_stopped(lambda stop: run_nodes(place, options, emit, stop))
+        run_until_stopped(lambda stop: run_nodes(network_options, nodes, emit, stop))
 
 
-def parse_role(text: str) -> Role:
-    """Raises `UsageError` for what is no role."""
-    if text not in set(Role):
-        raise UsageError(f"--role must be drafter or verifier, not {text!r}.")
-    return Role(text)
-
-
-def _sources(role: Role, models: tuple[str, ...], target: str | None) -> list[tuple[str, str]]:
-    """The models to load, each with the target it is for."""
+def _models_with_targets(role: Role, models: tuple[str, ...], target: str | None) -> list[tuple[str, str]]:
+    """The models to load, each with the target it is for. Raises `UsageError`."""
     if role is Role.DRAFTER:
         return [(model, target or DEFAULT_TARGET) for model in models or (DEFAULT_DRAFTER,)]
     if len(models) > 1:
@@ -147,10 +127,9 @@ def _sources(role: Role, models: tuple[str, ...], target: str | None) -> list[tu
 
 
 def _refuse_shared_ports(host_maddrs: tuple[str, ...], announce_maddrs: tuple[str, ...]) -> None:
-    """Several nodes cannot listen on one port, nor be reached at one."""
+    """Raise `UsageError` if several nodes would have to listen on one port, or be reached at one."""
     for maddr in host_maddrs:
-        parts = maddr.split("/")
-        ports = [port for protocol, port in pairwise(parts) if protocol in PORT_PROTOCOLS]
+        ports = [port for protocol, port in pairwise(maddr.split("/")) if protocol in ("tcp", "udp")]
         if any(port != "0" for port in ports):
             raise UsageError(f"Several drafters cannot all listen on {maddr}; let its port be 0.")
     if announce_maddrs:
@@ -158,10 +137,10 @@ def _refuse_shared_ports(host_maddrs: tuple[str, ...], announce_maddrs: tuple[st
 
 
 def _expertise(text: str, model: str) -> tuple[str, ...]:
-    """The domains given, else those an embedded drafter was trained for."""
+    """The domains given, else those an embedded drafter was trained for. Raises `UsageError`."""
     from cosine_node import zoo
 
-    given = split_list(text)
+    given = tuple(domain.strip() for domain in text.split(",") if domain.strip())
     if len(given) > MAX_EXPERTISE:
         raise UsageError(f"--expertise takes at most {MAX_EXPERTISE} domains.")
     if given or not model.startswith("zoo:"):

@@ -9,7 +9,9 @@ from typing import Final
 
 FIELDS: Final = ("request", "client")
 """What `cosine_p2p.request_log` says of a line besides its text."""
+
 OUR_LOGGERS: Final = ("cosine_node", "cosine_p2p")
+"""Only ours tell of requests; those of libraries stay at the level they have."""
 
 
 class JsonLines(logging.Formatter):
@@ -31,7 +33,7 @@ class JsonLines(logging.Formatter):
 
 @contextmanager
 def logging_as_json() -> Iterator[None]:
-    """What is logged in this block is written so, the beginning and end of every request included."""
+    """Write the log as `JsonLines` in this block, the beginning and end of every request included."""
     handlers = [(handler, handler.formatter) for handler in logging.getLogger().handlers]
     levels = [(logger, logger.level) for logger in map(logging.getLogger, OUR_LOGGERS)]
     try:

@@ -1,4 +1,4 @@
-"""What a starting node does, for somebody who watches a terminal: one line a stage, with how long it took."""
+"""The stages of a node's start on a terminal: one line each, with how long it took."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -25,6 +25,7 @@ STAGES: Final[Mapping[str, StartStage]] = {
     "joining": StartStage("Joining the network {network}"),
     "announcing": StartStage("Announcing for {target}"),
 }
+"""The stage that each event of a start begins."""
 
 
 class StartProgress:

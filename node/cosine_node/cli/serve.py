@@ -6,19 +6,34 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cosine_node.cli.events import run_until_stopped, several, telling
-from cosine_node.cli.options import AsJson, InitialPeers, LogFormat, Network, Target
+from cosine_node.cli.events import telling
+from cosine_node.cli.node_loop import run_until_stopped
+from cosine_node.cli.options import (
+    DEFAULT_TARGET,
+    AsJson,
+    InitialPeers,
+    LogFormat,
+    Network,
+    Target,
+    TrustedPeers,
+    several,
+)
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 
 DEFAULT_PORT: Final = 8000
+"""As vLLM's server, so that clients configured for that one find this one."""
+
 MAX_PORT: Final = 65_535
+"""A TCP port has 16 bits."""
+
 SENTENCES: Final = {
     "open": "Anybody who reaches {host} may generate; give an --api-key to change that.",
     "ready": "Serving {model} at {url}/v1",
     "request": "{method} {path} {status} in {seconds} s, {id}",
     "stopped": "Stopped.",
 }
+"""What people read of the gateway's events."""
 
 ApiKeys = Annotated[
     list[str] | None,
@@ -37,12 +52,12 @@ def serve(
     port: Annotated[int, typer.Option(envvar="COSINE_PORT", help="0 is any free one.")] = DEFAULT_PORT,
     initial_peers: InitialPeers = None,
     network: Network = DEFAULT_NETWORK,
-    target: Target = "zoo:target",
+    target: Target = DEFAULT_TARGET,
     strategy: Annotated[str, typer.Option(envvar="COSINE_STRATEGY", help="cosine or plain")] = "cosine",
     max_drafters: Annotated[
         int | None, typer.Option(envvar="COSINE_MAX_DRAFTERS", help="0 sends no prompt to any drafter.")
     ] = None,
-    trust: Annotated[list[str] | None, typer.Option(help="Only these peers; may be repeated.")] = None,
+    trust: TrustedPeers = None,
     timeout: Annotated[float, typer.Option(envvar="COSINE_TIMEOUT", help="Seconds for a generation.")] = 600.0,
     max_requests: Annotated[
         int, typer.Option(envvar="COSINE_MAX_REQUESTS", help="Generations at once; four times as many wait.")
@@ -60,9 +75,13 @@ def serve(
         raise UsageError(f"--port must lie between 0 and {MAX_PORT}.")
     if max_requests < 1:
         raise UsageError("--max-requests must be 1 or more.")
+    keys = several(api_key)
+    # A header cannot carry all that a key could hold, and an empty key would lock nothing.
+    if any(not key or not key.isascii() or not key.isprintable() or " " in key for key in keys):
+        raise UsageError("An --api-key must be printable ASCII without spaces, and not empty.")
     options = GatewayOptions(
         model_name=model_name(target),
-        api_keys=_keys(several(api_key)),
+        api_keys=keys,
         cors_origins=several(cors_origin),
         max_requests=max_requests,
     )
@@ -85,7 +104,10 @@ def serve(
 
 
 def model_name(target: str) -> str:
-    """What requests call the target: a folder's own name, or NAME without its digest. Raises `UsageError`."""
+    """Return what requests call the target: a folder's own name, or NAME without its digest.
+
+    Raises `UsageError`.
+    """
     from cosine_p2p.target import parse_target
 
     folder = Path(target).expanduser()
@@ -93,15 +115,8 @@ def model_name(target: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """True if only this machine reaches an address."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _keys(keys: tuple[str, ...]) -> tuple[str, ...]:
-    """A header cannot carry all that a key could hold, and an empty one would lock nothing."""
-    if any(not key or not key.isascii() or not key.isprintable() or " " in key for key in keys):
-        raise UsageError("An --api-key must be printable ASCII without spaces, and not empty.")
-    return keys

@@ -2,22 +2,21 @@
 
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from cosine_node.cli.exit_codes import FAILURE_EXIT
 from cosine_node.cli.options import AsJson
 from cosine_protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from cosine_node.simulation.report import SimulationReport
-    from cosine_node.simulation.scenario import Scenario
     from cosine_node.simulation.soak import SoakReport
 
-BROKEN_EXIT = 1
-MAX_SEEDS = 1_000_000
+MAX_SEEDS: Final = 1_000_000
+"""Catches a slip of the pen: a soak of more seeds would run for weeks."""
 
 
 def simulate(
@@ -48,57 +47,47 @@ def simulate(
         "loss": loss,
         "faults": faults,
     }
-    given = {name: value for name, value in changes.items() if value is not None}
+    given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
     if seeds is not None:
         _soak(scenario, seeds, is_bare=not given and nodes is None, as_json=as_json)
         return
-    from cosine_node.simulation.running import run_scenario
-
-    report = run_scenario(_chosen(scenario, nodes, given), with_plain=True)
-    _show(report.as_json(), as_json=as_json, table=lambda: print_report(report))
-    if report.violations():
-        raise typer.Exit(BROKEN_EXIT)
-
-
-def _chosen(name: str, nodes: int | None, given: dict[str, Any]) -> "Scenario":
-    """The scenario of that name with what was given instead. Raises `UsageError`."""
     from cosine_node.simulation.faults import check_spec
+    from cosine_node.simulation.running import run_scenario
     from cosine_node.simulation.scenario import read_scenario, with_nodes
     from cosine_node.simulation.soak import SOAK, soak_scenario
 
-    base = soak_scenario(given.get("seed", 0)) if name == SOAK else read_scenario(name)
+    base = soak_scenario(given.get("seed", 0)) if scenario == SOAK else read_scenario(scenario)
     chosen = replace(base, **given)
     check_spec(chosen.faults)
-    return chosen if nodes is None else with_nodes(chosen, nodes)
+    report = run_scenario(chosen if nodes is None else with_nodes(chosen, nodes), with_plain=True)
+    if as_json:
+        sys.stdout.write(json.dumps(report.as_json()) + "\n")
+    else:
+        print_report(report)
+    if report.violations():
+        raise typer.Exit(FAILURE_EXIT)
 
 
-def _soak(name: str, seeds: str, *, is_bare: bool, as_json: bool) -> None:
+def _soak(scenario: str, seeds: str, *, is_bare: bool, as_json: bool) -> None:
+    """Run a scenario for each seed of FIRST:END. Raises `UsageError`."""
     from cosine_node.simulation.soak import SOAK, run_soak
 
-    if name != SOAK or not is_bare:
+    if scenario != SOAK or not is_bare:
         raise UsageError("--seeds goes with --scenario soak and no other option: each seed draws its own scenario.")
-    report = run_soak(_range(seeds))
-    _show(report.as_json(), as_json=as_json, table=lambda: print_soak(report))
-    if report.failures:
-        raise typer.Exit(BROKEN_EXIT)
-
-
-def _range(text: str) -> range:
-    first, _, end = text.partition(":")
+    first, _, end = seeds.partition(":")
     if not (first.isdecimal() and end.isdecimal() and 0 < int(end) - int(first) <= MAX_SEEDS):
-        raise UsageError(f"--seeds must be FIRST:END, for example 0:2000, not {text!r}.")
-    return range(int(first), int(end))
-
-
-def _show(fields: dict[str, Any], *, as_json: bool, table: Callable[[], None]) -> None:
+        raise UsageError(f"--seeds must be FIRST:END, for example 0:2000, not {seeds!r}.")
+    report = run_soak(range(int(first), int(end)))
     if as_json:
-        sys.stdout.write(json.dumps(fields) + "\n")
+        sys.stdout.write(json.dumps(report.as_json()) + "\n")
     else:
-        table()
+        print_soak(report)
+    if report.failures:
+        raise typer.Exit(FAILURE_EXIT)
 
 
 def print_report(report: "SimulationReport") -> None:
-    """The tables for people."""
+    """Print a run as a table for people."""
     fields = report.as_json()
     latency = fields["latency_ms"]
     speedup = report.speedup_vs_plain
@@ -114,12 +103,14 @@ def print_report(report: "SimulationReport") -> None:
         "time": f"{report.virtual_seconds:.2f} s virtual, {report.wall_seconds:.2f} s real",
         "digest": report.digest,
     }
-    _print_rows(f"Simulated swarm {report.scenario!r}, seed {report.seed} (emulated devices and links)", rows)
-    _print_wrong(report.violations(), good="Every finished text is the target's own; nothing hung, nothing leaked.")
+    _print_table(f"Simulated swarm {report.scenario!r}, seed {report.seed} (emulated devices and links)", rows)
+    _print_violations(
+        report.violations(), else_say="Every finished text is the target's own; nothing hung, nothing leaked."
+    )
 
 
 def print_soak(report: "SoakReport") -> None:
-    """The soak for people."""
+    """Print a soak as a table for people."""
     rows = {
         "runs": str(report.runs),
         "requests": ", ".join(f"{count} {ending}" for ending, count in report.endings.items()),
@@ -128,12 +119,12 @@ def print_soak(report: "SoakReport") -> None:
         "output": f"{report.tokens} tokens",
         "time": f"{report.wall_seconds:.1f} s",
     }
-    _print_rows("Soak", rows)
+    _print_table("Soak", rows)
     broken = [f"{failure.command}: {violation}" for failure in report.failures for violation in failure.violations]
-    _print_wrong(broken, good="Every run kept every promise.")
+    _print_violations(broken, else_say="Every run kept every promise.")
 
 
-def _print_rows(title: str, rows: dict[str, str]) -> None:
+def _print_table(title: str, rows: dict[str, str]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -143,6 +134,6 @@ def _print_rows(title: str, rows: dict[str, str]) -> None:
     Console(width=None if sys.stdout.isatty() else 110).print(table)
 
 
-def _print_wrong(violations: list[str], *, good: str) -> None:
-    for line in violations or [good]:
+def _print_violations(violations: list[str], *, else_say: str) -> None:
+    for line in violations or [else_say]:
         sys.stdout.write(line + "\n")

@@ -5,7 +5,7 @@ import json
 import sys
 from collections import Counter
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -13,8 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from cosine_node.cli.events import json_safe, several
-from cosine_node.cli.options import AsJson, InitialPeers, Network, Target
+from cosine_node.cli.exit_codes import FAILURE_EXIT
+from cosine_node.cli.options import DEFAULT_TARGET, AsJson, InitialPeers, Network, Target, several
+from cosine_node.cli.printing import json_safe, printable
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.records import Role
 
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
     from cosine_p2p.survey import NodeSight, Survey, Surveyor
 
 WATCH_EVERY_S: Final = 2.0
-# A DHT may take a moment to show a node to somebody who has just joined.
+"""A choice: often enough to follow a swarm, and far less work for a node than a generation."""
+
 LOOK_AGAIN_S: Final = (0.5, 1.5)
-TAIL: Final = 8
-OURS: Final = "cosine-p2p/"
+"""Pauses before looking again: a DHT may take a moment to show a node to a peer that has just joined."""
+
 HEADINGS: Final = (
     "role",
     "peer",
@@ -39,17 +41,18 @@ HEADINGS: Final = (
     "emulated",
     "reached",
 )
-ONLY_WIDE: Final = ("numerics", "version")
-WIDE_COLUMNS: Final = 100
+# The columns of the table: those of numbers stand right, those that tell nodes apart are never folded, and those
+# that differ least are left out where the terminal is narrow: then a node fits on one line of 80 columns.
 NUMBERS: Final = frozenset({"load", "ms/pass", "RTT ms"})
-WHOLE: Final = frozenset({"role", "peer", "reached"})
-FAILURE_EXIT: Final = 1
+NEVER_FOLDED: Final = frozenset({"role", "peer", "reached"}) | NUMBERS
+ONLY_WIDE: Final = frozenset({"numerics", "version"})
+WIDE_COLUMNS: Final = 100
 
 
 def status(
     initial_peers: InitialPeers = None,
     network: Network = DEFAULT_NETWORK,
-    target: Target = "zoo:target",
+    target: Target = DEFAULT_TARGET,
     watch: Annotated[bool, typer.Option("--watch", help="Look again every 2 s until interrupted.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -65,6 +68,7 @@ def status(
 
 
 async def _status(peers: tuple[str, ...], network: str, target: str, *, watch: bool, as_json: bool) -> bool:
+    """Look and tell once, or until cancelled; False if there is no node."""
     from cosine_p2p.network import joining
     from cosine_p2p.survey import Surveyor
 
@@ -72,7 +76,11 @@ async def _status(peers: tuple[str, ...], network: str, target: str, *, watch: b
     try:
         surveyor = Surveyor(swarm, target=target)
         try:
-            survey = await _first_look(surveyor)
+            survey = await surveyor.survey()
+            for pause_s in LOOK_AGAIN_S:
+                if not survey.nodes:
+                    await asyncio.sleep(pause_s)
+                    survey = await surveyor.survey()
             if watch:
                 await _watch(surveyor, survey, network, as_json=as_json)
             _tell(survey, network, as_json=as_json)
@@ -83,21 +91,10 @@ async def _status(peers: tuple[str, ...], network: str, target: str, *, watch: b
         await swarm.close()
 
 
-async def _first_look(surveyor: "Surveyor") -> "Survey":
-    survey = await surveyor.survey()
-    for pause_s in LOOK_AGAIN_S:
-        if survey.nodes:
-            break
-        await asyncio.sleep(pause_s)
-        survey = await surveyor.survey()
-    return survey
-
-
 async def _watch(surveyor: "Surveyor", survey: "Survey", network: str, *, as_json: bool) -> None:
-    """Until cancelled: one picture that changes on a terminal, one after the other elsewhere."""
+    """Tell until cancelled: one picture that changes on a terminal, one after the other elsewhere."""
     console = Console()
-    is_one_picture = console.is_terminal and not as_json
-    live = Live(console=console, auto_refresh=False) if is_one_picture else None
+    live = Live(console=console, auto_refresh=False) if console.is_terminal and not as_json else None
     with live or nullcontext():
         while True:
             if live is not None:
@@ -120,7 +117,7 @@ def _tell(survey: "Survey", network: str, *, as_json: bool) -> None:
 
 
 def problem_of(survey: "Survey", network: str) -> str:
-    """What stands in the way of generating here, and what to do next; "" if nothing does."""
+    """The reason why nothing can be generated here, and what to do next; "" if there is none."""
     if survey.problem:
         return f"The directory did not answer ({survey.problem}); `cosine-node doctor` looks for the reason."
     if not survey.nodes:
@@ -140,83 +137,65 @@ def problem_of(survey: "Survey", network: str) -> str:
 
 def as_object(survey: "Survey", network: str) -> dict[str, Any]:
     """All of a survey for machines; digests in hex, each node's record with what it said of itself."""
-    return {
-        "target": survey.target,
-        "network": network,
-        "nodes": [_node_object(sight) for sight in survey.nodes],
-        "problem": problem_of(survey, network),
-    }
-
-
-def _node_object(sight: "NodeSight") -> dict[str, Any]:
-    record: dict[str, Any] = json_safe(sight.record)
-    return record | {
-        "rtt_ms": None if sight.rtt_s is None else round(1e3 * sight.rtt_s, 3),
-        "requests": sight.requests,
-        "passes": sight.passes,
-        "uptime_s": sight.uptime_s,
-        "reachable": not sight.reason,
-        "reason": sight.reason,
-    }
+    nodes = [
+        json_safe(sight.record)
+        | {
+            "rtt_ms": None if sight.rtt_s is None else round(1e3 * sight.rtt_s, 3),
+            "requests": sight.requests,
+            "passes": sight.passes,
+            "uptime_s": sight.uptime_s,
+            "reachable": not sight.reason,
+            "reason": sight.reason,
+        }
+        for sight in survey.nodes
+    ]
+    return {"target": survey.target, "network": network, "nodes": nodes, "problem": problem_of(survey, network)}
 
 
 def picture(survey: "Survey", network: str, *, columns: int) -> RenderableType:
     """The nodes, why some are not reached, and a line that sums up, for a terminal of some columns."""
-    has_emulated = any(sight.record.emulated for sight in survey.nodes)
-    left_out = {*(() if has_emulated else ("emulated",)), *(ONLY_WIDE if columns < WIDE_COLUMNS else ())}
     table = Table(box=None, pad_edge=False, header_style="bold")
-    shown = [heading for heading in HEADINGS if heading not in left_out]
+    has_emulated = any(sight.record.emulated for sight in survey.nodes)
+    shown = [
+        heading
+        for heading in HEADINGS
+        if (has_emulated or heading != "emulated") and (columns >= WIDE_COLUMNS or heading not in ONLY_WIDE)
+    ]
     for heading in shown:
-        is_number = heading in NUMBERS
-        is_whole = is_number or heading in WHOLE
-        table.add_column(heading, justify="right" if is_number else "left", overflow="fold", no_wrap=is_whole)
+        side: Literal["left", "right"] = "right" if heading in NUMBERS else "left"
+        table.add_column(heading, justify=side, overflow="fold", no_wrap=heading in NEVER_FOLDED)
     for cells in map(_cells, survey.nodes):
         table.add_row(*(cells[heading] for heading in shown))
-    silent = [_plain(f"{_name(sight)}: {sight.reason}", "red") for sight in survey.nodes if sight.reason]
+    silent = [sight for sight in survey.nodes if sight.reason]
+    reasons = [Text(printable(f"{_short_peer_id(sight)}: {sight.reason}"), "red") for sight in silent]
+    roles = Counter(sight.record.role for sight in survey.nodes)
+    counts = [f"{roles[role]} {role}{'' if roles[role] == 1 else 's'}" for role in (Role.VERIFIER, Role.DRAFTER)]
+    unreached = f", {len(silent)} not reached" if silent else ""
+    summary = f"{' and '.join(counts)} of {survey.target} in the network {network}{unreached}."
     problem = problem_of(survey, network)
-    return Group(table, *silent, Text(_summary(survey, network)), *([Text(problem, "yellow")] if problem else []))
+    return Group(table, *reasons, Text(summary), *([Text(problem, "yellow")] if problem else []))
 
 
 def _cells(sight: "NodeSight") -> dict[str, Text]:
-    """What stands under each heading."""
+    """The text of a node under each heading."""
     record = sight.record
     load = record.load_requests if sight.requests is None else sight.requests
     texts = {
         "role": record.role,
-        "peer": _name(sight),
+        "peer": _short_peer_id(sight),
         "model": record.model,
         "numerics": record.numerics,
         "good at": ", ".join(record.expertise),
         "load": f"{load}/{record.capacity_requests}",
         "ms/pass": f"{record.pass_us / 1e3:.1f}",
         "RTT ms": "" if sight.rtt_s is None else f"{1e3 * sight.rtt_s:.1f}",
-        "version": record.software.removeprefix(OURS),
+        "version": record.software.removeprefix("cosine-p2p/"),
         "emulated": record.emulated,
     }
-    return {heading: _plain(text) for heading, text in texts.items()} | {"reached": _reached(sight)}
+    reached = Text("no", "red") if sight.reason else Text("yes", "green")
+    return {heading: Text(printable(text)) for heading, text in texts.items()} | {"reached": reached}
 
 
-def _name(sight: "NodeSight") -> str:
+def _short_peer_id(sight: "NodeSight") -> str:
     """Peer ids begin alike; their ends tell them apart."""
-    return f"…{sight.record.peer_id[-TAIL:]}"
-
-
-def _reached(sight: "NodeSight") -> Text:
-    return Text("no", "red") if sight.reason else Text("yes", "green")
-
-
-def _summary(survey: "Survey", network: str) -> str:
-    there = Counter(str(sight.record.role) for sight in survey.nodes)
-    silent = sum(bool(sight.reason) for sight in survey.nodes)
-    counts = f"{_counted(there['verifier'], 'verifier')} and {_counted(there['drafter'], 'drafter')}"
-    unreached = f", {silent} not reached" if silent else ""
-    return f"{counts} of {survey.target} in the network {network}{unreached}."
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _plain(text: str, style: str = "") -> Text:
-    """Text of a stranger's choosing, without what would steer a terminal."""
-    return Text("".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text), style)
+    return f"…{sight.record.peer_id[-8:]}"

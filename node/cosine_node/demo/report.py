@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
 
-from cosine_node.cli.events import json_safe
+from cosine_node.cli.printing import json_safe
 from cosine_p2p.generation import Generation
 
 MAX_LATE_SHARE: Final = 0.05

@@ -15,16 +15,18 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from cosine_node.doctor.addresses import Address, Dialled, DialOutcome, TriedPort, parse_address
+from cosine_node.doctor.addresses import Dialled, DialOutcome, TriedPort, parse_address
 from cosine_protocol.identity import peer_id_of
 
+# As the specification has them: the certificate's extension, what is signed, and the two protocols agreed on first.
 _EXTENSION: Final = x509.ObjectIdentifier("1.3.6.1.4.1.53594.1.1")
 _SIGNED_PREFIX: Final = b"libp2p-tls-handshake:"
+_SELECT: Final = b"\x13/multistream/1.0.0\n", b"\x0b/tls/1.0.0\n"
 # DER of SEQUENCE { OCTET STRING key protobuf, OCTET STRING signature } around an Ed25519 key and signature.
 _KEY_HEADER: Final = b"\x30\x68\x04\x24\x08\x01\x12\x20"
 _SIGNATURE_HEADER: Final = b"\x04\x40"
 _KEY_BYTES: Final = 32
-_SELECT: Final = b"\x13/multistream/1.0.0\n", b"\x0b/tls/1.0.0\n"
+# The socket for each kind of host and port in a multiaddr.
 _FAMILIES: Final = {"ip4": socket.AF_INET, "dns4": socket.AF_INET, "ip6": socket.AF_INET6, "dns6": socket.AF_INET6}
 _KINDS: Final = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
 
@@ -40,7 +42,9 @@ def dial(text: str, *, timeout_s: float) -> Dialled:
             address=text, answer=DialOutcome.UNTESTED, detail="a dnsaddr cannot be tested before a node runs"
         )
     try:
-        place = _resolve(address)
+        family = _FAMILIES.get(address.host_kind, socket.AF_UNSPEC)
+        found = socket.getaddrinfo(address.host, address.port, family, socket.SOCK_STREAM)
+        host, port = found[0][4][:2]
     except (OSError, UnicodeError) as error:
         return Dialled(
             address=text, answer=DialOutcome.UNRESOLVED, detail=getattr(error, "strerror", "") or str(error)
@@ -50,7 +54,7 @@ def dial(text: str, *, timeout_s: float) -> Dialled:
             address=text, answer=DialOutcome.UNTESTED, detail="only plain TCP can be tested before a node runs"
         )
     try:
-        with socket.create_connection(place, timeout_s) as connection:
+        with socket.create_connection((str(host), int(port)), timeout_s) as connection:
             ends = Dialled(
                 address=text,
                 answer=DialOutcome.NO_NODE,
@@ -66,14 +70,8 @@ def dial(text: str, *, timeout_s: float) -> Dialled:
         return Dialled(address=text, answer=DialOutcome.UNREACHABLE, detail=error.strerror or str(error))
 
 
-def _resolve(address: Address) -> tuple[str, int]:
-    family = _FAMILIES.get(address.host_kind, socket.AF_UNSPEC)
-    found = socket.getaddrinfo(address.host, address.port, family, socket.SOCK_STREAM)
-    host, port = found[0][4][:2]
-    return str(host), int(port)
-
-
 def _greet(connection: socket.socket, ends: Dialled) -> Dialled:
+    """Shake hands over a connection with these two ends, and say who answered."""
     try:
         certificate = x509.load_der_x509_certificate(_certificate(connection))
         peer_id = _proved_peer(certificate)
@@ -90,7 +88,13 @@ def _certificate(connection: socket.socket) -> bytes:
     """The peer's certificate in DER, once both ends have agreed on TLS."""
     connection.sendall(b"".join(_SELECT))
     for expected in _SELECT:
-        if _read_exactly(connection, len(expected)) != expected:
+        data = b""
+        while len(data) < len(expected):
+            piece = connection.recv(len(expected) - len(data))
+            if not piece:
+                raise ValueError("it hung up")
+            data += piece
+        if data != expected:
             raise ValueError("it does not speak libp2p over TLS")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -103,17 +107,8 @@ def _certificate(connection: socket.socket) -> bytes:
         return secured.getpeercert(binary_form=True) or b""
 
 
-def _read_exactly(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        piece = connection.recv(size - len(data))
-        if not piece:
-            raise ValueError("it hung up")
-        data += piece
-    return data
-
-
 def _proved_peer(certificate: x509.Certificate) -> str:
+    """The peer id that a certificate proves. Raises `ValueError`, `ExtensionNotFound` or `InvalidSignature`."""
     extension = certificate.extensions.get_extension_for_oid(_EXTENSION).value
     data = extension.value if isinstance(extension, x509.UnrecognizedExtension) else b""
     key_end = len(_KEY_HEADER) + _KEY_BYTES
@@ -126,7 +121,7 @@ def _proved_peer(certificate: x509.Certificate) -> str:
 
 
 def try_port(maddr: str) -> TriedPort:
-    """Whether one of our own addresses could be listened on. Raises `ValueError` for what is no address."""
+    """Try to listen on one of our own addresses. Raises `ValueError` for what is no address."""
     address = parse_address(maddr, needs_peer=False)
     family, kind = _FAMILIES.get(address.host_kind, socket.AF_INET), _KINDS[address.port_kind]
     with socket.socket(family, kind) as probe:

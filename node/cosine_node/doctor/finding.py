@@ -1,11 +1,11 @@
-"""What a check says: how it went, what was found, and for a failure what to do."""
+"""Findings of the doctor: the status of what was checked, and for a failure what to do about it."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class CheckStatus(StrEnum):
-    """How a check went. Only a failure keeps a node from working."""
+    """The result of a check. Only a failure keeps a node from working."""
 
     OK = "ok"
     WARNING = "warning"

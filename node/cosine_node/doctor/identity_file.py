@@ -1,18 +1,20 @@
 """A node's key file: there or creatable, private, whole, and nobody else's just now."""
 
-import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from cosine_node.doctor.disk import existing_ancestor, is_writable_folder
 from cosine_node.doctor.finding import Finding, failure, fine, warning
 from cosine_protocol.errors import UsageError
 from cosine_protocol.identity import Identity
 
 WHAT: Final = "identity"
-OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+"""The name of the check."""
+
 OTHER_FILE: Final = "name another file with --identity"
+"""What always helps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +33,13 @@ class KeyFile:
 
 
 def read_key_file(file: Path, *, is_named: bool) -> KeyFile:
-    """Look without creating or changing anything; a node that starts in the same instant may find it in use."""
+    """Read without creating or changing anything; a node that starts in the same instant may find it in use."""
     try:
         mode = stat.S_IMODE(file.stat().st_mode)
         data = file.read_bytes()
     except FileNotFoundError:
-        return KeyFile(file=file, is_named=is_named, is_there=False, is_creatable=_is_creatable(file.parent))
+        is_creatable = is_writable_folder(existing_ancestor(file.parent))
+        return KeyFile(file=file, is_named=is_named, is_there=False, is_creatable=is_creatable)
     except OSError as error:
         return KeyFile(file=file, is_named=is_named, is_there=True, error=error.strerror or str(error))
     try:
@@ -54,14 +57,8 @@ def read_key_file(file: Path, *, is_named: bool) -> KeyFile:
     )
 
 
-def _is_creatable(folder: Path) -> bool:
-    """Whether a file could be put into `folder`, which is made if need be."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
-
-
 def _is_locked(file: Path) -> bool:
+    """True if a running node holds the lock of its key file."""
     try:
         import fcntl
     except ModuleNotFoundError:
@@ -76,6 +73,7 @@ def _is_locked(file: Path) -> bool:
 
 
 def judge_key_file(key: KeyFile) -> Finding:
+    """Judge whether a node can run under a key, and nobody else."""
     file = key.file
     if not key.is_there:
         if key.is_creatable:
@@ -91,7 +89,7 @@ def judge_key_file(key: KeyFile) -> Finding:
     if key.is_in_use and key.is_named:
         fix = "Stop the other node, or give this one a key file of its own with --identity."
         return failure(WHAT, f"{file} is in use by a running node, {key.peer_id}", fix)
-    if key.mode & OTHERS:
+    if key.mode & (stat.S_IRWXG | stat.S_IRWXO):
         fix = f"Keep it to yourself: `chmod 600 {file}`."
         return warning(WHAT, f"others on this machine may read or write {file} (mode {key.mode:03o})", fix)
     if key.is_in_use:

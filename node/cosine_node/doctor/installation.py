@@ -1,4 +1,4 @@
-"""What is installed: Python, the packages of each extra, and the network daemon p2pd, which must also start."""
+"""The installation: Python, the packages of each extra, and the network daemon p2pd, which must also start."""
 
 import asyncio
 import os
@@ -15,18 +15,24 @@ from cosine_node.doctor.finding import Finding, failure, fine, skipped, warning
 from cosine_p2p.transport.socket_folder import make_socket_folder
 
 OLDEST_PYTHON: Final = (3, 11)
+"""As pyproject.toml requires it."""
+
 EXTRAS: Final[Mapping[str, Sequence[str]]] = {
     "node": ("hivemind", "huggingface_hub", "numpy", "safetensors", "torch", "transformers"),
     "gateway": ("prometheus_client", "starlette", "uvicorn"),
     "tui": ("textual",),
     "quantize": ("accelerate", "torchao"),
 }
+"""The packages that each extra of cosine-p2p brings, by the names they are imported by."""
+
+# The names of checks, and what always helps a broken hivemind.
 DAEMON: Final = "network daemon"
 PACKAGES: Final = "packages"
 REINSTALL: Final = "Reinstall it: `pip install --force-reinstall --no-deps hivemind`."
 
 
 def judge_python(version: tuple[int, int, int]) -> Finding:
+    """Judge whether Python is new enough."""
     text = ".".join(map(str, version))
     if version[:2] < OLDEST_PYTHON:
         oldest = ".".join(map(str, OLDEST_PYTHON))
@@ -35,12 +41,12 @@ def judge_python(version: tuple[int, int, int]) -> Finding:
 
 
 def missing_packages() -> dict[str, tuple[str, ...]]:
-    """Of each extra the packages that are not there; none is imported."""
+    """The packages of each extra that are not there; none is imported."""
     return {extra: tuple(name for name in names if find_spec(name) is None) for extra, names in EXTRAS.items()}
 
 
 def judge_extras(missing: Mapping[str, Sequence[str]], *, needs_node: bool) -> Finding:
-    """Whether what a node needs is there; `needs_node` if one shall run here."""
+    """Judge whether what a node needs is there; `needs_node` if one shall run here."""
     whole = ", ".join(extra for extra, names in missing.items() if not names)
     there = f"complete: {whole}" if whole else "only the client is installed"
     lacking = missing.get("node", ())
@@ -52,7 +58,7 @@ def judge_extras(missing: Mapping[str, Sequence[str]], *, needs_node: bool) -> F
 
 
 def judge_imports(errors: Mapping[str, str], versions: Mapping[str, str]) -> Finding:
-    """Whether packages that are there can also be loaded; `errors` by package, "" for none."""
+    """Judge whether packages that are there can also be loaded; `errors` by package, "" for none."""
     broken = {name: error for name, error in errors.items() if error}
     if not errors:
         return skipped(PACKAGES, "the packages of [node] are not installed")
@@ -65,7 +71,7 @@ def judge_imports(errors: Mapping[str, str], versions: Mapping[str, str]) -> Fin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledDaemon:
-    """p2pd as found. `error` is what it said instead of starting."""
+    """p2pd as found. `error` is what it printed instead of starting."""
 
     file: Path | None
     is_there: bool = False
@@ -86,40 +92,36 @@ def find_daemon(file: Path | None = None) -> InstalledDaemon:
 
 
 async def try_daemon(daemon: InstalledDaemon) -> InstalledDaemon:
-    """Start p2pd without a port, wait until it says who it is, and end it."""
+    """Start p2pd without a port, wait until it prints its peer id, and end it."""
     if daemon.file is None or not daemon.is_there or not daemon.is_executable:
         return daemon
     folder = make_socket_folder()
     try:
-        return replace(daemon, error=await _first_words(daemon.file, folder))
+        process = await asyncio.create_subprocess_exec(
+            *(daemon.file, f"-listen=/unix{folder}/control.sock", "-noListenAddrs=1"),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        try:
+            assert process.stdout is not None
+            last = ""
+            while line := (await process.stdout.readline()).decode(errors="replace").strip():
+                if line.startswith("Peer ID:"):
+                    return daemon
+                last = line
+            return replace(daemon, error=last or f"it ended with code {await process.wait()}")
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    except OSError as error:
+        return replace(daemon, error=error.strerror or str(error))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _first_words(file: Path, folder: Path) -> str:
-    """What p2pd says when it does not start; "" if it does."""
-    arguments = (f"-listen=/unix{folder}/control.sock", "-noListenAddrs=1")
-    try:
-        process = await asyncio.create_subprocess_exec(
-            file, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-        )
-    except OSError as error:
-        return error.strerror or str(error)
-    last = ""
-    try:
-        assert process.stdout is not None
-        while line := (await process.stdout.readline()).decode(errors="replace").strip():
-            if line.startswith("Peer ID:"):
-                return ""
-            last = line
-        return last or f"it ended with code {await process.wait()}"
-    finally:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-
-
 def judge_daemon(daemon: InstalledDaemon) -> Finding:
+    """Judge whether p2pd is there and starts."""
     if daemon.file is None:
         return skipped(DAEMON, "hivemind is not installed")
     if not daemon.is_there:

@@ -7,11 +7,15 @@ from typing import Any, Final
 from cosine_node.doctor.finding import Finding, failure, fine, skipped, warning
 
 WHAT: Final = "device"
+"""The name of the check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFacts:
-    """What `probe_machine` found. `cuda_devices` are names and free bytes; `refusals` by model folder."""
+    """The facts that `probe_machine` found, and the free memory.
+
+    `cuda_devices` are names and free bytes. `refusals` say by model folder why it cannot be served, "" if it can.
+    """
 
     errors: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
@@ -42,7 +46,7 @@ class MachineFacts:
         return device == "cpu" or (device == "auto" and not self.cuda_devices)
 
     def memory_of(self, device: str) -> tuple[int, str]:
-        """Free bytes of a device, 0 if not known, and what to call it."""
+        """Free bytes of a device, 0 if not known, and its name."""
         if self.runs_on_cpu(device):
             return self.free_bytes, "this machine"
         number = device.removeprefix("cuda").removeprefix(":")
@@ -62,41 +66,30 @@ def free_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
 
 
 def judge_device(machine: MachineFacts, *, device: str) -> Finding:
-    """Whether the device asked for is there; with `auto`, whether a GPU goes unused."""
+    """Judge whether the device asked for is there; with `auto`, whether a GPU goes unused."""
     if not machine.has_torch:
         return skipped(WHAT, "PyTorch is not there to ask")
     if machine.cuda_devices:
-        return _judge_gpus(machine, device)
-    reason = _why_no_cuda(machine)
+        names = ", ".join(name for name, _ in machine.cuda_devices)
+        index = device.removeprefix("cuda:")
+        if device.startswith("cuda:") and not (index.isdecimal() and int(index) < len(machine.cuda_devices)):
+            return failure(WHAT, f"there is no {device}; there is {names}", "Name one that is there with --device.")
+        return fine(WHAT, f"the CPU, though there is {names}" if device == "cpu" else names)
+    if machine.cuda_build:
+        reason = machine.cuda_error or "PyTorch finds no GPU"
+        fix = f"Install a driver for CUDA {machine.cuda_build}, or a PyTorch built for the driver that is there."
+    else:
+        reason = "this PyTorch is built for the CPU alone"
+        fix = "Install a PyTorch with CUDA: `pip install --force-reinstall torch`."
     if device.startswith("cuda"):
-        return failure(WHAT, f"CUDA is not usable: {reason}", f"{_cuda_fix(machine)} Or use --device cpu.")
+        return failure(WHAT, f"CUDA is not usable: {reason}", f"{fix} Or use --device cpu.")
     if machine.has_nvidia and device == "auto":
-        return warning(WHAT, f"this machine's NVIDIA GPU is not used: {reason}", _cuda_fix(machine))
+        return warning(WHAT, f"this machine's NVIDIA GPU is not used: {reason}", fix)
     return fine(WHAT, "the CPU" if device in ("auto", "cpu") else device)
 
 
-def _judge_gpus(machine: MachineFacts, device: str) -> Finding:
-    names = ", ".join(name for name, _ in machine.cuda_devices)
-    index = device.removeprefix("cuda:")
-    if device.startswith("cuda:") and not (index.isdecimal() and int(index) < len(machine.cuda_devices)):
-        return failure(WHAT, f"there is no {device}; there is {names}", "Name one that is there with --device.")
-    return fine(WHAT, f"the CPU, though there is {names}" if device == "cpu" else names)
-
-
-def _why_no_cuda(machine: MachineFacts) -> str:
-    if not machine.cuda_build:
-        return "this PyTorch is built for the CPU alone"
-    return machine.cuda_error or "PyTorch finds no GPU"
-
-
-def _cuda_fix(machine: MachineFacts) -> str:
-    if not machine.cuda_build:
-        return "Install a PyTorch with CUDA: `pip install --force-reinstall torch`."
-    return f"Install a driver for CUDA {machine.cuda_build}, or a PyTorch built for the driver that is there."
-
-
 def judge_architecture(source: str, refusal: str | None) -> Finding:
-    """Whether the engine runs a model's architecture exactly; None where nobody could tell."""
+    """Judge whether the engine runs a model's architecture exactly; `refusal` is None where nothing could tell."""
     what = f"architecture of {source}"
     if refusal is None:
         return skipped(what, "the packages that know architectures are not there")

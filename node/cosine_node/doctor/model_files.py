@@ -1,4 +1,4 @@
-"""A model as its files have it: is it here, whole, and does it fit on disk and in memory? No weights are read."""
+"""A model's files: they are here, whole, and fit on disk and in memory. No weights are read."""
 
 import json
 import logging
@@ -15,19 +15,29 @@ from cosine_protocol.errors import UsageError
 
 LOG = logging.getLogger(__name__)
 MAX_HEADER_BYTES: Final = 100 << 20
+"""The bound that the safetensors format itself sets."""
+
+# Bytes of one weight.
 DTYPE_BYTES: Final[Mapping[str, int]] = {"float32": 4, "bfloat16": 2, "float16": 2}
 QUANTISED_BYTES: Final[Mapping[str, float]] = {"int8": 1.0, "int4": 0.5}
+
 POOL_TOKENS: Final = 32_768
-"""Tokens of the KV pool a node reserves."""
+"""Tokens of the KV pool a node reserves, as in `cosine_node.model`, which needs the packages of [node]."""
+
 TIGHT: Final = 0.85
-"""The share of free memory from which on a model is a tight fit."""
+"""A choice: of more than this part of the free memory, activations and other programs may need some."""
+
 FOREIGN_WEIGHTS: Final = ("*.bin", "*.gguf", "*.pt", "*.pth")
+"""Weights that are not safetensors, which the engine does not load: most can run code (pickle)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFiles:
-    """A model as named by `source`. `folder` is None for one that is not on this machine; then `remote_bytes` is
-    what would be downloaded, if the hub said, and `hub_error` why it did not."""
+    """A model as named by `source`, and what is wrong with it.
+
+    `folder` is None for one that is not on this machine; then `remote_bytes` is what would be downloaded, if the
+    hub said, and `hub_error` why it did not. `problem` is about a model as a whole, `damage` about one file.
+    """
 
     source: str
     folder: Path | None = None
@@ -58,6 +68,7 @@ def read_model(source: str) -> ModelFiles:
 
 
 def read_folder(source: str, folder: Path) -> ModelFiles:
+    """Look at the files of a model in a folder."""
     try:
         config = json.loads((folder / "config.json").read_text("utf-8"))
         tokenizer = TokenizerFiles.read(folder)
@@ -68,7 +79,13 @@ def read_folder(source: str, folder: Path) -> ModelFiles:
     if not isinstance(config, dict):
         return ModelFiles(source=source, folder=folder, problem="its config.json is no object")
     weights = sorted(folder.glob("*.safetensors"))
-    parameters, damage = _count(weights)
+    parameters, damage = 0, ""
+    for file in weights:
+        try:
+            parameters += _parameters(file)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            damage = f"{file.name} is damaged: {error}"
+            break
     return ModelFiles(
         source=source,
         folder=folder,
@@ -81,19 +98,11 @@ def read_folder(source: str, folder: Path) -> ModelFiles:
     )
 
 
-def _count(weights: list[Path]) -> tuple[int, str]:
-    """Parameters in some safetensors files, and the first damage found."""
-    parameters = 0
-    for file in weights:
-        try:
-            parameters += _parameters(file)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            return parameters, f"{file.name} is damaged: {error}"
-    return parameters, ""
-
-
 def _parameters(file: Path) -> int:
-    """safetensors: 8 bytes little-endian header length, a JSON header, then the tensors' bytes."""
+    """Count the parameters in a file; raises one of many errors for one that is damaged.
+
+    safetensors: 8 bytes little-endian header length, a JSON header, then the tensors' bytes.
+    """
     size_bytes = file.stat().st_size
     with file.open("rb") as handle:
         header_bytes = int.from_bytes(handle.read(8), "little")
@@ -108,6 +117,7 @@ def _parameters(file: Path) -> int:
 
 
 def _missing_shards(folder: Path) -> str:
+    """The damage of an index that names files which are not there; "" if there is none."""
     try:
         index = json.loads((folder / "model.safetensors.index.json").read_text("utf-8"))
         named = sorted({str(name) for name in index["weight_map"].values()})
@@ -120,6 +130,7 @@ def _missing_shards(folder: Path) -> str:
 
 
 def _read_hub(source: str) -> ModelFiles:
+    """Look at the files of a Hugging Face id, downloaded or not."""
     try:
         from huggingface_hub import HfApi, try_to_load_from_cache
         from huggingface_hub.errors import HFValidationError
@@ -133,7 +144,7 @@ def _read_hub(source: str) -> ModelFiles:
     except HFValidationError:
         return ModelFiles(source=source, problem="it is no folder here, no zoo:NAME and no Hugging Face id")
     except Exception as error:
-        # Which errors there are depends on the HTTP library of its version.
+        # Broad, because which errors there are depends on the HTTP library of each version of huggingface_hub.
         LOG.debug("the hub does not tell of %s", source, exc_info=True)
         return ModelFiles(source=source, hub_error=next(iter(str(error).splitlines()), type(error).__name__))
     sizes = [file.size or 0 for file in siblings if file.rfilename.endswith(".safetensors")]
@@ -141,14 +152,14 @@ def _read_hub(source: str) -> ModelFiles:
 
 
 def judge_model(model: ModelFiles, *, is_verifier: bool) -> Finding:
-    """Whether a model's files can be served as they are."""
+    """Judge whether a model's files can be served as they are."""
     what = f"model {model.source}"
     other = "Give a folder, zoo:NAME or a Hugging Face id with --model; `cosine-node zoo` lists the embedded ones."
     again = f"Fetch {model.source} again, or name another model with --model."
     if model.problem:
         return failure(what, model.problem, other)
     if model.folder is None:
-        return _judge_remote(model, what, other)
+        return _judge_hub(model, what, other)
     if model.damage:
         return failure(what, f"in {model.folder}: {model.damage}", again)
     if not model.weight_bytes:
@@ -160,7 +171,8 @@ def judge_model(model: ModelFiles, *, is_verifier: bool) -> Finding:
     return fine(what, f"{model.parameters / 1e6:.1f} million parameters, {_gib(model.weight_bytes)} on disk")
 
 
-def _judge_remote(model: ModelFiles, what: str, other: str) -> Finding:
+def _judge_hub(model: ModelFiles, what: str, other: str) -> Finding:
+    """Judge a model that is not on this machine."""
     if model.hub_error:
         fix = f"If the machine is meant to be online, look at its network; else check the name. {other}"
         return warning(what, f"it is not on this machine, and the hub does not tell of it: {model.hub_error}", fix)
@@ -176,33 +188,35 @@ def needed_bytes(model: ModelFiles, *, dtype: str, quantize: str | None, on_cpu:
     """
     if not model.is_usable or not model.parameters:
         return 0
-    stored = model.weight_bytes / model.parameters
-    width = DTYPE_BYTES.get(dtype, 4 if on_cpu else stored)
-    return round(model.parameters * QUANTISED_BYTES.get(quantize or "", width)) + _pool_bytes(model.config, width)
-
-
-def _pool_bytes(config: Mapping[str, Any], width: float) -> int:
-    text = config.get("text_config", config)
+    stored_bytes = model.weight_bytes / model.parameters
+    element_bytes = DTYPE_BYTES.get(dtype, 4 if on_cpu else stored_bytes)
+    text = model.config.get("text_config", model.config)
     try:
         heads = text["num_attention_heads"]
-        kept = text.get("num_key_value_heads") or heads
-        size = text.get("head_dim") or text["hidden_size"] // heads
-        return int(2 * POOL_TOKENS * text["num_hidden_layers"] * kept * size * width)
+        kv_heads = text.get("num_key_value_heads") or heads
+        head_size = text.get("head_dim") or text["hidden_size"] // heads
+        # Keys and values.
+        pool_bytes = int(2 * POOL_TOKENS * text["num_hidden_layers"] * kv_heads * head_size * element_bytes)
     except (AttributeError, KeyError, TypeError, ZeroDivisionError):
-        return 0
+        pool_bytes = 0
+    return round(model.parameters * QUANTISED_BYTES.get(quantize or "", element_bytes)) + pool_bytes
 
 
-def judge_memory(source: str, needed: int, free: int, *, where: str) -> Finding:
-    """Whether a model fits into the `free` bytes of `where`; 0 stands for what is not known."""
+def judge_memory(source: str, needed_bytes: int, free_bytes: int, *, where: str) -> Finding:
+    """Judge whether a model fits into the free memory of `where`; 0 stands for what is not known."""
     what = f"memory for {source}"
-    if not needed or not free:
-        return skipped(what, "the model's size is not known" if not needed else f"{where} does not tell its memory")
-    found = f"it needs about {_gib(needed)} of {_gib(free)} free on {where}"
+    if not needed_bytes:
+        return skipped(what, "the model's size is not known")
+    if not free_bytes:
+        return skipped(what, f"{where} does not tell its memory")
+    found = f"it needs about {_gib(needed_bytes)} of {_gib(free_bytes)} free on {where}"
     fix = "Choose a smaller --model, --dtype bfloat16 or --quantize int8, or free memory."
-    if needed > free:
+    if needed_bytes > free_bytes:
         return failure(what, found, fix)
-    return warning(what, f"{found}: a tight fit", fix) if needed > TIGHT * free else fine(what, found)
+    if needed_bytes > TIGHT * free_bytes:
+        return warning(what, f"{found}: a tight fit", fix)
+    return fine(what, found)
 
 
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**30:.1f} GiB" if size_bytes >= 2**30 else f"{size_bytes / 2**20:.0f} MiB"

@@ -1,4 +1,4 @@
-"""A child process that loads what a node loads, and tells what came of it: packages, device, supported models."""
+"""A child process that loads what a node loads, and tells of it: packages, device, supported models."""
 
 from importlib import import_module
 from importlib.metadata import version
@@ -10,9 +10,16 @@ from cosine_node.doctor.processes import answer_parent
 from cosine_protocol.errors import UsageError
 
 
-def look(question: dict[str, Any]) -> dict[str, Any]:
+def probe_machine(question: dict[str, Any]) -> dict[str, Any]:
     """The error of each package, "" if it loads, and why each of the folders in `question` cannot be served."""
-    errors = {name: _import_error(name) for name in EXTRAS["node"]}
+    errors = dict.fromkeys(EXTRAS["node"], "")
+    for name in errors:
+        try:
+            # hivemind in the one way the node itself loads it.
+            import_module("cosine_p2p.transport.hivemind_library" if name == "hivemind" else name)
+        except Exception as error:
+            # Broad, because a package that is broken may raise anything while it is loaded.
+            errors[name] = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
     versions = {name: version(name.replace("_", "-")) for name, error in errors.items() if not error}
     can_judge = not (errors["torch"] or errors["transformers"])
     return {
@@ -24,19 +31,8 @@ def look(question: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _import_error(name: str) -> str:
-    try:
-        if name == "hivemind":
-            # In the one way the node itself does it.
-            import_module("cosine_p2p.transport.hivemind_library")
-        else:
-            import_module(name)
-    except Exception as error:
-        return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-    return ""
-
-
 def _cuda() -> dict[str, Any]:
+    """The CUDA that PyTorch is built for, its devices with free bytes, and its error."""
     torch: Any = import_module("torch")
     found: dict[str, Any] = {"built_for": torch.version.cuda or "", "error": "", "devices": []}
     if not torch.cuda.is_available():
@@ -51,6 +47,7 @@ def _cuda() -> dict[str, Any]:
 
 
 def _refusal(folder: str) -> str:
+    """The reason why the engine does not run the model in a folder; "" if it does."""
     from cosine_node.engine.loading import read_config
     from cosine_node.engine.support import refuse_by_config
 
@@ -62,4 +59,4 @@ def _refusal(folder: str) -> str:
 
 
 if __name__ == "__main__":
-    answer_parent(look)
+    answer_parent(probe_machine)

@@ -1,4 +1,4 @@
-"""A child process that joins as a client, looks around, and tells what it saw."""
+"""A child process that joins as a client and tells of the nodes of a target, and of the clocks of its peers."""
 
 import asyncio
 import time
@@ -8,7 +8,7 @@ from typing import Any, Final
 from cosine_node.doctor.processes import answer_parent
 from cosine_p2p.channel import Channel
 from cosine_p2p.client import Swarm
-from cosine_p2p.survey import NodeSight, Surveyor
+from cosine_p2p.survey import Surveyor
 from cosine_p2p.target import Target
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
@@ -17,7 +17,10 @@ from cosine_protocol.protocols import DISCOVER
 from cosine_protocol.records import NodeRecord, Role, SignedRecord, cell_name, open_record
 
 ASK_TIMEOUT_S: Final = 5.0
+"""A choice: a peer that was just dialled answers within a second; all are asked at the same time."""
+
 LOOK_AGAIN_S: Final = (0.5, 1.5)
+"""Pauses before looking again: a DHT may take a moment to show a node to a peer that has just joined."""
 
 
 async def look_around(swarm: Swarm, *, target: str, network: str, peer_ids: Sequence[str]) -> dict[str, Any]:
@@ -26,10 +29,9 @@ async def look_around(swarm: Swarm, *, target: str, network: str, peer_ids: Sequ
     try:
         survey = await surveyor.survey()
         for pause_s in LOOK_AGAIN_S:
-            if survey.nodes:
-                break
-            await asyncio.sleep(pause_s)
-            survey = await surveyor.survey()
+            if not survey.nodes:
+                await asyncio.sleep(pause_s)
+                survey = await surveyor.survey()
     finally:
         await surveyor.close()
     name = Target.parse(target).name
@@ -37,68 +39,59 @@ async def look_around(swarm: Swarm, *, target: str, network: str, peer_ids: Sequ
     dates = await asyncio.gather(*(_dates_at(swarm, peer_id, cells) for peer_id in peer_ids))
     return {
         "problem": survey.problem,
-        "nodes": [_neighbour(sight) for sight in survey.nodes],
-        "dates": [date for some in dates for date in some],
+        "nodes": [
+            {
+                "role": sight.record.role,
+                "peer_id": sight.record.peer_id,
+                "target_digest": sight.record.target_digest.hex(),
+                "tokenizer_digest": sight.record.tokenizer_digest.hex(),
+                "reason": sight.reason,
+            }
+            for sight in survey.nodes
+        ],
+        "dates": [date for its_dates in dates for date in its_dates],
         "now_s": time.time(),
     }
 
 
-def _neighbour(sight: NodeSight) -> dict[str, str]:
-    record = sight.record
-    return {
-        "role": record.role,
-        "peer_id": record.peer_id,
-        "target_digest": record.target_digest.hex(),
-        "tokenizer_digest": record.tokenizer_digest.hex(),
-        "reason": sight.reason,
-    }
-
-
 async def _dates_at(swarm: Swarm, peer_id: str, cells: Sequence[str]) -> list[tuple[float, float]]:
-    """When the records a peer has in some cells were issued and expire; none if it does not say."""
+    """Issue and expiry times of the records that a peer has in some cells; none if it does not answer."""
+    dates = []
     try:
         async with asyncio.timeout(ASK_TIMEOUT_S):
             stream = await swarm.transport.dial(peer_id, DISCOVER)
             async with Channel(stream, DISCOVER) as channel:
-                return [date for cell in cells for date in await _dates_in(channel, cell)]
+                for cell in cells:
+                    channel.post(m.AskRecords(1, cell))
+                    answer = await channel.receive()
+                    for data in answer.records if isinstance(answer, m.Records) else ():
+                        record = decode_body(NodeRecord, decode_body(SignedRecord, data).body)
+                        # Verified at its own time: this machine's clock is what is in question.
+                        open_record(data, key=cell, owner=record.peer_id, now_s=record.issued_at_s)
+                        dates.append((record.issued_at_s, record.expires_at_s))
     except (PeerLost, RemoteProtocolError, TimeoutError):
         return []
+    return dates
 
 
-async def _dates_in(channel: Channel, cell: str) -> list[tuple[float, float]]:
-    channel.post(m.AskRecords(1, cell))
-    answer = await channel.receive()
-    if not isinstance(answer, m.Records):
-        return []
-    return [_date_of(data, cell) for data in answer.records]
-
-
-def _date_of(data: bytes, cell: str) -> tuple[float, float]:
-    """Raises `RemoteProtocolError` for what its owner did not sign."""
-    record = decode_body(NodeRecord, decode_body(SignedRecord, data).body)
-    # Judged by its own clock: ours is what is in question.
-    open_record(data, key=cell, owner=record.peer_id, now_s=record.issued_at_s)
-    return record.issued_at_s, record.expires_at_s
-
-
-def look(question: dict[str, Any]) -> dict[str, Any]:
-    """`question` has `initial_peers`, their `peer_ids`, `network` and `target`."""
-    return asyncio.run(_look(question))
-
-
-async def _look(question: dict[str, Any]) -> dict[str, Any]:
+def probe_swarm(question: dict[str, Any]) -> dict[str, Any]:
+    """Join by the `initial_peers` of a question and look around, for its `network`, `target` and `peer_ids`."""
     from cosine_p2p.network import joining
 
     network, target = question["network"], question["target"]
-    try:
-        swarm = await joining(question["initial_peers"], network=network)()
-    except CosineError as error:
-        return {"problem": str(error), "nodes": [], "dates": [], "now_s": time.time()}
-    try:
-        return await look_around(swarm, target=target, network=network, peer_ids=question["peer_ids"])
-    finally:
-        await swarm.close()
+
+    async def probe() -> dict[str, Any]:
+        try:
+            swarm = await joining(question["initial_peers"], network=network)()
+        except CosineError as error:
+            return {"problem": str(error), "nodes": [], "dates": [], "now_s": time.time()}
+        try:
+            return await look_around(swarm, target=target, network=network, peer_ids=question["peer_ids"])
+        finally:
+            await swarm.close()
+
+    return asyncio.run(probe())
 
 
 if __name__ == "__main__":
-    answer_parent(look)
+    answer_parent(probe_swarm)

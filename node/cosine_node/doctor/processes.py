@@ -1,4 +1,4 @@
-"""Work that may hang or crash, done where it can be given up: threads nobody waits for, and child processes."""
+"""Work that may hang or crash, done where it can be given up: in daemon threads and in child processes."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 
 
 class ProbeFailed(CosineError):
-    """A child process ended without an answer; the text is the last thing it said."""
+    """A child process ended without an answer; the text is the last line it printed."""
 
 
 async def in_thread(work: Callable[[], _T]) -> _T:
@@ -25,7 +25,7 @@ async def in_thread(work: Callable[[], _T]) -> _T:
     done: asyncio.Future[_T] = loop.create_future()
 
     def settle(result: Callable[[], None]) -> None:
-        # The loop may be gone: nobody waits any more.
+        # The loop may be closed: then nothing waits for the result.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(lambda: None if done.done() else result())
 
@@ -66,20 +66,16 @@ async def ask_child(module: str, question: dict[str, Any]) -> dict[str, Any]:
         answer = json.loads(lines[-1])
     except (IndexError, ValueError):
         answer = None
-    if process.returncode or not isinstance(answer, dict):
-        raise ProbeFailed(_last_words(process.returncode, err))
-    return answer
-
-
-def _last_words(code: int | None, err: bytes) -> str:
-    lines = err.decode(errors="replace").split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    if not process.returncode and isinstance(answer, dict):
+        return answer
+    last = next((line.strip() for line in reversed(err.decode(errors="replace").split("\n")) if line.strip()), "")
+    code = process.returncode
     if code is not None and code < 0:
-        return f"it ended by signal {-code}{': ' + last if last else ''}"
-    return last or f"it ended with code {code}"
+        raise ProbeFailed(f"it ended by signal {-code}{': ' + last if last else ''}")
+    raise ProbeFailed(last or f"it ended with code {code}")
 
 
 def answer_parent(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """The other end of `ask_child`: one question, one answer."""
+    """Answer the question of `ask_child`, in the child process."""
     question = json.loads(sys.stdin.readline())
     sys.stdout.write("\n" + json.dumps(answer(question)) + "\n")

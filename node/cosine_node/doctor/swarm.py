@@ -1,4 +1,4 @@
-"""The swarm as a newcomer meets it: can it be joined, who serves the target, do the clocks agree?"""
+"""The swarm as a newcomer meets it: it can be joined, the target is served, and the clocks agree."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,13 +8,16 @@ from cosine_node.doctor.finding import Finding, failure, fine, skipped, warning
 from cosine_protocol.limits import MAX_RECORD_SKEW_S
 from cosine_protocol.records import Role
 
+# The names of checks, and two fixes that several findings share.
 SWARM: Final = "swarm"
 CLOCK: Final = "clock"
-CLOSE_S: Final = 5.0
 MEND_SILENT: Final = (
     "If it has not just ended, run `cosine-node doctor` there: it may need --relay or an open port."
 )
 SET_CLOCK: Final = "Let the system keep it: `sudo timedatectl set-ntp true`."
+
+CLOSE_S: Final = 5.0
+"""A choice: clocks that the system keeps differ by less than a second, and the records were on their way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +33,7 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbourhood:
-    """What a probe saw at `now_s` on this machine's clock.
+    """The nodes and clocks that a probe saw at `now_s` on this machine's clock.
 
     `problem` says why the network could not be joined or read. `dates` are the issue and expiry times of records
     that peers hold to be valid; `born_s` are times before which certificates of peers were not.
@@ -57,7 +60,7 @@ class Neighbourhood:
 
 
 def judge_swarm(seen: Neighbourhood, *, network: str, target: str, role: Role | None) -> list[Finding]:
-    """`role` is what this machine is to be, None for a client."""
+    """Judge whether the target is served; `role` is what this machine is to be, None for a client."""
     if seen.problem:
         fix = "Mend what is wrong with --initial-peers and the network daemon above, then look again."
         return [failure(SWARM, f"the network cannot be joined: {seen.problem}", fix)]
@@ -100,7 +103,7 @@ def _judge_drafters(drafters: list[Neighbour], *, target: str) -> Finding:
 
 
 def judge_clock(seen: Neighbourhood) -> Finding:
-    """What records tell of the clocks: peers' show at least the newest issue time, at most the first expiry."""
+    """Judge this clock by records: those of peers show at least the newest issue time, at most the first expiry."""
     earliest_s = max([issued_s for issued_s, _ in seen.dates] + list(seen.born_s), default=seen.now_s)
     latest_s = min([expires_s for _, expires_s in seen.dates], default=seen.now_s)
     behind_s, ahead_s = earliest_s - seen.now_s, seen.now_s - latest_s
@@ -121,6 +124,7 @@ def judge_clock(seen: Neighbourhood) -> Finding:
 
 
 def _span(seconds: float) -> str:
+    """A time for people, in the largest unit of which there are at least two."""
     for size_s, name in ((86_400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * size_s:
             return f"{seconds / size_s:.0f} {name}"
@@ -128,7 +132,10 @@ def _span(seconds: float) -> str:
 
 
 def judge_tokenizer(source: str, digest: str, seen: Neighbourhood, *, role: Role) -> Finding:
-    """Whether a model's tokens are those of the target's verifiers. `digest` is of its tokenizer files, in hex."""
+    """Judge whether a model's tokens are those of the target's verifiers.
+
+    `digest` is of the model's tokenizer files, in hex.
+    """
     what = f"tokenizer of {source}"
     theirs = {node.tokenizer_digest for node in seen.of_role(Role.VERIFIER)}
     if not digest or not theirs:

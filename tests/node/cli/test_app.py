@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,18 +9,12 @@ from typing import Any
 
 import pytest
 
-from cosine_node.cli import app, main
-from cosine_node.cli.app import is_news, read_config, spread_peers
+from cosine_node.cli import main
+from cosine_node.cli.app import is_worth_logging, spread_peers
+from cosine_node.cli.configuration import read_config
 from cosine_protocol.errors import GenerationFailed, UsageError
 
 A, B, C = (f"/ip4/192.0.2.{number}/tcp/4001" for number in (1, 2, 3))
-
-
-@pytest.fixture(autouse=True)
-def _nobodys_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in [name for name in os.environ if name.startswith("COSINE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setattr(app, "default_config_file", lambda: tmp_path / "none.toml")
 
 
 @pytest.fixture
@@ -211,5 +204,5 @@ def test_a_child_that_was_waited_for_already_is_no_news() -> None:
     def record(message: str) -> logging.LogRecord:
         return logging.LogRecord("asyncio", logging.WARNING, __file__, 1, message, (5,), None)
 
-    assert not is_news(record("Unknown child process pid %d, will report returncode 255"))
-    assert is_news(record("the executor did not finish %d threads"))
+    assert not is_worth_logging(record("Unknown child process pid %d, will report returncode 255"))
+    assert is_worth_logging(record("the executor did not finish %d threads"))

@@ -1,22 +1,14 @@
 """`cosine-node bench`: files, one JSON object, exit codes, and sentences for what cannot be."""
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cosine_node.cli import app, main
+from cosine_node.cli import main
 from cosine_node.cli.bench import EXPERIMENTS, rounded
-
-
-@pytest.fixture(autouse=True)
-def _nobodys_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in [name for name in os.environ if name.startswith("COSINE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setattr(app, "default_config_file", lambda: tmp_path / "none.toml")
 
 
 def exit_of(*arguments: str) -> int:

@@ -1,28 +1,20 @@
 """`cosine-node doctor` as a command: what it takes from options and files, what it prints, how it exits."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cosine_node.cli import app, main
+from cosine_node.cli import main
 from cosine_node.doctor import checks
-from cosine_node.doctor.checks import DoctorOptions, Facts
-from cosine_node.doctor.examination import Check
+from cosine_node.doctor.checks import Check
+from cosine_node.doctor.facts import DoctorOptions, Facts
 from cosine_node.doctor.finding import Finding, failure, fine, warning
 from cosine_protocol.records import Role
 
 GOOD = [fine("python", "Python 3.13.1"), warning("clock", "20 s behind \x1b[2J", "Set it.")]
 BAD = failure("port", "another program listens there", "Choose another with --host-maddr.")
-
-
-@pytest.fixture(autouse=True)
-def _nobodys_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in [name for name in os.environ if name.startswith("COSINE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setattr(app, "default_config_file", lambda: tmp_path / "config.toml")
 
 
 def run(monkeypatch: pytest.MonkeyPatch, findings: list[Finding], *arguments: str) -> tuple[int, DoctorOptions]:

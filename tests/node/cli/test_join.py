@@ -1,6 +1,5 @@
 """What `join` makes of its options: who is served, in how many nodes, and what is refused before any starts."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,19 +7,12 @@ from typing import Any
 import pytest
 
 from cosine_node import node
-from cosine_node.cli import app, main
+from cosine_node.cli import main
 from cosine_node.node import NetworkOptions, NodeOptions
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 
 PORT = "/ip4/127.0.0.1/tcp/4001"
-
-
-@pytest.fixture(autouse=True)
-def _nobodys_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in [name for name in os.environ if name.startswith("COSINE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setattr(app, "default_config_file", lambda: tmp_path / "none.toml")
 
 
 @pytest.fixture

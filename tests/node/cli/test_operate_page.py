@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from cosine_node.cli.app import app, read_config, spread_peers
-from cosine_node.cli.configuration import unknown_names
+from cosine_node.cli.app import app, spread_peers
+from cosine_node.cli.configuration import read_config, unknown_names
 
 PAGE = (Path(__file__).parents[3] / "docs" / "operate.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)

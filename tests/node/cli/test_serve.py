@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import socket
 import sys
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from cosine_node.cli import app, main
+from cosine_node.cli import main
 from cosine_node.cli.events import emitter
 from cosine_node.cli.serve import SENTENCES, is_loopback, model_name
 from cosine_node.gateway import server
@@ -22,13 +21,6 @@ pytestmark = pytest.mark.network
 
 PEER: Final = "/ip4/192.0.2.1/tcp/4001"
 HOST: Final = "127.0.0.1"
-
-
-@pytest.fixture(autouse=True)
-def _nobodys_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in [name for name in os.environ if name.startswith("COSINE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setattr(app, "default_config_file", lambda: tmp_path / "none.toml")
 
 
 @pytest.fixture

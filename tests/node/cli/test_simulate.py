@@ -1,14 +1,13 @@
 """`cosine-node simulate`: one JSON object, exit codes, and sentences for what cannot be."""
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cosine_node.cli import app, main
+from cosine_node.cli import main
 from cosine_node.simulation import running
 from cosine_node.simulation.report import SimulationReport
 
@@ -33,13 +32,6 @@ requests = 1
 max_new_tokens = 10
 vocab_tokens = 12
 """
-
-
-@pytest.fixture(autouse=True)
-def _nobodys_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in [name for name in os.environ if name.startswith("COSINE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setattr(app, "default_config_file", lambda: tmp_path / "none.toml")
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cosine_node.cli import app, main, status
+from cosine_node.cli import main, status
 from cosine_node.cli.status import as_object, picture, problem_of
 from cosine_p2p import network
 from cosine_p2p.survey import NodeSight, Survey, Surveyor
@@ -96,10 +95,7 @@ def test_machines_get_every_field() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _nobodys_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    for name in [name for name in os.environ if name.startswith("COSINE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setattr(app, "default_config_file", lambda: tmp_path / "none.toml")
+def _looks_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "LOOK_AGAIN_S", (0.0,))
 
 

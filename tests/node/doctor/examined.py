@@ -10,8 +10,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Final
 
-from cosine_node.doctor.checks import DoctorOptions, Facts, checks_of
-from cosine_node.doctor.examination import examine
+from cosine_node.doctor.checks import checks_of, run_checks
+from cosine_node.doctor.facts import DoctorOptions, Facts
 from cosine_node.doctor.finding import CheckStatus, Finding
 from cosine_node.doctor.installation import find_daemon
 from cosine_p2p.identity_file import load_identity
@@ -49,7 +49,7 @@ def findings(examined: DoctorOptions, about: str) -> list[Finding]:
         try:
             chosen = [check for check in checks_of(examined, facts) if check.what.startswith(about)]
             assert chosen, f"no check is about {about}"
-            return await examine(chosen, lambda finding: None)
+            return await run_checks(chosen, lambda finding: None)
         finally:
             await facts.close()
 

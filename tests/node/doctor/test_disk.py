@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cosine_node.doctor.disk import LEAST_BYTES, Folder, judge_folder, look_at, written_folders
+from cosine_node.doctor.disk import LEAST_BYTES, Folder, inspect_folder, judge_folder, written_folders
 
 ROOMY = Folder(
     purpose="models", path=Path("m"), free_bytes=LEAST_BYTES + 1000, is_writable=True, variable="HF_HOME"
@@ -28,10 +28,10 @@ def test_what_is_written_must_fit(folder: Folder, download_bytes: int, status: s
 
 
 def test_a_folder_that_is_not_there_yet_is_where_its_parent_is(tmp_path: Path) -> None:
-    folder = look_at("cache", tmp_path / "a" / "b", "XDG_CACHE_HOME")
+    folder = inspect_folder("cache", tmp_path / "a" / "b", "XDG_CACHE_HOME")
     assert (folder.is_writable, folder.free_bytes > 0, folder.path) == (True, True, tmp_path / "a" / "b")
     (tmp_path / "file").touch()
-    assert not look_at("cache", tmp_path / "file" / "b", "XDG_CACHE_HOME").is_writable
+    assert not inspect_folder("cache", tmp_path / "file" / "b", "XDG_CACHE_HOME").is_writable
 
 
 def test_the_folders_follow_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,7 +146,7 @@ def test_a_daemon_that_is_missing_may_not_run_or_does_not_start(
 
 
 def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = replace(disk.look_at("models", tmp_path, "HF_HOME"), free_bytes=1 << 20)
+    full = replace(disk.inspect_folder("models", tmp_path, "HF_HOME"), free_bytes=1 << 20)
     monkeypatch.setattr(disk, "written_folders", lambda: [full])
     found = failure_of(subject(tmp_path), "disk")
     assert found.what == "disk for models" and str(tmp_path) in found.found

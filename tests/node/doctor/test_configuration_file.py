@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cosine_node.doctor.settings import judge_settings, read_settings
+from cosine_node.doctor.configuration_file import judge_configuration
 
 
 @pytest.mark.parametrize(
@@ -23,9 +23,9 @@ def test_a_file_is_judged_by_whether_it_can_be_read(
     file = tmp_path / "config.toml"
     if content is not None:
         file.write_text(content)
-    found = judge_settings(read_settings(file, is_named=is_named), unknown)
+    found = judge_configuration(file, is_named=is_named, unknown=unknown)
     assert (found.status, part in found.found, str(file) in found.found + found.fix) == (status, True, True)
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    assert judge_settings(read_settings(tmp_path, is_named=True), []).status == "failure"
+    assert judge_configuration(tmp_path, is_named=True, unknown=[]).status == "failure"

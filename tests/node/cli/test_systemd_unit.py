@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from cosine_node import node
 from cosine_node.announcing import GOODBYE_TIMEOUT_S
-from cosine_node.cli import app, main
-from cosine_node.cli.service import STOP_S, quoted, unit_of
+from cosine_node.cli import main
+from cosine_node.cli.systemd_unit import STOP_S, quoted, unit_of
 from cosine_p2p.transport.daemon import END_TIMEOUT_S
 
 PEER = "/ip4/192.0.2.1/tcp/4001"
@@ -23,10 +23,7 @@ JOIN = ("--role", "drafter", "--model", "zoo:draft-code")
 
 
 @pytest.fixture(autouse=True)
-def _nobodys_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in [name for name in os.environ if name.startswith("COSINE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setattr(app, "default_config_file", lambda: tmp_path / "none.toml")
+def _in_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 

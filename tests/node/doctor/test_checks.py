@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from cosine_node.doctor.examination import Check, examine
+from cosine_node.doctor.checks import Check, run_checks
 from cosine_node.doctor.finding import CheckStatus, Finding, failure, fine
 from cosine_node.simulation.virtual_loop import run_virtual
 
@@ -36,7 +36,7 @@ def examined(*checks: Check) -> tuple[list[Finding], list[str], float]:
     told: list[str] = []
 
     async def run() -> tuple[list[Finding], float]:
-        findings = await examine(checks, lambda finding: told.append(finding.what))
+        findings = await run_checks(checks, lambda finding: told.append(finding.what))
         return findings, asyncio.get_running_loop().time()
 
     findings, took_s = run_virtual(run())

@@ -3,7 +3,7 @@ import logging
 
 import pytest
 
-from cosine_node.cli.events import note_loose_error
+from cosine_node.cli.node_loop import log_unhandled_error
 
 
 def test_a_peer_that_hangs_up_at_once_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
@@ -17,7 +17,7 @@ def test_a_peer_that_hangs_up_at_once_is_no_error(caplog: pytest.LogCaptureFixtu
         raise ValueError("a fault of ours")
 
     async def hang_up_on(callback: object) -> None:
-        asyncio.get_running_loop().set_exception_handler(note_loose_error)
+        asyncio.get_running_loop().set_exception_handler(log_unhandled_error)
         server = await asyncio.start_server(callback, "127.0.0.1", 0)  # type: ignore[arg-type]
         async with server:
             _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())

@@ -10,17 +10,22 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cosine_node.cli.configuration import JOIN
-from cosine_node.cli.join import parse_role
-from cosine_node.cli.options import AsJson
+from cosine_node.cli.configuration import JOIN, commands_of
+from cosine_node.cli.exit_codes import USAGE_EXIT
+from cosine_node.cli.options import AsJson, parse_role
 from cosine_protocol.errors import UsageError
 
+NAME: Final = "cosine-node"
+"""The unit's name, by which systemctl knows it."""
+
 COMMANDS: Final = (JOIN, "bootstrap", "serve")
+"""The commands that run until they are stopped."""
+
 STOP_S: Final = 45
 """Longer than a node takes to drain, to say goodbye and to end its daemon."""
 
-USAGE_EXIT: Final = 2
-NAME: Final = "cosine-node"
+# A unit runs in another working directory, so relative paths are made absolute: the values of these options always,
+# of those of a model where there is such a folder.
 PATH_OPTIONS: Final = frozenset({"identity"})
 MODEL_OPTIONS: Final = frozenset({"model", "target"})
 
@@ -41,67 +46,57 @@ def service(
         raise UsageError(f"--for must be one of {', '.join(COMMANDS)}, not {command!r}.")
     if user is not None and not system:
         raise UsageError("--user goes with --system; without it the unit runs as you.")
-    root = context.find_root()
-    commands: dict[str, Any] = getattr(root.command, "commands", {})
+    commands = commands_of(context)
     if command not in commands:
         raise UsageError(f"This installation has no command {command}; choose another with --for.")
-    arguments, parameters = _arguments(context, commands[command])
+    config: Path | None = context.find_root().params.get("config")
+    program = [sys.executable, "-m", "cosine_node", *(["--config", str(config.absolute())] if config else [])]
+    # The variables that set options now: a service does not inherit them.
+    variables = [str(option.envvar) for option in commands[command].params if option.envvar]
     unit = unit_of(
-        [*_program(), *_config(root), command, *arguments],
-        environment=_environment(parameters),
+        [*program, command, *_checked_arguments(context, commands[command])],
+        environment={name: os.environ[name] for name in variables if name in os.environ},
         description=f"CoSine P2P: {command}",
         user=(user or getpass.getuser()) if system else None,
     )
-    _print(unit, is_system=system, as_json=as_json)
+    folder = "/etc/systemd/system" if system else "~/.config/systemd/user"
+    file = f"{folder}/{NAME}.service"
+    if as_json:
+        sys.stdout.write(json.dumps({"unit": unit, "file": file}) + "\n")
+        return
+    sys.stdout.write(unit)
+    control = "sudo systemctl" if system else "systemctl --user"
+    stay = "" if system else "\n  loginctl enable-linger     # so that it runs while you are logged out"
+    sys.stderr.write(
+        f"Save it as {file}, then:\n  {control} daemon-reload\n  {control} enable --now {NAME}{stay}\n"
+    )
 
 
-def _arguments(context: typer.Context, command: Any) -> tuple[list[str], list[Any]]:
-    """What the command shall get, checked by its own parser, with paths that hold in any working directory."""
+def _checked_arguments(context: typer.Context, command: Any) -> list[str]:
+    """The arguments for a command, checked by its own parser, with paths that hold in any working directory."""
     given = list(context.args)
     checked = command.make_context(command.name, given.copy(), parent=context.find_root())
     if command.name == JOIN:
         parse_role(checked.params["role"])
-    fixed = {
-        str(value): str(Path(value).expanduser().absolute())
-        for parameter in command.params
-        for value in _values(checked.params.get(parameter.name))
-        if _is_path(parameter.name, value)
-    }
-    return [fixed.get(argument, _with_path(argument, fixed)) for argument in given], command.params
-
-
-def _values(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list | tuple) else [] if value is None else [value]
-
-
-def _is_path(parameter: str, value: Any) -> bool:
-    is_folder = parameter in MODEL_OPTIONS and Path(str(value)).expanduser().is_dir()
-    return parameter in PATH_OPTIONS or is_folder
-
-
-def _with_path(argument: str, fixed: Mapping[str, str]) -> str:
-    """The same for `--option=VALUE`."""
-    option, equals, value = argument.partition("=")
-    return f"{option}={fixed[value]}" if equals and option.startswith("--") and value in fixed else argument
-
-
-def _program() -> list[str]:
-    return [sys.executable, "-m", "cosine_node"]
-
-
-def _config(root: Any) -> list[str]:
-    named: Path | None = root.params.get("config")
-    return ["--config", str(named.absolute())] if named else []
-
-
-def _environment(parameters: Sequence[Any]) -> dict[str, str]:
-    """The variables that set options now; a service does not inherit them."""
-    names = [str(parameter.envvar) for parameter in parameters if parameter.envvar]
-    return {name: os.environ[name] for name in names if name in os.environ}
+    absolute: dict[str, str] = {}
+    for option in command.params:
+        value = checked.params.get(option.name)
+        for text in map(str, value if isinstance(value, list | tuple) else [value] * (value is not None)):
+            path = Path(text).expanduser()
+            if option.name in PATH_OPTIONS or (option.name in MODEL_OPTIONS and path.is_dir()):
+                absolute[text] = str(path.absolute())
+    arguments = []
+    for argument in given:
+        name, equals, text = argument.partition("=")
+        if argument not in absolute and name.startswith("--") and text in absolute:
+            arguments.append(f"{name}{equals}{absolute[text]}")
+        else:
+            arguments.append(absolute.get(argument, argument))
+    return arguments
 
 
 def unit_of(program: Sequence[str], *, environment: Mapping[str, str], description: str, user: str | None) -> str:
-    """A unit file; with `user` for the whole machine, else for the session of whoever installs it."""
+    """A unit file; with `user` for the whole machine, else for the session of the user who installs it."""
     network = ["Wants=network-online.target", "After=network-online.target"] if user else []
     lines = [
         "[Unit]",
@@ -136,17 +131,3 @@ def quoted(argument: str, *, expands: bool = True) -> str:
     text = text.replace("$", "$$") if expands else text
     is_plain = bool(text) and not any(letter.isspace() or letter in "\"';\\" for letter in text)
     return text if is_plain else f'"{text}"'
-
-
-def _print(unit: str, *, is_system: bool, as_json: bool) -> None:
-    folder = "/etc/systemd/system" if is_system else "~/.config/systemd/user"
-    file = f"{folder}/{NAME}.service"
-    control = "sudo systemctl" if is_system else "systemctl --user"
-    if as_json:
-        sys.stdout.write(json.dumps({"unit": unit, "file": file}) + "\n")
-        return
-    sys.stdout.write(unit)
-    stay = "" if is_system else "\n  loginctl enable-linger     # so that it runs while you are logged out"
-    sys.stderr.write(
-        f"Save it as {file}, then:\n  {control} daemon-reload\n  {control} enable --now {NAME}{stay}\n"
-    )

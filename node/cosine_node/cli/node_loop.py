@@ -1,0 +1,49 @@
+"""The event loop that a node runs on until a signal stops it."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Awaitable, Callable
+from importlib.util import find_spec
+from typing import Any
+
+LOG = logging.getLogger(__name__)
+
+
+def run_until_stopped(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    """Run a node; the first SIGTERM or SIGINT sets the event on which it drains.
+
+    The loop is uvloop's where that is installed, else asyncio's own.
+    """
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(log_unhandled_error)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        running = asyncio.ensure_future(work(stop))
+        stopping = asyncio.ensure_future(stop.wait())
+        await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        await running
+
+    new_loop = None
+    if find_spec("uvloop") is not None:
+        import uvloop
+
+        new_loop = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(main())
+
+
+def log_unhandled_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log an error that no task waits for; a peer that hangs up before its stream has begun is none.
+
+    The network library reads the peer's identity in a callback of its own: every such peer would be a traceback.
+    """
+    has_hung_up = isinstance(context.get("exception"), asyncio.IncompleteReadError)
+    if has_hung_up and str(context.get("message", "")).endswith("client_connected_cb"):
+        LOG.debug("a peer hung up before its stream had begun")
+    else:
+        loop.default_exception_handler(context)

@@ -1,0 +1,26 @@
+"""Text and JSON as the commands print them."""
+
+import sys
+from typing import Any
+
+
+def say(sentence: str) -> None:
+    """Tell on stderr how far a long command is; stdout is for its result."""
+    sys.stderr.write(f"  {sentence}\n")
+    sys.stderr.flush()
+
+
+def printable(text: str) -> str:
+    """Text of a stranger's choosing, without the characters that would steer a terminal."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def json_safe(value: Any) -> Any:
+    """Dataclasses, tuples and bytes as what JSON has; bytes in hex."""
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: json_safe(getattr(value, name)) for name in value.__dataclass_fields__}
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, list | tuple):
+        return [json_safe(item) for item in value]
+    return value
