@@ -5,7 +5,7 @@ import random
 from collections.abc import Sequence
 
 from cosine_node.engine.scripted import ScriptedEngine
-from cosine_node.simulation import reference
+from cosine_node.simulation import workload
 from cosine_node.simulation.swarm import LetterCodec, SimulatedSwarm
 from cosine_protocol.request import Sampling
 
@@ -30,7 +30,7 @@ def plain_stream(
 ) -> tuple[int, ...]:
     """The target's own stream: no tree, no batch, no network."""
     engine = ScriptedEngine(vocab_tokens=vocab_tokens)
-    return reference.plain_stream(engine, LetterCodec().encode(prompt), sampling, tokens=tokens, eos=eos)
+    return workload.plain_stream(engine, LetterCodec().encode(prompt), sampling, tokens=tokens, eos=eos)
 
 
 async def assert_freed(swarm: SimulatedSwarm, *, within_s: float = 3.0) -> None:

@@ -49,7 +49,7 @@ def ceaseless(identity: Identity) -> StreamHandler:
         def receive(channel: Channel, message: m.Message) -> None:
             liar.receive(channel, message)
             if isinstance(message, m.Start):
-                floods.append(asyncio.ensure_future(flood(channel, liar.followed[message.number], liar)))
+                floods.append(asyncio.ensure_future(flood(channel, liar.requests[message.number], liar)))
 
         await serve_channel(stream, DRAFT, receive)
         for task in floods:

@@ -13,9 +13,8 @@ from cosine_node.bench.texts import Tokens, embedded_prompts, mixed, random_prom
 from cosine_node.emulation import DEFAULT_PROFILE, Emulation
 from cosine_node.engine.base import Engine
 from cosine_node.engine.scripted import ScriptedEngine
-from cosine_node.simulation.reference import plain_stream
 from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_node.simulation.workload import Task
+from cosine_node.simulation.workload import Task, plain_stream
 from cosine_node.verifier.turns import STALL, budget_of
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role

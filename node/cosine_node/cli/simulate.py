@@ -51,14 +51,14 @@ def simulate(
     if seeds is not None:
         _soak(scenario, seeds, is_bare=not given and nodes is None, as_json=as_json)
         return
-    from cosine_node.simulation.faults import check_spec
+    from cosine_node.simulation.faults import parse_spec
     from cosine_node.simulation.running import run_scenario
     from cosine_node.simulation.scenario import read_scenario, with_nodes
     from cosine_node.simulation.soak import SOAK, soak_scenario
 
     base = soak_scenario(given.get("seed", 0)) if scenario == SOAK else read_scenario(scenario)
     chosen = replace(base, **given)
-    check_spec(chosen.faults)
+    parse_spec(chosen.faults)
     report = run_scenario(chosen if nodes is None else with_nodes(chosen, nodes), with_plain=True)
     if as_json:
         sys.stdout.write(json.dumps(report.as_json()) + "\n")

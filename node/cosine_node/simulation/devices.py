@@ -1,4 +1,4 @@
-"""Emulated devices and models: what a pass costs by a roofline, from data sheets and stated assumptions.
+"""Emulated devices and models: the time of a pass by a roofline, from data sheets and stated assumptions.
 
 Nothing here was measured by this project, and every deployment's name says that it is emulated. A pass over n
 tokens costs max(bytes read / bandwidth, operations / speed) + layers x launch. Read are all weights once and every
@@ -44,12 +44,15 @@ from cosine_protocol.errors import UsageError
 _T = TypeVar("_T")
 
 CURVE_TOKENS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+"""Sizes of a pass at which a curve is computed: from one token to the largest chunk of a prompt."""
 COMPUTE_EFFICIENCY: Final = 0.6
+"""The part of its peak speed that a device reaches: one of the assumptions above."""
 VALUE_BYTES: Final = 2
+"""The KV cache and hidden states are kept in bf16."""
 
 
 class Precision(Enum):
-    """How weights are stored, best first: bits of each and the share of the bandwidth its kernels reach."""
+    """Number formats of weights, best first: bits of a weight and the part of the bandwidth its kernels reach."""
 
     BF16 = ("bf16", 16.0, 1.0)
     INT8 = ("int8", 8.5, 0.85)
@@ -63,7 +66,7 @@ class Precision(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One accelerator. `meeting_s` and `meeting_bytes_per_s` are of an all-reduce among several of it."""
+    """One accelerator. `all_reduce_s` and `all_reduce_bytes_per_s` are of an all-reduce among several of it."""
 
     memory_bytes: float
     bandwidth_bytes_per_s: float
@@ -71,8 +74,8 @@ class Device:
     usable_memory: float = 0.9
     bandwidth_efficiency: float
     launch_s: float = 25e-6
-    meeting_s: float
-    meeting_bytes_per_s: float
+    all_reduce_s: float
+    all_reduce_bytes_per_s: float
 
     @property
     def usable_bytes(self) -> float:
@@ -94,6 +97,7 @@ class ModelClass:
         return 2 * self.layers * self.key_width * VALUE_BYTES
 
 
+# Data sheets and published configurations, as named above; the efficiencies and all-reduce times are assumptions.
 DEVICES: Final[Mapping[str, Device]] = MappingProxyType(
     {
         "laptop-cpu": Device(
@@ -102,48 +106,48 @@ DEVICES: Final[Mapping[str, Device]] = MappingProxyType(
             operations_per_s=1.69e12,
             usable_memory=0.75,
             bandwidth_efficiency=0.7,
-            meeting_s=1e-3,
-            meeting_bytes_per_s=0.125e9,
+            all_reduce_s=1e-3,
+            all_reduce_bytes_per_s=0.125e9,
         ),
         "rtx-3060": Device(
             memory_bytes=12 * 2**30,
             bandwidth_bytes_per_s=360e9,
             operations_per_s=25.6e12,
             bandwidth_efficiency=0.85,
-            meeting_s=50e-6,
-            meeting_bytes_per_s=12e9,
+            all_reduce_s=50e-6,
+            all_reduce_bytes_per_s=12e9,
         ),
         "rtx-3090": Device(
             memory_bytes=24 * 2**30,
             bandwidth_bytes_per_s=936e9,
             operations_per_s=71e12,
             bandwidth_efficiency=0.85,
-            meeting_s=50e-6,
-            meeting_bytes_per_s=12e9,
+            all_reduce_s=50e-6,
+            all_reduce_bytes_per_s=12e9,
         ),
         "rtx-4090": Device(
             memory_bytes=24 * 2**30,
             bandwidth_bytes_per_s=1008e9,
             operations_per_s=165.2e12,
             bandwidth_efficiency=0.85,
-            meeting_s=50e-6,
-            meeting_bytes_per_s=12e9,
+            all_reduce_s=50e-6,
+            all_reduce_bytes_per_s=12e9,
         ),
         "a100-80gb": Device(
             memory_bytes=80 * 2**30,
             bandwidth_bytes_per_s=2039e9,
             operations_per_s=312e12,
             bandwidth_efficiency=0.75,
-            meeting_s=15e-6,
-            meeting_bytes_per_s=240e9,
+            all_reduce_s=15e-6,
+            all_reduce_bytes_per_s=240e9,
         ),
         "h200": Device(
             memory_bytes=141e9,
             bandwidth_bytes_per_s=4.8e12,
             operations_per_s=989e12,
             bandwidth_efficiency=0.75,
-            meeting_s=15e-6,
-            meeting_bytes_per_s=360e9,
+            all_reduce_s=15e-6,
+            all_reduce_bytes_per_s=360e9,
         ),
     }
 )
@@ -161,7 +165,7 @@ MODELS: Final[Mapping[str, ModelClass]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassLoad:
-    """What a pass works on: `sequences` with `context_tokens` each."""
+    """The sequences of a pass, with `context_tokens` each."""
 
     context_tokens: int = 1024
     sequences: int = 1
@@ -209,25 +213,21 @@ class Deployment:
 
     def seconds(self, tokens: int) -> float:
         """The cost of a pass over so many tokens, all sequences together."""
-        roofline_s = max(self._reading_s(), self._computing_s(tokens)) / self.count
-        return roofline_s + self.model.layers * (self.device.launch_s + 2 * self._meeting_s(tokens))
-
-    def _reading_s(self) -> float:
-        rate = self.device.bandwidth_bytes_per_s * self.device.bandwidth_efficiency
-        return (self.weight_bytes / self.precision.efficiency + self.load.cache_bytes(self.model)) / rate
-
-    def _computing_s(self, tokens: int) -> float:
-        model = self.model
+        device, model = self.device, self.model
+        read_bytes = self.weight_bytes / self.precision.efficiency + self.load.cache_bytes(model)
+        reading_s = read_bytes / (device.bandwidth_bytes_per_s * device.bandwidth_efficiency)
         attention = 4 * model.layers * model.width * self.load.context_tokens
         operations = tokens * (2 * model.parameters + attention)
-        return operations / (self.device.operations_per_s * COMPUTE_EFFICIENCY)
+        computing_s = operations / (device.operations_per_s * COMPUTE_EFFICIENCY)
+        roofline_s = max(reading_s, computing_s) / self.count
+        return roofline_s + model.layers * (device.launch_s + 2 * self._all_reduce_s(tokens))
 
-    def _meeting_s(self, tokens: int) -> float:
+    def _all_reduce_s(self, tokens: int) -> float:
         """One all-reduce of the hidden states: each card sends and receives all but its share, twice."""
         if self.count == 1:
             return 0.0
         moved_bytes = 2 * (self.count - 1) / self.count * tokens * self.model.width * VALUE_BYTES
-        return self.device.meeting_s + moved_bytes / self.device.meeting_bytes_per_s
+        return self.device.all_reduce_s + moved_bytes / self.device.all_reduce_bytes_per_s
 
     def curve(self) -> CostCurve:
         """The costs at `CURVE_TOKENS`."""
@@ -248,20 +248,6 @@ def deploy(
     chosen = next(fitting, choices[-1])
     name = f"emulated {count} x {device}, {model} {chosen.label}"
     return Deployment(name=name, device=card, model=size, precision=chosen, count=count, load=load)
-
-
-def device_curve(
-    device: str,
-    model: str,
-    context_tokens: int = 1024,
-    *,
-    sequences: int = 1,
-    count: int = 1,
-    precision: Precision | None = None,
-) -> CostCurve:
-    """Emulated seconds of a pass by its tokens, all sequences together, see `deploy`. Raises `UsageError`."""
-    load = PassLoad(context_tokens=context_tokens, sequences=sequences)
-    return deploy(device, model, load=load, count=count, precision=precision).curve()
 
 
 def _named(known: Mapping[str, _T], name: str, kind: str) -> _T:

@@ -9,10 +9,11 @@ from cosine_p2p.postings import RecordOpener
 from cosine_protocol.identity import Identity
 
 NETWORK: Final = "simulation"
+"""The name of the network in every cell's key."""
 
 
 class SimulatedDht:
-    """What every peer of one swarm asks, in the virtual time of the running loop.
+    """The one DHT of a swarm, in the virtual time of the running loop.
 
     A record's signature is checked once for all readers, not once by each: they would all see the same.
     """

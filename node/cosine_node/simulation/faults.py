@@ -1,4 +1,4 @@
-"""What goes wrong in a simulated swarm, and when: plans drawn from a seed or written as a SPEC.
+"""Faults of a simulated swarm and when they begin: plans drawn from a seed or written as a SPEC.
 
 A SPEC is a list like `kill-drafter=2,stall=1@0.5+6,liar=flood`: a kind and how often, for liars the name of a lie,
 then the second it begins and the seconds it lasts, where those shall not be drawn.
@@ -6,8 +6,8 @@ then the second it begins and the seconds it lasts, where those shall not be dra
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from random import Random
 from typing import Final
@@ -15,9 +15,14 @@ from typing import Final
 from cosine_node.simulation.liars import LATE, LIES
 from cosine_protocol.errors import UsageError
 
-MAX_FAULTS: Final = 1000
 RANDOM: Final = "random"
+"""The SPEC that lets chance choose the faults too."""
+MAX_FAULTS: Final = 1000
+"""Bounds memory: the most faults that one entry of a SPEC may ask for."""
+LIE_NAMES: Final = (*LIES, LATE)
+"""All that a `FaultKind.LIAR` can be told to do."""
 _ENTRY: Final = re.compile(r"([a-z-]+)(?:=([a-z0-9_-]+))?(?:@(\d+(?:\.\d+)?))?(?:\+(\d+(?:\.\d+)?))?")
+"""KIND=COUNT@BEGINS+LASTS, with all but the kind left out at will."""
 
 
 class FaultKind(StrEnum):
@@ -46,13 +51,13 @@ class FaultKind(StrEnum):
     """One more drafter, which lies."""
 
 
+# The nodes that a kind can affect; SLOW, CORRUPT and PARTITION can affect any.
 ON_VERIFIERS: Final = frozenset(
     {FaultKind.KILL_VERIFIER, FaultKind.RESTART_VERIFIER, FaultKind.STALL, FaultKind.BAD_ROW, FaultKind.OVERLOAD}
 )
 ON_DRAFTERS: Final = frozenset({FaultKind.KILL_DRAFTER, FaultKind.RESTART_DRAFTER, FaultKind.BUSY})
-ON_ANY_NODE: Final = frozenset({FaultKind.SLOW, FaultKind.CORRUPT, FaultKind.PARTITION})
-HARMLESS: Final = frozenset({FaultKind.SLOW})
-"""What a verifier can suffer and still finish."""
+HARMLESS_TO_NODES: Final = frozenset({FaultKind.SLOW, FaultKind.KILL_CLIENT, FaultKind.LIAR})
+"""A verifier can have these and still finish every request."""
 LASTS_S: Final = {
     FaultKind.RESTART_DRAFTER: (0.2, 3.0),
     FaultKind.RESTART_VERIFIER: (0.2, 3.0),
@@ -60,12 +65,15 @@ LASTS_S: Final = {
     FaultKind.STALL: (0.5, 10.0),
     FaultKind.SLOW: (2.0, 5.0),
 }
-"""From which durations are drawn; for `SLOW` the factor."""
+"""Durations are drawn from these ranges, for `SLOW` the factor. A choice: shorter and longer than the timeouts of
+heartbeats and failover, so that both sides of them are met."""
+SPARE_FAULT_PROBABILITY: Final = 0.1
+"""A choice: a drawn fault of the only verifier left mostly shows nothing but failed requests, so few are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Population:
-    """Who can suffer: how many of each there are, and the seconds in which faults begin.
+    """The nodes and clients that faults can affect, and the seconds in which faults begin.
 
     Nodes are counted verifiers first. The last verifier is spared as long as a plan can do without it.
     """
@@ -79,27 +87,27 @@ class Population:
     def spare(self) -> int:
         return self.verifiers - 1
 
-    def victims(self, kind: FaultKind) -> list[int]:
-        """Numbers of those whom a kind can befall; the spare verifier only if there is nobody else."""
-        verifiers = list(range(self.verifiers))
+    def candidates(self, kind: FaultKind) -> list[int]:
+        """Numbers of those that a kind can affect; the spare verifier only if there is nobody else."""
         drafters = list(range(self.verifiers, self.verifiers + self.drafters))
         if kind is FaultKind.KILL_CLIENT:
             return list(range(self.clients))
         if kind in ON_DRAFTERS:
             return drafters
-        spared = [number for number in verifiers if number != self.spare]
-        return (spared if kind in ON_VERIFIERS else spared + drafters) or verifiers
+        but_spare = list(range(self.spare))
+        return (but_spare if kind in ON_VERIFIERS else but_spare + drafters) or [self.spare]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One event: whom it befalls (`Population` numbers; clients have their own), when, and for how long.
+    """One event: its kind, the nodes it affects, when, and for how long.
 
-    `lasts_s` is the factor of a `SLOW` node. `lie` names what a liar says.
+    `affected` are `Population` numbers of nodes, or of a client for `KILL_CLIENT`. `lasts_s` is the factor of a
+    `SLOW` node. `lie` is the name of a liar's lie.
     """
 
     kind: FaultKind
-    victims: tuple[int, ...] = ()
+    affected: tuple[int, ...] = ()
     at_s: float = 0.0
     lasts_s: float = 0.0
     lie: str = ""
@@ -107,23 +115,19 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """All that goes wrong in one run, in order of time."""
+    """All faults of one run, in order of time."""
 
     faults: tuple[Fault, ...] = ()
 
-    def of(self, *kinds: FaultKind) -> tuple[Fault, ...]:
-        return tuple(fault for fault in self.faults if fault.kind in kinds)
+    def of(self, kind: FaultKind) -> tuple[Fault, ...]:
+        return tuple(fault for fault in self.faults if fault.kind is kind)
 
-    def befalls(self, kind: FaultKind, victim: int) -> bool:
-        return any(victim in fault.victims for fault in self.of(kind))
+    def affects(self, kind: FaultKind, number: int) -> bool:
+        return any(number in fault.affected for fault in self.of(kind))
 
     def spares(self, node: int) -> bool:
-        """Whether a node stays able to work all the time."""
-        return not any(
-            node in fault.victims
-            for fault in self.faults
-            if fault.kind not in HARMLESS | {FaultKind.KILL_CLIENT, FaultKind.LIAR}
-        )
+        """True if a node stays able to work all the time."""
+        return not any(node in fault.affected for fault in self.faults if fault.kind not in HARMLESS_TO_NODES)
 
     @property
     def lies(self) -> tuple[str, ...]:
@@ -131,111 +135,98 @@ class FaultPlan:
 
     @property
     def ends_s(self) -> float:
-        """When the last fault is over."""
+        """The time at which the last fault is over."""
         return max((fault.at_s + fault.lasts_s for fault in self.faults), default=0.0)
 
     def counts(self) -> dict[str, int]:
-        """How many faults of each kind there are."""
+        """The number of faults of each kind."""
         return dict(sorted(Counter(fault.kind.value for fault in self.faults).items()))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecEntry:
+    """One entry of a SPEC. Times that are None are drawn."""
+
+    kind: FaultKind
+    count: int
+    lie: str
+    at_s: float | None
+    lasts_s: float | None
+
+
+def parse_spec(spec: str) -> list[SpecEntry]:
+    """The entries of a SPEC; none for `random`. Raises `UsageError` for what is no SPEC."""
+    entries = []
+    for text in map(str.strip, spec.split(",")):
+        if not text or spec == RANDOM:
+            continue
+        match = _ENTRY.fullmatch(text)
+        if match is None or match[1] not in list(FaultKind):
+            raise UsageError(f"{text!r} is no fault; write KIND=COUNT with a KIND of {', '.join(FaultKind)}.")
+        kind, value, count, lie = FaultKind(match[1]), match[2] or "1", 1, ""
+        if kind is FaultKind.LIAR:
+            lie = value.replace("-", "_")
+            if lie not in LIE_NAMES:
+                raise UsageError(f"There is no lie {value!r}; choose one of {', '.join(LIE_NAMES)}.")
+        elif value.isdecimal() and 1 <= int(value) <= MAX_FAULTS:
+            count = int(value)
+        else:
+            raise UsageError(f"{text!r} does not say how often, from 1 to {MAX_FAULTS} times.")
+        at_s, lasts_s = (None if part is None else float(part) for part in (match[3], match[4]))
+        entries.append(SpecEntry(kind=kind, count=count, lie=lie, at_s=at_s, lasts_s=lasts_s))
+    return entries
+
+
 def plan_faults(spec: str, *, rng: Random, population: Population) -> FaultPlan:
-    """The plan a SPEC asks for; `random` draws one. Raises `UsageError`."""
+    """The plan that a SPEC asks for; `random` draws one. Raises `UsageError`."""
     if spec == RANDOM:
-        return _in_order(draw_faults(rng, population))
-    return _in_order(_read(spec, rng, population))
-
-
-def check_spec(spec: str) -> None:
-    """Raises `UsageError` for what is no SPEC."""
-    population = Population(verifiers=1, drafters=1, clients=1, horizon_s=1.0)
-    if spec != RANDOM:
-        list(_read(spec, Random(0), population, is_strict=False))
+        faults = draw_faults(rng, population)
+    else:
+        faults = _faults_of_entries(parse_spec(spec), rng, population)
+    return FaultPlan(tuple(sorted(faults, key=lambda fault: fault.at_s)))
 
 
 def draw_faults(rng: Random, population: Population) -> Iterator[Fault]:
     """Up to five faults of any kind; about one verifier in ten plans has nobody to stand in for it."""
-    kinds = [kind for kind in FaultKind if population.victims(kind) or kind is FaultKind.LIAR]
+    kinds = [kind for kind in FaultKind if population.candidates(kind) or kind is FaultKind.LIAR]
     for kind in rng.choices(kinds, k=rng.choice((0, 0, 1, 1, 2, 2, 3, 4, 5))):
-        is_the_spares = kind in ON_VERIFIERS and population.victims(kind) == [population.spare]
-        if not is_the_spares or rng.random() < 0.1:
-            yield _fault(kind, rng, population, lie=rng.choice(LIE_NAMES))
+        hits_spare = kind in ON_VERIFIERS and population.candidates(kind) == [population.spare]
+        if not hits_spare or rng.random() < SPARE_FAULT_PROBABILITY:
+            yield _draw_fault(kind, rng, population, lie=rng.choice(LIE_NAMES), counts=Counter())
 
 
-LIE_NAMES: Final = (*LIES, LATE)
-
-
-def _in_order(faults: Iterator[Fault]) -> FaultPlan:
-    return FaultPlan(tuple(sorted(faults, key=lambda fault: fault.at_s)))
-
-
-def _read(spec: str, rng: Random, population: Population, *, is_strict: bool = True) -> Iterator[Fault]:
-    taken: Counter[tuple[FaultKind, int]] = Counter()
-    for entry in (part.strip() for part in spec.split(",") if part.strip()):
-        match = _ENTRY.fullmatch(entry)
-        if match is None or match[1] not in list(FaultKind):
-            raise UsageError(f"{entry!r} is no fault; write KIND=COUNT with a KIND of {', '.join(FaultKind)}.")
-        kind, what = FaultKind(match[1]), match[2] or "1"
-        at_s, lasts_s = (None if part is None else float(part) for part in (match[3], match[4]))
-        count, lie = (1, _lie(what)) if kind is FaultKind.LIAR else (_count(what, entry), "")
-        if is_strict and kind is not FaultKind.LIAR and not population.victims(kind):
-            raise UsageError(f"Nobody in this swarm can suffer {kind!s}.")
-        for _ in range(count):
-            fault = _fault(kind, rng, population, lie=lie, taken=taken)
-            yield Fault(
-                kind=kind,
-                victims=fault.victims,
-                at_s=fault.at_s if at_s is None else at_s,
-                lasts_s=fault.lasts_s if lasts_s is None else lasts_s,
-                lie=lie,
+def _faults_of_entries(entries: list[SpecEntry], rng: Random, population: Population) -> Iterator[Fault]:
+    counts: Counter[tuple[FaultKind, int]] = Counter()
+    for entry in entries:
+        if entry.kind is not FaultKind.LIAR and not population.candidates(entry.kind):
+            raise UsageError(f"Nothing in this swarm can have the fault {entry.kind!s}.")
+        for _ in range(entry.count):
+            fault = _draw_fault(entry.kind, rng, population, lie=entry.lie, counts=counts)
+            yield replace(
+                fault,
+                at_s=fault.at_s if entry.at_s is None else entry.at_s,
+                lasts_s=fault.lasts_s if entry.lasts_s is None else entry.lasts_s,
             )
 
 
-def _count(text: str, entry: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= MAX_FAULTS:
-        raise UsageError(f"{entry!r} does not say how often, from 1 to {MAX_FAULTS} times.")
-    return int(text)
-
-
-def _lie(text: str) -> str:
-    name = text.replace("-", "_")
-    if name not in LIE_NAMES:
-        raise UsageError(f"There is no lie {text!r}; choose one of {', '.join(LIE_NAMES)}.")
-    return name
-
-
-def _fault(
-    kind: FaultKind,
-    rng: Random,
-    population: Population,
-    *,
-    lie: str,
-    taken: Counter[tuple[FaultKind, int]] | None = None,
+def _draw_fault(
+    kind: FaultKind, rng: Random, population: Population, *, lie: str, counts: Counter[tuple[FaultKind, int]]
 ) -> Fault:
+    """A fault of one kind. `counts` are the faults so far of each kind and node, and is added to.
+
+    It affects one that has not had this kind yet; then the spare verifier; then anybody again.
+    """
     at_s = rng.uniform(0, population.horizon_s)
     lasts_s = rng.uniform(*LASTS_S[kind]) if kind in LASTS_S else 0.0
     if kind is FaultKind.LIAR:
         return Fault(kind=kind, lie=lie)
-    victims = population.victims(kind)
-    chosen = _victims(kind, victims, population, rng, Counter() if taken is None else taken)
-    return Fault(kind=kind, victims=chosen, at_s=at_s, lasts_s=lasts_s)
-
-
-def _victims(
-    kind: FaultKind,
-    victims: Sequence[int],
-    population: Population,
-    rng: Random,
-    taken: Counter[tuple[FaultKind, int]],
-) -> tuple[int, ...]:
-    """Whom a fault befalls: one who has not suffered it yet; then the spare verifier; then anybody again."""
-    if not victims:
-        return ()
+    candidates = population.candidates(kind)
     if kind is FaultKind.PARTITION:
-        return tuple(sorted(rng.sample(victims, rng.randint(1, len(victims)))))
-    fresh = [victim for victim in victims if not taken[kind, victim]]
-    if not fresh and kind in ON_VERIFIERS and not taken[kind, population.spare]:
+        group = tuple(sorted(rng.sample(candidates, rng.randint(1, len(candidates)))))
+        return Fault(kind=kind, affected=group, at_s=at_s, lasts_s=lasts_s)
+    fresh = [number for number in candidates if not counts[kind, number]]
+    if not fresh and kind in ON_VERIFIERS and not counts[kind, population.spare]:
         fresh = [population.spare]
-    victim = rng.choice(fresh or victims)
-    taken[kind, victim] += 1
-    return (victim,)
+    number = rng.choice(fresh or candidates)
+    counts[kind, number] += 1
+    return Fault(kind=kind, affected=(number,), at_s=at_s, lasts_s=lasts_s)

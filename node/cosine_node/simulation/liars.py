@@ -1,8 +1,8 @@
-"""Drafters that break every promise, on the in-memory network.
+"""Dishonest drafters on the in-memory network, to show that none of them can change a text.
 
-A `Liar` has no model: it answers every assignment and commit with a lie, if need be with what it overheard of
-another's drafts. One that is late on purpose (`LATE`) needs a drafter's own service, on a `SimulatedMachine` with
-`extra_s`.
+A `Liar` has no model: it answers every assignment and commit with a lie, some with drafts that it overheard from
+honest drafters. One that is late on purpose (`LATE`) is no `Liar` but a drafter's own service on a
+`SimulatedMachine` with `extra_s`.
 """
 
 import random
@@ -22,14 +22,18 @@ from cosine_protocol.nodes import BASE, Node, NodeBlock
 from cosine_protocol.protocols import DRAFT
 
 FLOOD_FRAGMENTS: Final = 60
+"""A choice: several times what an honest drafter sends for one commit."""
 MAX_OVERHEARD: Final = 256
+"""Bounds memory: the newest drafts kept of one request."""
 LATE: Final = "late"
-"""Drafts honestly, and later than its announced speed says."""
+"""The name of the lie of drafting honestly, but more slowly than announced."""
+STRANGER: Final = Identity.from_seed(b"\x77" * 32)
+"""Somebody who takes no part in the swarm; signs what `foreign_signature` sends."""
 
 
 @dataclass(slots=True)
 class LiarRequest:
-    """A request as a liar sees it. `d_0` names the request, `digest` what is committed."""
+    """A request that a liar was asked to draft for: its digest `d_0` and that of its committed prefix, `digest`."""
 
     number: int
     d_0: bytes
@@ -42,9 +46,9 @@ Lie = Callable[["Liar", LiarRequest], Iterable[m.Message]]
 
 
 class Liar:
-    """Serves `/cosine/draft` and answers every assignment and commit with a lie.
+    """Serves `/cosine/draft` and answers every assignment and commit with the messages of one lie.
 
-    `prompt_nll` is what it claims to know of the prompt, `overheard` what it has of other drafters.
+    It states `prompt_nll` as its loss on every prompt; `overheard` are the drafts of others that it can copy.
     """
 
     def __init__(
@@ -62,7 +66,7 @@ class Liar:
         self.rng = random.Random(identity.peer_id)
         self._lie = lie
         self._prompt_nll = prompt_nll
-        self.followed: dict[int, LiarRequest] = {}
+        self.requests: dict[int, LiarRequest] = {}
 
     async def handle(self, stream: Stream) -> None:
         await serve_channel(stream, DRAFT, self.receive)
@@ -73,60 +77,61 @@ class Liar:
             case m.Start(number, request, committed):
                 d_0 = request_digest(request)
                 digest = roll_digest(d_0, committed)
-                self.followed[number] = LiarRequest(number, d_0, digest, len(committed))
+                self.requests[number] = LiarRequest(number, d_0, digest, len(committed))
                 channel.post(m.Started(number, self._prompt_nll, 100))
             case m.Assign(number):
-                if number in self.followed:
-                    self._say(channel, self.followed[number])
-            case m.Advance(number, position, tokens) if number in self.followed:
-                followed = self.followed[number]
-                new = tokens[max(0, followed.position - position) :]
-                followed.digest = roll_digest(followed.digest, new)
-                followed.position += len(new)
-                self._say(channel, followed)
+                if number in self.requests:
+                    self._send_lies(channel, self.requests[number])
+            case m.Advance(number, position, tokens) if number in self.requests:
+                known = self.requests[number]
+                new = tokens[max(0, known.position - position) :]
+                known.digest = roll_digest(known.digest, new)
+                known.position += len(new)
+                self._send_lies(channel, known)
             case m.Release(number):
-                self.followed.pop(number, None)
+                self.requests.pop(number, None)
             case _:
                 return
 
-    def _say(self, channel: Channel, followed: LiarRequest) -> None:
-        for message in self._lie(self, followed):
+    def _send_lies(self, channel: Channel, request: LiarRequest) -> None:
+        for message in self._lie(self, request):
             channel.post(message)
 
     def guesses(self, count: int = 4) -> tuple[int, ...]:
+        """Tokens drawn at random."""
         return tuple(self.rng.randrange(self.vocab_tokens) for _ in range(count))
 
     def fragment(
         self,
-        followed: LiarRequest,
+        request: LiarRequest,
         tokens: Sequence[int],
         *,
         base: bytes | None = None,
         signer: Identity | None = None,
     ) -> m.Fragment:
-        """A chain that claims to be certain."""
-        followed.fragments += 1
+        """A signed chain of tokens, each with a draft probability of 1."""
+        request.fragments += 1
         nodes = tuple(Node(index - 1 if index else BASE, token, 1.0) for index, token in enumerate(tokens))
         draft = m.Draft(
-            followed.number, followed.fragments, base or followed.digest, followed.position, NodeBlock.of(nodes)
+            request.number, request.fragments, base or request.digest, request.position, NodeBlock.of(nodes)
         )
         body = encode_body(draft)
-        signature = (signer or self.identity).sign(kind="fragment", digest=followed.d_0, body=body)
+        signature = (signer or self.identity).sign(kind="fragment", digest=request.d_0, body=body)
         return m.Fragment(body, signature)
 
 
 @dataclass(slots=True)
 class Overheard:
-    """The last drafts that others signed, by request."""
+    """The last drafts that honest drafters signed, by request digest."""
 
     drafts: dict[bytes, deque[m.Draft]] = field(default_factory=dict)
 
-    def note(self, d_0: bytes, draft: m.Draft) -> None:
+    def add(self, d_0: bytes, draft: m.Draft) -> None:
         self.drafts.setdefault(d_0, deque(maxlen=MAX_OVERHEARD)).append(draft)
 
 
 class OverheardIdentity(Identity):
-    """An identity that lets a liar hear every draft it signs."""
+    """An honest drafter's identity that shows every draft it signs to a liar."""
 
     def __init__(self, identity: Identity, heard: Overheard) -> None:
         super().__init__(identity._key)
@@ -134,61 +139,66 @@ class OverheardIdentity(Identity):
 
     def sign(self, *, kind: str, digest: bytes, body: bytes) -> bytes:
         if kind == "fragment":
-            self._heard.note(digest, decode_body(m.Draft, body))
+            self._heard.add(digest, decode_body(m.Draft, body))
         return super().sign(kind=kind, digest=digest, body=body)
 
 
-STRANGER: Final = Identity.from_seed(b"\x77" * 32)
+def certain_garbage(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
+    """Random tokens, all with a draft probability of 1."""
+    yield liar.fragment(request, liar.guesses())
 
 
-def certain_garbage(liar: Liar, followed: LiarRequest) -> Iterable[m.Message]:
-    yield liar.fragment(followed, liar.guesses())
-
-
-def wide_garbage(liar: Liar, followed: LiarRequest) -> Iterable[m.Message]:
+def wide_garbage(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
+    """A chain for every token of the vocabulary: one of them begins right."""
     for token in range(liar.vocab_tokens):
-        yield liar.fragment(followed, (token, *liar.guesses(2)))
+        yield liar.fragment(request, (token, *liar.guesses(2)))
 
 
-def unknown_base(liar: Liar, followed: LiarRequest) -> Iterable[m.Message]:
-    yield liar.fragment(followed, liar.guesses(), base=liar.rng.randbytes(16))
+def unknown_base(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
+    """A draft below a prefix that nobody has."""
+    yield liar.fragment(request, liar.guesses(), base=liar.rng.randbytes(16))
 
 
-def foreign_signature(liar: Liar, followed: LiarRequest) -> Iterable[m.Message]:
-    """As a fragment of somebody else does that is sent again."""
-    yield liar.fragment(followed, liar.guesses(), signer=STRANGER)
+def foreign_signature(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
+    """A fragment signed by somebody else, as one is that is sent a second time by another peer."""
+    yield liar.fragment(request, liar.guesses(), signer=STRANGER)
 
 
-def broken_body(liar: Liar, followed: LiarRequest) -> Iterable[m.Message]:
+def broken_body(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
+    """A well signed body that is no draft."""
     body = b"\xc1not a draft"
-    yield m.Fragment(body, liar.identity.sign(kind="fragment", digest=followed.d_0, body=body))
+    yield m.Fragment(body, liar.identity.sign(kind="fragment", digest=request.d_0, body=body))
 
 
-def foreign_message(liar: Liar, followed: LiarRequest) -> Iterable[m.Message]:
-    yield m.Commit(followed.number, 0, (1,), followed.digest, b"\x00", m.PassStats(0, 0, 0, 0))
+def foreign_message(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
+    """A commit, which only a verifier may send."""
+    yield m.Commit(request.number, 0, (1,), request.digest, b"\x00", m.PassStats(0, 0, 0, 0))
 
 
-def flood(liar: Liar, followed: LiarRequest) -> Iterable[m.Message]:
+def flood(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
+    """More fragments than anybody can use."""
     for _ in range(FLOOD_FRAGMENTS):
-        yield liar.fragment(followed, liar.guesses(8))
+        yield liar.fragment(request, liar.guesses(8))
 
 
-def silence(liar: Liar, followed: LiarRequest) -> Iterable[m.Message]:
+def silence(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
+    """Nothing at all."""
     return ()
 
 
-def no_such_token(liar: Liar, followed: LiarRequest) -> Iterable[m.Message]:
-    yield liar.fragment(followed, (liar.vocab_tokens + 7,))
+def no_such_token(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
+    """A token outside the vocabulary."""
+    yield liar.fragment(request, (liar.vocab_tokens + 7,))
 
 
-def replay(liar: Liar, followed: LiarRequest) -> Iterable[m.Message]:
-    """Others' newest drafts as its own, with a confidence of 1."""
-    for draft in islice(reversed(liar.overheard.drafts.get(followed.d_0, ())), 4):
-        followed.fragments += 1
+def replay(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
+    """The newest drafts of others, signed as its own, with a draft probability of 1."""
+    for draft in islice(reversed(liar.overheard.drafts.get(request.d_0, ())), 4):
+        request.fragments += 1
         nodes = NodeBlock.of([Node(node.parent, node.token, 1.0) for node in draft.nodes])
-        stolen = m.Draft(followed.number, followed.fragments, draft.base, draft.position, nodes)
+        stolen = m.Draft(request.number, request.fragments, draft.base, draft.position, nodes)
         body = encode_body(stolen)
-        yield m.Fragment(body, liar.identity.sign(kind="fragment", digest=followed.d_0, body=body))
+        yield m.Fragment(body, liar.identity.sign(kind="fragment", digest=request.d_0, body=body))
 
 
 LIES: Final[dict[str, Lie]] = {
@@ -206,4 +216,4 @@ LIES: Final[dict[str, Lie]] = {
         replay,
     )
 }
-"""What a `Liar` can say, by name."""
+"""All lies of a `Liar`, by name."""

@@ -4,7 +4,7 @@ A write waits for its sender, then for every partition between the two peers, th
 after the one-way delay, the jitter and the retransmissions of its lost packets, never before an earlier write of
 its stream: TCP delivers in order, so one lost packet holds up all that follows.
 
-What a lost packet costs is TCP's retransmission timeout. RFC 6298 (2.3) sets it to SRTT + max(G, 4 RTTVAR). Its
+A lost packet costs TCP's retransmission timeout. RFC 6298 (2.3) sets it to SRTT + max(G, 4 RTTVAR). Its
 lower bound of one second (2.4) is followed by no common system; Linux puts a floor of 200 ms (TCP_RTO_MIN) under
 the second term, and that is the default here. Losses of one write are repaired one after the other. TCP with
 selective acknowledgements is often faster (fast retransmit, tail loss probes), so figures here are cautious.
@@ -21,7 +21,9 @@ from typing import Final
 from cosine_protocol.errors import UsageError
 
 PACKET_BYTES: Final = 1200
+"""The size of the packets that are lost: what fits in the 1,280 bytes of every IPv6 path (RFC 8200, 5)."""
 RTO_FLOOR_S: Final = 0.2
+"""Linux's TCP_RTO_MIN, see above."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +32,8 @@ class LinkModel:
 
     `jitter_s` is the mean of an exponential delay added to each write, `loss` the probability that a packet of
     `PACKET_BYTES` is lost, `retransmit_s` the delay each lost packet adds (by default the timeout of the module
-    docstring), `rate_bytes_per_s` what the wire takes in, one write after the other, and `send_cost_s` the time
-    the sending peer works on each write, during which it works on no other.
+    docstring), `rate_bytes_per_s` the rate at which the wire takes in one write after the other, and `send_cost_s`
+    the time the sending peer works on each write, during which it works on no other.
     """
 
     one_way_s: float = 0.0
@@ -51,26 +53,10 @@ class LinkModel:
 
     @property
     def timeout_s(self) -> float:
-        """What a lost packet costs. The mean deviation of both ways' jitter is taken as one `jitter_s`."""
+        """The delay of a lost packet. The mean deviation of both ways' jitter is taken as one `jitter_s`."""
         if self.retransmit_s is not None:
             return self.retransmit_s
         return 2 * (self.one_way_s + self.jitter_s) + max(RTO_FLOOR_S, 4 * self.jitter_s)
-
-    def shortest_s(self, size_bytes: int) -> float:
-        """The time of a write on an idle link that neither loses nor delays a packet."""
-        return self.send_cost_s * (size_bytes > 0) + size_bytes / self.rate_bytes_per_s + self.one_way_s
-
-
-def slower(a: LinkModel, b: LinkModel) -> LinkModel:
-    """A link with the worse of two links' properties, each by itself."""
-    return LinkModel(
-        one_way_s=max(a.one_way_s, b.one_way_s),
-        jitter_s=max(a.jitter_s, b.jitter_s),
-        loss=max(a.loss, b.loss),
-        retransmit_s=max((t for t in (a.retransmit_s, b.retransmit_s) if t is not None), default=None),
-        rate_bytes_per_s=min(a.rate_bytes_per_s, b.rate_bytes_per_s),
-        send_cost_s=max(a.send_cost_s, b.send_cost_s),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,19 +71,19 @@ class Partition:
         if not self.start_s < self.end_s:
             raise UsageError("A partition ends after it starts.")
 
-    def parts(self, a: str, b: str) -> bool:
-        """Whether it comes between two peers."""
+    def separates(self, a: str, b: str) -> bool:
+        """True if nothing passes between two peers while it lasts."""
         return (a in self.group) != (b in self.group)
 
 
 @dataclass(slots=True)
-class Turnstile:
-    """Lets one through at a time: who comes while it is taken waits until it is free."""
+class FifoServer:
+    """Serves one write at a time in the order of arrival; who comes while it is busy waits until it is free."""
 
     free_s: float = 0.0
 
-    def leave_s(self, arrival_s: float, takes_s: float) -> float:
-        """When one who arrives then is through. Asked in the order in which they are let in."""
+    def finish_s(self, arrival_s: float, takes_s: float) -> float:
+        """The time at which a write that arrives then is served. Call it in the order of arrival."""
         self.free_s = max(self.free_s, arrival_s) + takes_s
         return self.free_s
 
@@ -115,40 +101,35 @@ class SeededRoute:
         rng: Random,
         partitions: tuple[Partition, ...] = (),
         *,
-        wire: Turnstile | None = None,
-        sender: Turnstile | None = None,
+        wire: FifoServer | None = None,
+        sender: FifoServer | None = None,
     ) -> None:
         self.model = model
         self._rng = rng
         self._partitions = partitions
-        self._wire = wire or Turnstile()
-        self._sender = sender or Turnstile()
+        self._wire = wire or FifoServer()
+        self._sender = sender or FifoServer()
         self._newest_s = 0.0
 
     def arrival_s(self, now_s: float, size_bytes: int) -> float:
-        """When a write is readable; `math.inf` behind a partition without end."""
+        """The time at which a write can be read; `math.inf` behind a partition without end.
+
+        A write that is ready during a partition goes one retransmission timeout after the partition has healed.
+        """
         model = self.model
-        sent_s = self._sender.leave_s(now_s, model.send_cost_s) if size_bytes else now_s
-        begun_s = self._pass_partitions(max(sent_s, self._wire.free_s))
-        left_s = self._wire.leave_s(begun_s, size_bytes / model.rate_bytes_per_s) if size_bytes else begun_s
-        delay_s = model.one_way_s + self._jitter_s() + self._lost_packets(size_bytes) * model.timeout_s
+        sent_s = self._sender.finish_s(now_s, model.send_cost_s) if size_bytes else now_s
+        begun_s = max(sent_s, self._wire.free_s)
+        while ends := [p.end_s for p in self._partitions if p.start_s <= begun_s < p.end_s]:
+            begun_s = max(ends) + model.timeout_s
+        left_s = self._wire.finish_s(begun_s, size_bytes / model.rate_bytes_per_s) if size_bytes else begun_s
+        delay_s = model.one_way_s
+        if model.jitter_s:
+            delay_s += self._rng.expovariate(1 / model.jitter_s)
+        if model.loss:
+            packets = max(1, math.ceil(size_bytes / PACKET_BYTES))
+            delay_s += sum(self._rng.random() < model.loss for _ in range(packets)) * model.timeout_s
         self._newest_s = max(self._newest_s, left_s + delay_s)
         return self._newest_s
-
-    def _pass_partitions(self, at_s: float) -> float:
-        """When what is ready at `at_s` gets through: at once, or one timeout after the partition has healed."""
-        while ends := [p.end_s for p in self._partitions if p.start_s <= at_s < p.end_s]:
-            at_s = max(ends) + self.model.timeout_s
-        return at_s
-
-    def _jitter_s(self) -> float:
-        return self._rng.expovariate(1 / self.model.jitter_s) if self.model.jitter_s else 0.0
-
-    def _lost_packets(self, size_bytes: int) -> int:
-        if not self.model.loss:
-            return 0
-        packets = max(1, math.ceil(size_bytes / PACKET_BYTES))
-        return sum(self._rng.random() < self.model.loss for _ in range(packets))
 
 
 def seeded(seed: int, *names: object) -> Random:
@@ -159,43 +140,33 @@ def seeded(seed: int, *names: object) -> Random:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkTable:
-    """Who has which link, and the source of every stream's routes: pass `route` to one `MemoryNetwork`.
+    """The links of a network, and the source of every stream's routes: pass `route` to one `MemoryNetwork`.
 
-    `pairs` holds single directions (sender, receiver) and goes before `peers`, which holds for everything to and
-    from a peer and goes before `default`; between two peers of their own, each property is the worse one.
-    `send_costs_s` sets what one peer's writes cost it, whatever its links say. Each route draws from a generator
-    made of the seed, its two peers and the number of streams before it between them.
+    `default` is the link between any two peers, but for the peers in `send_costs_s`, whose writes cost them that
+    much. Each route draws from a generator made of the seed, its two peers and the number of streams before it
+    between them.
     """
 
     seed: int
     default: LinkModel = field(default_factory=LinkModel)
-    peers: Mapping[str, LinkModel] = field(default_factory=dict)
-    pairs: Mapping[tuple[str, str], LinkModel] = field(default_factory=dict)
     send_costs_s: Mapping[str, float] = field(default_factory=dict)
     partitions: tuple[Partition, ...] = ()
     _opened: Counter[tuple[str, str]] = field(default_factory=Counter, init=False, repr=False)
-    _wires: dict[tuple[str, str], Turnstile] = field(default_factory=dict, init=False, repr=False)
-    _senders: dict[str, Turnstile] = field(default_factory=dict, init=False, repr=False)
-
-    def model(self, source: str, target: str) -> LinkModel:
-        """The link from one peer to another."""
-        model = self.pairs.get((source, target)) or self._between(source, target)
-        cost_s = self.send_costs_s.get(source)
-        return model if cost_s is None else replace(model, send_cost_s=cost_s)
-
-    def _between(self, source: str, target: str) -> LinkModel:
-        ours = [self.peers[peer] for peer in (source, target) if peer in self.peers]
-        return slower(ours[0], ours[-1]) if ours else self.default
+    _wires: dict[tuple[str, str], FifoServer] = field(default_factory=dict, init=False, repr=False)
+    _senders: dict[str, FifoServer] = field(default_factory=dict, init=False, repr=False)
 
     def route(self, source: str, target: str) -> SeededRoute:
         """The route of a new stream's bytes from one peer to another."""
         pair = (source, target)
         number = self._opened[pair]
         self._opened[pair] += 1
+        model = self.default
+        if source in self.send_costs_s:
+            model = replace(model, send_cost_s=self.send_costs_s[source])
         return SeededRoute(
-            self.model(source, target),
+            model,
             seeded(self.seed, source, target, number),
-            tuple(partition for partition in self.partitions if partition.parts(source, target)),
-            wire=self._wires.setdefault(pair, Turnstile()),
-            sender=self._senders.setdefault(source, Turnstile()),
+            tuple(partition for partition in self.partitions if partition.separates(source, target)),
+            wire=self._wires.setdefault(pair, FifoServer()),
+            sender=self._senders.setdefault(source, FifoServer()),
         )

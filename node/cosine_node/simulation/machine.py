@@ -1,21 +1,22 @@
-"""A simulated node's machine and its wire: what they did, and what can go wrong with them."""
+"""The machine and the wire of a simulated node: both count what they do, and both can be made to fail."""
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from cosine_node.engine.base import BadLogits, Engine, Row, RowResult
+from cosine_node.engine.base import BadLogits, Engine, Row
 from cosine_node.engine.curve import CostCurve
 from cosine_node.runner import InlineRunner, Pass, Runner, count_tokens
 from cosine_p2p.transport.base import Stream, StreamHandler, Transport
 
 DAMAGE: Final = 0x5A
+"""A damaged byte is XORed with this: any value but 0 makes it a wrong one."""
 
 
 @dataclass(slots=True)
-class Use:
-    """What a machine did: passes, the rows and tokens fed in them, and the seconds they took."""
+class MachineUse:
+    """Passes of a machine, the rows and tokens fed in them, and the seconds they took."""
 
     passes: int = 0
     rows: int = 0
@@ -31,7 +32,7 @@ class SimulatedMachine:
     """
 
     def __init__(self, engine: Engine, curve: CostCurve, *, runner: Runner | None = None) -> None:
-        self.use = Use()
+        self.use = MachineUse()
         self.slowness = 1.0
         self.extra_s = 0.0
         self.stalled_until_s = 0.0
@@ -47,8 +48,16 @@ class SimulatedMachine:
         if ends_s > loop.time():
             await asyncio.sleep(ends_s - loop.time())
         elapsed_s = loop.time() - began_s
-        self._count(rows, elapsed_s)
-        return Pass(self._results(done), elapsed_s)
+        self.use.passes += 1
+        self.use.rows += len(rows)
+        self.use.tokens += count_tokens(rows)
+        self.use.busy_s += elapsed_s
+        results = done.results
+        if self.bad_passes:
+            self.bad_passes -= 1
+            error = BadLogits("a pass gave NaN for this sequence")
+            results = [replace(results[0], choices=(), error=error), *results[1:]]
+        return Pass(results, elapsed_s)
 
     def abandon(self) -> None:
         self._runner.abandon()
@@ -56,31 +65,20 @@ class SimulatedMachine:
     def close(self) -> None:
         self._runner.close()
 
-    def _count(self, rows: Sequence[Row], elapsed_s: float) -> None:
-        self.use.passes += 1
-        self.use.rows += len(rows)
-        self.use.tokens += count_tokens(rows)
-        self.use.busy_s += elapsed_s
-
-    def _results(self, done: Pass) -> list[RowResult]:
-        if not self.bad_passes:
-            return done.results
-        self.bad_passes -= 1
-        error = BadLogits("a pass gave NaN for this sequence")
-        return [replace(done.results[0], choices=(), error=error), *done.results[1:]]
-
 
 @dataclass(slots=True)
 class Wire:
-    """All streams that a node serves: how many are open, what went over them, and what will be damaged."""
+    """All streams that a node serves: their number now, the bytes over them, and the writes still to be damaged.
+
+    The next `damaged_writes` writes get a wrong byte.
+    """
 
     open_streams: int = 0
     carried_bytes: int = 0
     damaged_writes: int = 0
-    """How many of the next writes get a wrong byte."""
 
     def watched(self, handler: StreamHandler) -> StreamHandler:
-        """A handler whose streams run over this wire."""
+        """The same handler with its streams running over this wire."""
 
         async def handle(stream: Stream) -> None:
             self.open_streams += 1
@@ -91,8 +89,8 @@ class Wire:
 
         return handle
 
-    def sent(self, data: bytes) -> bytes:
-        """What arrives of some bytes."""
+    def carry(self, data: bytes) -> bytes:
+        """The bytes that arrive when these are sent."""
         self.carried_bytes += len(data)
         if not self.damaged_writes or not data:
             return data
@@ -116,7 +114,7 @@ class _WatchedStream:
         return data
 
     async def write(self, data: bytes) -> None:
-        await self._stream.write(self._wire.sent(data))
+        await self._stream.write(self._wire.carry(data))
 
     def close(self) -> None:
         self._stream.close()

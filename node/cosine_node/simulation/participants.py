@@ -1,4 +1,4 @@
-"""The nodes and clients of a scenario, brought into a swarm, and what befalls them there."""
+"""The nodes and clients of a scenario in one simulated swarm, and the faults that its plan holds for them."""
 
 import asyncio
 from collections.abc import Mapping
@@ -23,10 +23,11 @@ from cosine_protocol.identity import Identity
 from cosine_protocol.records import Role
 
 LATE_S: Final = 0.1
-"""How much later than it says a drafter that is late on purpose ends its passes."""
+"""The passes of a drafter that is late on purpose take this much longer. A choice: several honest passes."""
 FAILOVER_S: Final = 5.0
+"""A generous bound on the time from a verifier's silence to the first token of the next one."""
 PLENTY: Final = 3
-"""A request that has this many times what plain decoding takes, one round trip a token, has time enough."""
+"""A choice: a request has time enough with this many times what plain decoding takes at one round trip a token."""
 
 
 def identity_of(kind: str, index: int) -> Identity:
@@ -35,7 +36,7 @@ def identity_of(kind: str, index: int) -> Identity:
 
 
 def population_of(scenario: Scenario) -> Population:
-    """Who can suffer in a scenario; faults begin in the time that plain decoding would take one client."""
+    """The population of a scenario; faults begin in the time that plain decoding would take one client."""
     pass_s = scenario.curve(Role.VERIFIER).seconds(1)
     horizon_s = scenario.requests * scenario.max_new_tokens * pass_s
     return Population(
@@ -55,9 +56,9 @@ class Participants:
     population: Population = field(init=False)
     swarm: SimulatedSwarm = field(init=False)
     gone_clients: set[int] = field(default_factory=set)
-    _acting: dict[int, Member] = field(default_factory=dict)
+    _nodes: dict[int, Member] = field(default_factory=dict)
     _clients: dict[int, Identity] = field(default_factory=dict)
-    _heard: Overheard = field(default_factory=Overheard)
+    _overheard: Overheard = field(default_factory=Overheard)
 
     def __post_init__(self) -> None:
         scenario = self.scenario
@@ -73,7 +74,7 @@ class Participants:
 
     @property
     def must_finish(self) -> bool:
-        """Whether one verifier can finish every request of a client that stays, all at once and in time."""
+        """True if one verifier can finish every request of a client that stays, all at once and in time."""
         scenario = self.scenario
         round_s = scenario.curve(Role.VERIFIER).seconds(scenario.max_requests) + scenario.rtt_ms / 1e3
         return (
@@ -83,9 +84,9 @@ class Participants:
         )
 
     async def start_nodes(self) -> None:
-        """Start every node."""
+        """Start every node, the liars of the plan last."""
         for node in range(self.scenario.verifiers + self.scenario.drafters):
-            await self._start(node)
+            await self._start_node(node)
         for index, lie in enumerate(self.plan.lies):
             await self._start_liar(index, lie)
 
@@ -101,14 +102,13 @@ class Participants:
 
     async def run_faults(self) -> None:
         """Let every fault of the plan happen at its time and records be renewed, until cancelled."""
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
+        began_s = asyncio.get_running_loop().time()
         await asyncio.gather(
-            self.swarm.keep_announced(), *(self._befall(fault, began_s) for fault in self.plan.faults)
+            self.swarm.keep_announced(), *(self._run_fault(fault, began_s) for fault in self.plan.faults)
         )
 
     def uses(self) -> tuple[NodeUse, ...]:
-        """What each node did, liars without a service left out; one restarted is there twice."""
+        """The use of each node, liars without a service left out; one restarted is there twice."""
         return tuple(
             NodeUse(
                 peer_id=member.identity.peer_id,
@@ -135,7 +135,7 @@ class Participants:
             Partition(
                 start_s=fault.at_s,
                 end_s=fault.at_s + fault.lasts_s,
-                group=frozenset(self._node_identity(node).peer_id for node in fault.victims),
+                group=frozenset(self._node_identity(node).peer_id for node in fault.affected),
             )
             for fault in self.plan.of(FaultKind.PARTITION)
         )
@@ -146,34 +146,29 @@ class Participants:
         verifiers = self.scenario.verifiers
         return identity_of("verifier", node) if node < verifiers else identity_of("drafter", node - verifiers)
 
-    async def _start(self, node: int) -> None:
+    async def _start_node(self, node: int) -> None:
         scenario, identity = self.scenario, self._node_identity(node)
         if node < scenario.verifiers:
-            is_full = self.plan.befalls(FaultKind.OVERLOAD, node)
+            is_full = self.plan.affects(FaultKind.OVERLOAD, node)
             options = {"max_requests": 0 if is_full else scenario.max_requests, **self.verifier_options}
-            curve = scenario.curve(Role.VERIFIER)
-            member = await self.swarm.verifier(
-                self.workload.target(node), curve=curve, identity=identity, **options
+            self._nodes[node] = await self.swarm.verifier(
+                self.workload.target(node), curve=scenario.curve(Role.VERIFIER), identity=identity, **options
             )
-        else:
-            member = await self._start_drafter(node, node - scenario.verifiers, identity)
-        self._acting[node] = member
-
-    async def _start_drafter(self, node: int, index: int, identity: Identity) -> Member:
-        scenario = self.scenario
+            return
+        index = node - scenario.verifiers
         is_overheard = "replay" in self.plan.lies
-        return await self.swarm.drafter(
+        self._nodes[node] = await self.swarm.drafter(
             self.workload.drafter(index),
             curve=scenario.curve(Role.DRAFTER, index=index),
-            identity=OverheardIdentity(identity, self._heard) if is_overheard else identity,
+            identity=OverheardIdentity(identity, self._overheard) if is_overheard else identity,
             domain=scenario.domain(index),
-            max_requests=0 if self.plan.befalls(FaultKind.BUSY, node) else scenario.max_requests,
+            max_requests=0 if self.plan.affects(FaultKind.BUSY, node) else scenario.max_requests,
         )
 
     async def _start_liar(self, index: int, lie: str) -> None:
         identity, domain = identity_of("liar", index), f"liar-{index}"
         if lie != LATE:
-            await self.swarm.drafter_with(partial(self._lying, lie=lie), domain=domain, identity=identity)
+            await self.swarm.drafter_with(partial(self._lie_handler, lie=lie), domain=domain, identity=identity)
             return
         member = await self.swarm.drafter(
             self.workload.drafter(index),
@@ -184,31 +179,35 @@ class Participants:
         )
         member.machine.extra_s = LATE_S
 
-    def _lying(self, identity: Identity, *, lie: str) -> StreamHandler:
+    def _lie_handler(self, identity: Identity, *, lie: str) -> StreamHandler:
         vocab_tokens = self.workload.vocab_tokens
-        return Liar(identity, LIES[lie], vocab_tokens=vocab_tokens, overheard=self._heard).handle
+        return Liar(identity, LIES[lie], vocab_tokens=vocab_tokens, overheard=self._overheard).handle
 
-    async def _befall(self, fault: Fault, began_s: float) -> None:
+    async def _run_fault(self, fault: Fault, began_s: float) -> None:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(began_s + fault.at_s - loop.time())
-        self.log.note(loop.time(), f"{fault.kind.value} {fault.lie}", -1, fault.victims)
+        self.log.note(loop.time(), f"{fault.kind.value} {fault.lie}", -1, fault.affected)
         if fault.kind is FaultKind.KILL_CLIENT:
-            self._vanish(fault.victims[0])
+            (client,) = fault.affected
+            self.gone_clients.add(client)
+            transport = self.swarm.network.transports.get(self._clients[client].peer_id)
+            if transport is not None:
+                transport.vanish()
             return
-        for node in fault.victims:
-            await self._hurt(self._acting[node], node, fault)
+        for node in fault.affected:
+            await self._affect_node(node, fault)
 
-    async def _hurt(self, member: Member, node: int, fault: Fault) -> None:
-        now_s = asyncio.get_running_loop().time()
+    async def _affect_node(self, node: int, fault: Fault) -> None:
+        member = self._nodes[node]
         match fault.kind:
             case FaultKind.KILL_DRAFTER | FaultKind.KILL_VERIFIER:
                 await member.kill()
             case FaultKind.RESTART_DRAFTER | FaultKind.RESTART_VERIFIER:
                 await member.kill()
                 await asyncio.sleep(fault.lasts_s)
-                await self._start(node)
+                await self._start_node(node)
             case FaultKind.STALL:
-                member.machine.stalled_until_s = now_s + fault.lasts_s
+                member.machine.stalled_until_s = asyncio.get_running_loop().time() + fault.lasts_s
             case FaultKind.SLOW:
                 member.machine.slowness = max(1.0, fault.lasts_s)
             case FaultKind.BAD_ROW:
@@ -216,10 +215,5 @@ class Participants:
             case FaultKind.CORRUPT:
                 member.wire.damaged_writes += 1
             case _:
+                # Partitions, overload and busy drafters hold from the start: links and nodes are made with them.
                 return
-
-    def _vanish(self, client: int) -> None:
-        self.gone_clients.add(client)
-        transport = self.swarm.network.transports.get(self._clients[client].peer_id)
-        if transport is not None:
-            transport.vanish()

@@ -1,4 +1,4 @@
-"""What a simulated run measured: requests, nodes, and what should not have happened."""
+"""The results of a simulated run: requests, nodes, and violations of what must always hold."""
 
 import math
 from collections.abc import Sequence
@@ -10,10 +10,11 @@ from typing import Any, Final
 from cosine_protocol.records import Role
 
 DIGEST_BYTES: Final = 16
+"""A choice: enough that two different runs never have one digest by chance."""
 
 
 class EventLog:
-    """The run as a digest: when what happened to which request, with which tokens. Never wall time."""
+    """A digest of all events of a run: their time, kind, request and tokens. Never wall time."""
 
     def __init__(self) -> None:
         self._hash = blake2b(digest_size=DIGEST_BYTES)
@@ -27,7 +28,7 @@ class EventLog:
 
 
 class RequestEnding(StrEnum):
-    """How a request ended."""
+    """The ways in which a request can end."""
 
     FINISHED = "finished"
     FAILED = "failed"
@@ -65,7 +66,7 @@ class RequestResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeUse:
-    """What one node did: passes, the rows and tokens fed in them, the seconds they took, bytes over its streams."""
+    """The use of one node: passes, the rows and tokens fed in them, their seconds, bytes over its streams."""
 
     peer_id: str
     role: Role
@@ -79,10 +80,11 @@ class NodeUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationReport:
-    """All of a run. `leaked` names what was still held after everything had ended, `errors` what was logged as one.
+    """All results of a run.
 
-    `virtual_seconds` is until the last request ended. `fault_counts` says what was planned to go wrong, and
-    `must_finish` whether it left somebody able to finish every request.
+    `virtual_seconds` is until the last request ended. `leaked` names what was still held after everything had
+    ended, `errors` holds the messages logged as errors. `fault_counts` are the planned faults by kind;
+    `must_finish` is True if they left a verifier able to finish every request.
     """
 
     scenario: str
@@ -139,7 +141,7 @@ class SimulationReport:
         return 1e3 * ranked[max(0, math.ceil(share * len(ranked)) - 1)] if ranked else None
 
     def violations(self) -> list[str]:
-        """What must never be, in words: empty for a good run."""
+        """Sentences about what must never happen and did; empty for a good run."""
         wrong = [f"request {r.number} is not the target's stream" for r in self.results if not r.is_match]
         wrong += [f"request {r.number} hung" for r in self.results if r.ending is RequestEnding.HUNG]
         if self.must_finish:
@@ -176,7 +178,7 @@ class SimulationReport:
 
 
 def speedup(report: SimulationReport, plain: SimulationReport) -> float | None:
-    """How many times as fast requests were that finished in both runs; None if there are none."""
+    """The factor by which requests that finished in both runs were faster; None if there are none."""
     seconds = {result.number: result.seconds for result in plain.finished}
     both = [(seconds[r.number], r.seconds) for r in report.finished if r.number in seconds]
     ours_s = sum(ours for _, ours in both)

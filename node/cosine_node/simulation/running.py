@@ -1,4 +1,4 @@
-"""A scenario carried out in virtual time: clients ask, faults happen, everything is compared and counted."""
+"""Runs a scenario in virtual time: clients ask, faults happen, everything is compared and counted."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ from cosine_node.simulation.links import seeded
 from cosine_node.simulation.participants import Participants
 from cosine_node.simulation.report import EventLog, RequestEnding, RequestResult, SimulationReport, speedup
 from cosine_node.simulation.scenario import Scenario
-from cosine_node.simulation.swarm import LetterCodec, Member
+from cosine_node.simulation.swarm import LetterCodec
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_node.simulation.workload import Task, Workload, workload_of
 from cosine_p2p.client import AsyncClient
@@ -22,11 +22,15 @@ from cosine_p2p.strategies.base import StrategyKind
 from cosine_protocol.errors import GenerationFailed, UsageError
 
 PLAIN: Final = "plain"
+"""The strategy that speedups are measured against."""
 GRACE_S: Final = 1.0
 """A request may end this much after its deadline: sessions look at the time twice a second."""
 SETTLE_S: Final = 12.0
+"""Time for nodes to let go of requests that are over: longer than any timeout of the services."""
 SETTLE_STEP_S: Final = 0.5
+"""The interval of looks meanwhile. A choice: virtual time costs nothing, but each look does."""
 LOGGERS: Final = ("asyncio", "cosine_p2p", "cosine_node", "cosine_protocol")
+"""An error logged by one of these is a violation."""
 
 
 def run_scenario(
@@ -48,18 +52,15 @@ def run_scenario(
         raise UsageError(f"There is no strategy {scenario.strategy!r}; choose one of {', '.join(sorted(known))}.")
     workload = workload or workload_of(scenario)
     tasks = [workload.task(number) for number in range(scenario.total_requests)]
-    report = _run(_ScenarioRun(scenario, workload, tasks, known, verifier_options or {}))
+    options = verifier_options or {}
+    report = _run(_ScenarioRun(scenario, workload, tasks, known, options))
     if not with_plain:
         return report
-    plain = report
-    if scenario.strategy != PLAIN:
-        as_plain = replace(scenario, strategy=PLAIN)
-        plain = _run(_ScenarioRun(as_plain, workload, tasks, STRATEGIES, verifier_options or {}))
-    return replace(
-        report,
-        speedup_vs_plain=speedup(report, plain),
-        wall_seconds=report.wall_seconds + (plain.wall_seconds if plain is not report else 0.0),
-    )
+    if scenario.strategy == PLAIN:
+        return replace(report, speedup_vs_plain=speedup(report, report))
+    plain = _run(_ScenarioRun(replace(scenario, strategy=PLAIN), workload, tasks, STRATEGIES, options))
+    wall_seconds = report.wall_seconds + plain.wall_seconds
+    return replace(report, speedup_vs_plain=speedup(report, plain), wall_seconds=wall_seconds)
 
 
 def _run(run: "_ScenarioRun") -> SimulationReport:
@@ -67,6 +68,15 @@ def _run(run: "_ScenarioRun") -> SimulationReport:
     with _error_log() as errors:
         report = run_virtual(run.perform())
     return replace(report, errors=tuple(errors), wall_seconds=time.perf_counter() - began_s)
+
+
+@dataclass(slots=True)
+class _Received:
+    """What a client has received of one request."""
+
+    tokens: list[int] = field(default_factory=list)
+    first_s: float = 0.0
+    generation: Generation | None = None
 
 
 @dataclass(slots=True)
@@ -84,9 +94,9 @@ class _ScenarioRun:
     async def perform(self) -> SimulationReport:
         scenario = self.scenario
         participants = Participants(scenario, self.workload, self.log, self.verifier_options)
-        async with participants.swarm:
+        async with participants.swarm as swarm:
             await participants.start_nodes()
-            room = {id(member): member.engine.free_tokens for member in participants.swarm.members}
+            free_tokens = {id(member): member.engine.free_tokens for member in swarm.members}
             clients = [await participants.client(index, self.strategies) for index in range(scenario.clients)]
             faults = asyncio.ensure_future(participants.run_faults())
             await self._ask_all(participants, clients)
@@ -94,10 +104,12 @@ class _ScenarioRun:
             faults.cancel()
             await asyncio.gather(faults, return_exceptions=True)
             uses = participants.uses()
-            leaked = await _held(participants, room)
-            await participants.swarm.leave_clients()
-            leaked += await _open_streams(participants)
-        leaked += [f"a task still runs: {task.get_coro()}" for task in asyncio.all_tasks() - {_this_task()}]
+            settled_s = max(ended_s, participants.plan.ends_s)
+            leaked = await _settle(lambda: _held_requests(participants, free_tokens), settled_s)
+            await swarm.leave_clients()
+            leaked += await _settle(lambda: _open_streams(participants), max(_now_s(), settled_s))
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        leaked += [f"a task still runs: {task.get_coro()}" for task in others]
         return SimulationReport(
             scenario=scenario.name,
             strategy=scenario.strategy,
@@ -114,31 +126,25 @@ class _ScenarioRun:
         )
 
     async def _ask_all(self, participants: Participants, clients: Sequence[AsyncClient]) -> None:
+        """Ask every request of clients that stay: one after the other, or as they arrive."""
         scenario = self.scenario
-        if scenario.arrivals_per_s:
-            await self._ask_as_they_come(participants, clients)
+
+        async def ask_in_turn(index: int) -> None:
+            for number in range(index, scenario.total_requests, scenario.clients):
+                if index in participants.gone_clients:
+                    return
+                await self._ask(participants, clients[index], number)
+
+        if not scenario.arrivals_per_s:
+            await asyncio.gather(*(ask_in_turn(index) for index in range(scenario.clients)))
             return
-        await asyncio.gather(
-            *(
-                self._ask_in_turn(participants, client, range(index, scenario.total_requests, scenario.clients))
-                for index, client in enumerate(clients)
-            )
-        )
-
-    async def _ask_in_turn(self, participants: Participants, client: AsyncClient, numbers: Sequence[int]) -> None:
-        for number in numbers:
-            if number % self.scenario.clients in participants.gone_clients:
-                return
-            await self._ask(participants, client, number)
-
-    async def _ask_as_they_come(self, participants: Participants, clients: Sequence[AsyncClient]) -> None:
-        scenario = self.scenario
         rng = seeded(scenario.seed, "arrivals")
         async with asyncio.TaskGroup() as group:
             for number in range(scenario.total_requests):
                 await asyncio.sleep(rng.expovariate(scenario.arrivals_per_s))
-                if number % scenario.clients not in participants.gone_clients:
-                    group.create_task(self._ask(participants, clients[number % scenario.clients], number))
+                index = number % scenario.clients
+                if index not in participants.gone_clients:
+                    group.create_task(self._ask(participants, clients[index], number))
 
     async def _ask(self, participants: Participants, client: AsyncClient, number: int) -> None:
         began_s, received = _now_s(), _Received()
@@ -146,7 +152,7 @@ class _ScenarioRun:
         ending, error = RequestEnding.FINISHED, ""
         try:
             async with asyncio.timeout(self.scenario.timeout_s + GRACE_S):
-                await self._listen(client, number, received)
+                await self._generate(client, number, received)
         except GenerationFailed as failed:
             ending, error = RequestEnding.FAILED, str(failed)
         except TimeoutError:
@@ -156,7 +162,7 @@ class _ScenarioRun:
         self.log.note(_now_s(), ending.value, number)
         self.results.append(self._result(number, received, ending, error, began_s))
 
-    async def _listen(self, client: AsyncClient, number: int, received: "_Received") -> None:
+    async def _generate(self, client: AsyncClient, number: int, received: _Received) -> None:
         task = self.tasks[number]
         prompt = _CODEC.decode(task.prompt)
         run = await client.start(prompt, max_new_tokens=task.max_new_tokens, **asdict(task.sampling))
@@ -170,7 +176,7 @@ class _ScenarioRun:
             received.generation = run.result()
 
     def _result(
-        self, number: int, received: "_Received", ending: RequestEnding, error: str, began_s: float
+        self, number: int, received: _Received, ending: RequestEnding, error: str, began_s: float
     ) -> RequestResult:
         task, tokens, generation = self.tasks[number], tuple(received.tokens), received.generation
         expected = task.stream if ending is RequestEnding.FINISHED else task.stream[: len(tokens)]
@@ -194,69 +200,43 @@ class _ScenarioRun:
         )
 
 
-@dataclass(slots=True)
-class _Received:
-    tokens: list[int] = field(default_factory=list)
-    first_s: float = 0.0
-    generation: Generation | None = None
-
-
-async def _held(participants: Participants, room: Mapping[int, int]) -> list[str]:
-    """What living nodes still hold of requests that are over, after they had time to let go."""
-    return await _left_of(
-        participants, lambda: [line for member in participants.swarm.members for line in _holds(member, room)]
-    )
-
-
-async def _open_streams(participants: Participants) -> list[str]:
-    """Streams that nodes still serve although every client has left."""
-    return await _left_of(
-        participants,
-        lambda: [
-            f"{member.role} {member.identity.peer_id} still serves {member.wire.open_streams} streams"
-            for member in participants.swarm.members
-            if member.wire.open_streams
-        ],
-    )
-
-
-async def _left_of(participants: Participants, look: Callable[[], list[str]]) -> list[str]:
-    """What `look` finds once it finds nothing, or when every fault has been over for a while."""
-    until_s = max(_now_s(), participants.plan.ends_s) + SETTLE_S
-    while (found := look()) and _now_s() < until_s:  # noqa: ASYNC110 - nothing tells when all is freed
+async def _settle(look: Callable[[], list[str]], from_s: float) -> list[str]:
+    """Call `look` until it finds nothing or `SETTLE_S` have passed; its last findings."""
+    while (found := look()) and _now_s() < from_s + SETTLE_S:  # noqa: ASYNC110 - nothing tells when all is freed
         await asyncio.sleep(SETTLE_STEP_S)
     return found
 
 
-def _holds(member: Member, room: Mapping[int, int]) -> Iterator[str]:
-    if member.is_killed:
-        return
-    name = f"{member.role} {member.identity.peer_id}"
-    missing = room.get(id(member), member.engine.free_tokens) - member.engine.free_tokens
-    if missing:
-        yield f"{name} still holds {missing} tokens of its pool"
-    if sequences := getattr(member.engine, "open_sequences", 0):
-        yield f"{name} still has {sequences} open sequences"
-    if member.service.requests:
-        yield f"{name} still serves {member.service.requests} requests"
+def _held_requests(participants: Participants, free_tokens: Mapping[int, int]) -> list[str]:
+    """What living nodes still hold; at the start each member, by id, had `free_tokens` free in its pool."""
+    found = []
+    for member in participants.swarm.members:
+        if member.is_killed:
+            continue
+        name = f"{member.role} {member.identity.peer_id}"
+        missing = free_tokens.get(id(member), member.engine.free_tokens) - member.engine.free_tokens
+        if missing:
+            found.append(f"{name} still holds {missing} tokens of its pool")
+        if sequences := getattr(member.engine, "open_sequences", 0):
+            found.append(f"{name} still has {sequences} open sequences")
+        if member.service.requests:
+            found.append(f"{name} still serves {member.service.requests} requests")
+    return found
 
 
-@contextmanager
-def _error_log() -> Iterator[list[str]]:
-    """Errors that are logged meanwhile: exceptions nobody caught, passes that failed."""
-    handler = _Collector(level=logging.ERROR)
-    for name in LOGGERS:
-        logging.getLogger(name).addHandler(handler)
-    try:
-        yield handler.lines
-    finally:
-        for name in LOGGERS:
-            logging.getLogger(name).removeHandler(handler)
+def _open_streams(participants: Participants) -> list[str]:
+    return [
+        f"{member.role} {member.identity.peer_id} still serves {member.wire.open_streams} streams"
+        for member in participants.swarm.members
+        if member.wire.open_streams
+    ]
 
 
-class _Collector(logging.Handler):
-    def __init__(self, level: int) -> None:
-        super().__init__(level)
+class _ErrorCollector(logging.Handler):
+    """Keeps the first line of every error that is logged, with its cause."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -264,12 +244,21 @@ class _Collector(logging.Handler):
         self.lines.append(f"{record.getMessage().splitlines()[0]}{cause}")
 
 
+@contextmanager
+def _error_log() -> Iterator[list[str]]:
+    """Collect the errors that are logged meanwhile: exceptions nobody caught, passes that failed."""
+    collector = _ErrorCollector()
+    for name in LOGGERS:
+        logging.getLogger(name).addHandler(collector)
+    try:
+        yield collector.lines
+    finally:
+        for name in LOGGERS:
+            logging.getLogger(name).removeHandler(collector)
+
+
 def _now_s() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _this_task() -> "asyncio.Task[Any] | None":
-    return asyncio.current_task()
 
 
 _CODEC: Final = LetterCodec()

@@ -1,4 +1,4 @@
-"""What a simulated swarm is made of and what is asked of it: named, or read from a TOML file."""
+"""Scenarios: a simulated swarm and the requests made to it, named here or read from a TOML file."""
 
 import tomllib
 from collections.abc import Mapping
@@ -10,31 +10,33 @@ from typing import Any, Final, get_args
 
 from cosine_node.emulation import Emulation
 from cosine_node.engine.curve import CostCurve
-from cosine_node.simulation.devices import device_curve
+from cosine_node.simulation.devices import deploy
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 
+# Bounds on memory and time: more than any experiment uses, less than would fill a machine.
 MAX_NODES: Final = 20_000
 MAX_CLIENTS: Final = 10_000
 MAX_REQUESTS: Final = 1_000_000
 MAX_TOKENS: Final = 4_096
 DECISION_S: Final = 0.0003
-"""What a client's decisions are charged per write (DESIGN section 8)."""
+"""The time that a client's decisions are charged for each write; measured, one takes 0.25 ms at the median
+(docs/design.md, "Simulation and emulation")."""
 
 
 class EngineSource(StrEnum):
-    """Where target, drafters and prompts come from."""
+    """The origin of target, drafters and prompts."""
 
     SCRIPTED = "scripted"
     """Engines without weights: hashes of the last tokens."""
     TRACES = "traces"
-    """What the embedded models said, replayed."""
+    """Recorded generations of the embedded models, replayed."""
     MODELS = "models"
     """The embedded models themselves."""
 
 
 class Discovery(StrEnum):
-    """How clients find nodes."""
+    """The ways in which clients find nodes."""
 
     DHT = "dht"
     """Signed records in cells, as in a real network; the DHT itself answers at once."""
@@ -65,6 +67,7 @@ _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "drafter_speeds": (0.001, 1000),
     "eos": (0, 65_535),
 }
+"""The least and the greatest value of each numeric field; of a tuple, of each item."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +81,7 @@ class Scenario:
 
     Each client makes `requests` requests, each after the one before has ended; with `arrivals_per_s` above 0 all
     clients' requests arrive together at that mean rate, exponentially, whatever has ended. `faults` is a SPEC of
-    `cosine_node.simulation.faults`. `decision_s` is what every write of a client costs it.
+    `cosine_node.simulation.faults`. `decision_s` is the time that every write of a client costs it.
 
     `fidelities`, `vocab_tokens`, `prompt_tokens` and `eos` are of scripted engines, `law` and
     `is_oracle` of traces.
@@ -117,10 +120,7 @@ class Scenario:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            _check_type(field.name, value, field.type)
-            if field.name in _BOUNDS:
-                _check_bounds(field.name, value, *_BOUNDS[field.name])
+            _check_field(field.name, getattr(self, field.name), field.type)
         for name, choices in (("source", EngineSource), ("discovery", Discovery)):
             if getattr(self, name) not in list(choices):
                 raise UsageError(
@@ -135,15 +135,15 @@ class Scenario:
         return self.clients * self.requests
 
     def speed(self, drafter: int) -> float:
-        """How many times as fast as the profile says a drafter is."""
+        """The factor by which a drafter is faster than the profile says."""
         return self.drafter_speeds[drafter % len(self.drafter_speeds)]
 
     def domain(self, drafter: int) -> str:
-        """What a drafter is an expert in."""
+        """The expertise of a drafter."""
         return self.domains[drafter % len(self.domains)]
 
     def curve(self, role: Role, *, index: int = 0) -> CostCurve:
-        """What a pass costs a node."""
+        """The seconds of a node's pass by its tokens; `index` is that of a drafter."""
         verifier, drafter = curves(self.profile)
         if role is Role.VERIFIER:
             return verifier
@@ -161,44 +161,39 @@ def curves(profile: str) -> tuple[CostCurve, CostCurve]:
     parts = profile.split("/")
     if len(parts) != 2:
         raise UsageError(f"{profile!r} is no profile; write DEVICE:MODEL/DEVICE:MODEL, verifier first.")
-    verifier, drafter = map(_device_curve, parts)
-    return verifier, drafter
+    found = []
+    for part in parts:
+        count, times, rest = part.partition("x")
+        cards, name = (int(count), rest) if times and count.isdecimal() else (1, part)
+        device, colon, model = name.partition(":")
+        if not colon:
+            raise UsageError(f"{part!r} is no device; write DEVICE:MODEL, for example rtx-4090:8B.")
+        found.append(deploy(device, model, count=cards).curve())
+    return found[0], found[1]
 
 
-def _device_curve(text: str) -> CostCurve:
-    count, times, rest = text.partition("x")
-    cards, place = (int(count), rest) if times and count.isdecimal() else (1, text)
-    device, colon, model = place.partition(":")
-    if not colon:
-        raise UsageError(f"{text!r} is no device; write DEVICE:MODEL, for example rtx-4090:8B.")
-    return device_curve(device, model, count=cards)
-
-
-def _check_type(name: str, value: object, wanted: object) -> None:
-    kinds = get_args(wanted) if get_args(wanted) and wanted not in _TUPLES else (wanted,)
-    for kind in kinds:
-        if kind in _TUPLES:
-            item = get_args(kind)[0]
-            if isinstance(value, tuple) and all(_is_a(part, item) for part in value):
-                return
-        elif _is_a(value, kind):
-            return
-    raise UsageError(f"A scenario's {name} cannot be {value!r}.")
-
-
-_TUPLES: Final = (tuple[float, ...], tuple[str, ...], tuple[int, ...])
+def _check_field(name: str, value: Any, wanted: object) -> None:
+    """Raise `UsageError` unless a value is of the wanted type and within the bounds of its field."""
+    values = value if isinstance(value, tuple) else (value,)
+    if wanted in (tuple[float, ...], tuple[str, ...], tuple[int, ...]):
+        item = get_args(wanted)[0]
+        is_right = isinstance(value, tuple) and all(_is_a(part, item) for part in value)
+    else:
+        is_right = any(_is_a(value, kind) for kind in get_args(wanted) or (wanted,))
+    if not is_right:
+        raise UsageError(f"A scenario's {name} cannot be {value!r}.")
+    if name in _BOUNDS:
+        low, high = _BOUNDS[name]
+        for part in values:
+            if part is not None and not low <= part <= high:
+                raise UsageError(f"A scenario's {name} lies between {low:g} and {high:g}, not {part:g}.")
 
 
 def _is_a(value: object, kind: object) -> bool:
+    """`isinstance`, but an int is a float, and a bool is no number."""
     if kind is bool or isinstance(value, bool):
         return kind is bool and isinstance(value, bool)
     return isinstance(value, (int, float) if kind is float else kind)  # type: ignore[arg-type]
-
-
-def _check_bounds(name: str, value: Any, low: float, high: float) -> None:
-    for part in value if isinstance(value, tuple) else (value,):
-        if part is not None and not low <= part <= high:
-            raise UsageError(f"A scenario's {name} lies between {low:g} and {high:g}, not {part:g}.")
 
 
 SCENARIOS: Final[Mapping[str, Scenario]] = MappingProxyType(

@@ -1,16 +1,15 @@
-"""Thousands of small random swarms, each of which must keep every promise."""
+"""The soak: thousands of small random swarms, in none of which anything may be violated."""
 
 import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from random import Random
 from typing import Any, Final
 
 from cosine_node.simulation.faults import RANDOM
 from cosine_node.simulation.links import seeded
-from cosine_node.simulation.report import RequestEnding, SimulationReport
+from cosine_node.simulation.report import RequestEnding
 from cosine_node.simulation.running import run_scenario
 from cosine_node.simulation.scenario import Scenario
 from cosine_p2p.strategies import STRATEGIES
@@ -18,15 +17,17 @@ from cosine_p2p.strategies.base import StrategyKind
 
 LOG = logging.getLogger(__name__)
 SOAK: Final = "soak"
+"""The scenario's name on the command line."""
+# Choices: small swarms, so that a seed takes a fraction of a second, on a few kinds of devices.
 MAX_NODES: Final = 5
+PROFILES: Final = ("60/6", "25/8", "40/3", "60/6")
 VOCAB_TOKENS: Final = (6, 8, 12)
 """So few that scripted engines meet the same few tokens again and need not work out their logits twice."""
-PROFILES: Final = ("60/6", "25/8", "40/3", "60/6")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoakFailure:
-    """A seed that broke a promise."""
+    """A seed whose run violated something."""
 
     seed: int
     strategy: str
@@ -34,13 +35,13 @@ class SoakFailure:
 
     @property
     def command(self) -> str:
-        """What runs it again."""
+        """The command that runs it again."""
         return f"cosine-node simulate --scenario {SOAK} --seed {self.seed}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoakReport:
-    """What many seeds came to: requests by ending, runs by strategy, faults by kind."""
+    """The totals of many seeds: requests by ending, runs by strategy, faults by kind."""
 
     runs: int
     endings: Mapping[str, int]
@@ -71,44 +72,35 @@ def soak_scenario(seed: int, strategies: Sequence[str] = tuple(STRATEGIES)) -> S
     """A small random swarm: up to five nodes on links of any kind, a few short requests, any strategy."""
     rng = seeded(seed, SOAK)
     verifiers = rng.choice((1, 1, 2, 2, 3))
-    return Scenario(
-        name=SOAK,
-        seed=seed,
-        verifiers=verifiers,
-        drafters=rng.randint(max(0, 2 - verifiers), MAX_NODES - verifiers),
-        profile=rng.choice(PROFILES),
-        drafter_speeds=tuple(rng.choice((0.5, 1.0, 2.0)) for _ in range(3)),
-        max_requests=rng.choice((2, 16, 16, 16)),
-        clients=rng.randint(1, 4),
-        requests=rng.choice((1, 1, 2)),
-        arrivals_per_s=rng.choice((0.0, 0.0, 2.0, 10.0)),
-        strategy=rng.choice(sorted(strategies)),
-        fidelities=tuple(rng.choice((0.0, 0.3, 0.6, 0.8, 0.9, 1.0)) for _ in range(4)),
-        faults=RANDOM,
-        timeout_s=rng.choice((120.0, 120.0, 120.0, 3.0)),
-        **_links(rng),
-        **_texts(rng),
-    )
-
-
-def _links(rng: Random) -> dict[str, Any]:
-    return {
+    nodes: dict[str, Any] = {
+        "drafters": rng.randint(max(0, 2 - verifiers), MAX_NODES - verifiers),
+        "profile": rng.choice(PROFILES),
+        "drafter_speeds": tuple(rng.choice((0.5, 1.0, 2.0)) for _ in range(3)),
+        "max_requests": rng.choice((2, 16, 16, 16)),
+    }
+    requests: dict[str, Any] = {
+        "clients": rng.randint(1, 4),
+        "requests": rng.choice((1, 1, 2)),
+        "arrivals_per_s": rng.choice((0.0, 0.0, 2.0, 10.0)),
+        "strategy": rng.choice(sorted(strategies)),
+        "fidelities": tuple(rng.choice((0.0, 0.3, 0.6, 0.8, 0.9, 1.0)) for _ in range(4)),
+        "timeout_s": rng.choice((120.0, 120.0, 120.0, 3.0)),
+    }
+    links: dict[str, Any] = {
         "rtt_ms": rng.choice((0.0, 1.0, 10.0, 20.0, 60.0, 150.0, 300.0)),
         "jitter_ms": rng.choice((0.0, 0.0, 1.0, 10.0)),
         "loss": rng.choice((0.0, 0.0, 0.001, 0.02)),
         "rate_bytes_per_s": rng.choice((0.0, 0.0, 1e6, 2e5)),
     }
-
-
-def _texts(rng: Random) -> dict[str, Any]:
     vocab_tokens = rng.choice(VOCAB_TOKENS)
-    return {
+    texts: dict[str, Any] = {
         "vocab_tokens": vocab_tokens,
         "prompt_tokens": rng.randint(1, 12),
         "max_new_tokens": rng.randint(8, 40),
         "temperature": rng.choice((0.0, 0.0, 0.0, 0.8)),
         "eos": rng.choice(((), (), (rng.randrange(vocab_tokens),))),
     }
+    return Scenario(name=SOAK, seed=seed, verifiers=verifiers, faults=RANDOM, **nodes, **requests, **links, **texts)
 
 
 def run_soak(
@@ -125,10 +117,15 @@ def run_soak(
     failures, runs, tokens, began_s = list[SoakFailure](), 0, 0, time.perf_counter()
     for seed in seeds:
         scenario = soak_scenario(seed, tuple(known))
-        report, violations = _checked(scenario, known)
         runs += 1
         names[scenario.strategy] += 1
-        if report is not None:
+        try:
+            report = run_scenario(scenario, strategies=known)
+        except Exception as error:
+            LOG.exception("seed %d broke off", scenario.seed)
+            violations = [f"the run broke off: {error!r}"]
+        else:
+            violations = report.violations()
             endings.update(result.ending.value for result in report.results)
             faults.update(report.fault_counts)
             tokens += report.tokens
@@ -145,14 +142,3 @@ def run_soak(
         wall_seconds=time.perf_counter() - began_s,
         failures=tuple(failures),
     )
-
-
-def _checked(
-    scenario: Scenario, strategies: Mapping[str, StrategyKind]
-) -> tuple[SimulationReport | None, list[str]]:
-    try:
-        report = run_scenario(scenario, strategies=strategies)
-    except Exception as error:
-        LOG.exception("seed %d broke off", scenario.seed)
-        return None, [f"the run broke off: {error!r}"]
-    return report, report.violations()

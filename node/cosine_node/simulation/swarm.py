@@ -28,14 +28,19 @@ from cosine_protocol.limits import NONCE_BYTES
 from cosine_protocol.protocols import DRAFT, STATUS
 from cosine_protocol.records import NodeRecord, Role
 
+# The records of simulated nodes name this target, and a model and tokenizer with this digest.
 TARGET: Final = "zoo:target"
 DIGEST: Final = bytes(32)
 VERIFY_CURVE: Final = CostCurve(((1, 0.060), (4, 0.060), (8, 0.066), (16, 0.082), (32, 0.117)))
+"""The default profile 60/6 of `cosine_node.emulation` for a verifier."""
 DRAFT_CURVE: Final = CostCurve(((1, 0.006), (8, 0.00625), (16, 0.0075), (32, 0.0099)))
+"""The same for a drafter."""
 FIRST_LETTER: Final = 48
+"""Token 0 is the character 0, so that small vocabularies are printable."""
 LIFETIME_S: Final = 600.0
+"""The lifetime of a record. A choice: twice that of a real node, so that few records must be renewed."""
 ANNOUNCE_S: Final = 5.0
-"""How often a node looks whether its load has changed, as `cosine_node.announcing` does."""
+"""The interval at which a node looks if its load has changed, as `cosine_node.announcing` does."""
 
 
 class LetterCodec(TextCodec):
@@ -207,11 +212,11 @@ class SimulatedSwarm:
         async def join() -> Swarm:
             return self.client_swarm(identity)
 
-        client = AsyncClient(join=join, offload=_at_once, nonces=numbered_nonces(identity.peer_id), **options)
+        client = AsyncClient(join=join, offload=_call_at_once, nonces=numbered_nonces(identity.peer_id), **options)
         return await self._stack.enter_async_context(client)
 
     def client_swarm(self, identity: Identity) -> Swarm:
-        """A client's place in the swarm, for whoever closes it."""
+        """A client's way into the swarm; the caller closes it."""
         return _ClientSwarm(self.join(identity), self._directory_of(identity), self.codec)
 
     def join(self, identity: Identity) -> MemoryTransport:
@@ -298,12 +303,12 @@ class SimulatedSwarm:
 
 
 def numbered_nonces(peer_id: str) -> Callable[[], bytes]:
-    """A source of nonces that says the same again in every run."""
+    """A source of nonces that gives the same ones in every run."""
     numbers = count()
     return lambda: blake2b(f"{peer_id} {next(numbers)}".encode(), digest_size=NONCE_BYTES).digest()
 
 
-async def _at_once(check: Callable[[], None]) -> None:
+async def _call_at_once(check: Callable[[], None]) -> None:
     check()
 
 

@@ -9,7 +9,7 @@ _T = TypeVar("_T")
 
 
 class Deadlock(RuntimeError):
-    """Every task waits for something that nothing will bring about."""
+    """Every task waits for something that will never happen."""
 
 
 class _JumpingSelector(selectors.SelectSelector):

@@ -1,15 +1,15 @@
-"""Engines and requests of a scenario, and what the target writes for each request."""
+"""The workload of a scenario: its engines, its requests, and the target's own stream for each of them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Protocol
 
 from cosine_node import zoo
-from cosine_node.engine.base import Engine
+from cosine_node.engine.base import PREFIX, Engine, Row
 from cosine_node.engine.ngram import NgramEngine
 from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.simulation.links import seeded
-from cosine_node.simulation.reference import plain_stream
 from cosine_node.simulation.scenario import EngineSource, Scenario
 from cosine_node.simulation.trace_engine import Law, TraceDrafter, TraceTarget
 from cosine_node.simulation.traces import Trace, TraceSet
@@ -17,9 +17,11 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 
 POOL_TOKENS: Final = 32_768
+"""Bounds memory: the KV cache of an engine with an embedded model, room for sixteen requests and their trees."""
 TREE_TOKENS: Final = 512
 """Room for the live tree of a request."""
 TEST_SPLIT: Final = "test"
+"""The split of the recorded generations that figures are measured on."""
 LOOKUP: Final = "lookup"
 """The expertise of the drafter without weights, which copies from the text so far (`cosine_node.engine.ngram`)."""
 
@@ -35,8 +37,29 @@ class Task:
     stream: tuple[int, ...]
 
 
+def plain_stream(
+    engine: Engine, prompt: Sequence[int], sampling: Sampling, *, tokens: int, eos: Sequence[int] = ()
+) -> tuple[int, ...]:
+    """The target's own stream, which every simulated run is compared with.
+
+    At most `tokens` output tokens after a prompt, up to the first of `eos`: no tree, no batch, no network.
+    """
+    sequence = engine.open(sampling=sampling, prompt_tokens=len(prompt))
+    fed, output = tuple(prompt), list[int]()
+    try:
+        while len(output) < tokens and not (output and output[-1] in eos):
+            names = tuple(range(len(fed)))
+            row = Row(sequence, fed, names, (PREFIX, *names[:-1]), scored_from=len(fed) - 1)
+            output.append(engine.forward([row])[0].choices[0].token)
+            engine.keep(sequence, names)
+            fed = (output[-1],)
+    finally:
+        engine.release(sequence)
+    return tuple(output)
+
+
 class Workload(Protocol):
-    """Where a simulation takes engines and requests from; the same arguments give the same answers."""
+    """The source of a simulation's engines and requests; the same arguments give the same answers."""
 
     @property
     def eos(self) -> tuple[int, ...]: ...
@@ -98,7 +121,7 @@ class ScriptedWorkload:
 
 
 class TraceWorkload:
-    """Replayed traces, taking turns between the scenario's domains. Raises `UsageError` where there are none."""
+    """Replayed traces of the scenario's domains in turn. Raises `UsageError` where there are none."""
 
     def __init__(self, scenario: Scenario, traces: TraceSet) -> None:
         self._scenario = scenario
@@ -152,7 +175,7 @@ class ModelWorkload:
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
         self._engines: dict[tuple[str, int], Engine] = {}
-        self._streams: dict[int, Task] = {}
+        self._tasks: dict[int, Task] = {}
         self.vocab_tokens = self._reference.vocab_tokens
 
     @cached_property
@@ -163,7 +186,7 @@ class ModelWorkload:
 
     @cached_property
     def _reference(self) -> Engine:
-        return _loaded("target")
+        return _load_engine("target")
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -179,18 +202,18 @@ class ModelWorkload:
         return lookup_engine(self.vocab_tokens) if domain == LOOKUP else self._empty(f"draft-{domain}", index)
 
     def _empty(self, name: str, index: int) -> Engine:
-        """A killed node leaves an engine behind that still holds its requests: that one is not used again."""
+        # A killed node leaves an engine behind that still holds its requests: that one is not used again.
         engine = self._engines.get((name, index))
         if engine is None or engine.free_tokens < POOL_TOKENS:
-            engine = self._engines[name, index] = _loaded(name)
+            engine = self._engines[name, index] = _load_engine(name)
         return engine
 
     def task(self, number: int) -> Task:
-        if number not in self._streams:
-            self._streams[number] = self._decoded(number)
-        return self._streams[number]
+        if number not in self._tasks:
+            self._tasks[number] = self._decode_task(number)
+        return self._tasks[number]
 
-    def _decoded(self, number: int) -> Task:
+    def _decode_task(self, number: int) -> Task:
         scenario = self._scenario
         asked = [domain for domain in scenario.domains if domain in zoo.DOMAINS] or scenario.domains
         domain = asked[number % len(asked)]
@@ -204,7 +227,8 @@ class ModelWorkload:
         return Task(domain=domain, prompt=prompt, sampling=sampling, max_new_tokens=tokens, stream=stream)
 
 
-def _loaded(name: str) -> Engine:
+def _load_engine(name: str) -> Engine:
+    """A model of the embedded family on the CPU, with an empty KV cache."""
     from cosine_node.engine.loading import load_engine
     from cosine_node.engine.threads import limit_threads
 

@@ -21,7 +21,7 @@ from cosine_node.bench.engine_transformers import RivalFailed, TransformersModel
 from cosine_node.bench.report_engine import engine_section
 from cosine_node.bench.texts import embedded_prompts, mixed, random_prompts, spread
 from cosine_node.engine.scripted import ScriptedEngine
-from cosine_node.simulation.reference import plain_stream
+from cosine_node.simulation.workload import plain_stream
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cosine_node.bench.liars import LIES, NOBODY, LiarCell, LiarsOptions, long_requests, run, run_liar_cell
-from cosine_node.simulation.faults import check_spec
+from cosine_node.simulation.faults import parse_spec
 from cosine_node.simulation.traces import EOS
 
 SMALL = replace(LiarsOptions.quick(), processes=1)
@@ -34,7 +34,7 @@ def result() -> dict[str, Any]:
 
 @pytest.mark.parametrize("spec", LIES.values())
 def test_every_lie_is_one_that_the_simulation_knows(spec: str) -> None:
-    check_spec(spec)
+    parse_spec(spec)
 
 
 def test_long_requests_stay_in_their_domain_and_do_not_end_early() -> None:

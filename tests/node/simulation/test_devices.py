@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_node.engine.curve import CostCurve
 from cosine_node.simulation.devices import (
     CURVE_TOKENS,
     DEVICES,
@@ -16,11 +17,25 @@ from cosine_node.simulation.devices import (
     PassLoad,
     Precision,
     deploy,
-    device_curve,
 )
 from cosine_protocol.errors import UsageError
 
 LLAMA_2_7B = ModelClass(parameters=6.74e9, layers=32, width=4096, key_width=4096)
+
+
+def device_curve(
+    device: str,
+    model: str,
+    context_tokens: int = 1024,
+    *,
+    sequences: int = 1,
+    count: int = 1,
+    precision: Precision | None = None,
+) -> CostCurve:
+    load = PassLoad(context_tokens=context_tokens, sequences=sequences)
+    return deploy(device, model, load=load, count=count, precision=precision).curve()
+
+
 fitting = st.sampled_from(
     [("laptop-cpu", "1B"), ("rtx-3060", "8B"), ("rtx-3090", "32B"), ("a100-80gb", "70B"), ("h200", "0.5B")]
 )

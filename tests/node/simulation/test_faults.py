@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_node.simulation.faults import (
-    HARMLESS,
     LASTS_S,
     LIE_NAMES,
     ON_DRAFTERS,
@@ -17,7 +16,7 @@ from cosine_node.simulation.faults import (
     FaultKind,
     FaultPlan,
     Population,
-    check_spec,
+    parse_spec,
     plan_faults,
 )
 from cosine_node.simulation.report import RequestEnding, SimulationReport
@@ -48,7 +47,7 @@ def test_a_spec_says_what_how_often_when_and_how_long() -> None:
     assert [fault.at_s for fault in read.faults] == sorted(fault.at_s for fault in read.faults)
 
 
-def test_an_empty_spec_is_a_good_day() -> None:
+def test_an_empty_spec_plans_no_fault() -> None:
     assert plan("") == FaultPlan()
     assert plan("").ends_s == 0
 
@@ -65,14 +64,14 @@ def test_an_empty_spec_is_a_good_day() -> None:
     ],
 )
 def test_what_is_no_spec_is_refused_in_a_sentence(spec: str, sentence: str) -> None:
-    for read in (plan, check_spec):
+    for read in (plan, parse_spec):
         with pytest.raises(UsageError, match=sentence):
             read(spec)
 
 
-def test_nobody_can_suffer_what_there_is_nobody_for() -> None:
+def test_a_fault_needs_a_node_to_affect() -> None:
     alone = Population(verifiers=1, drafters=0, clients=1, horizon_s=1.0)
-    with pytest.raises(UsageError, match="Nobody in this swarm can suffer kill-drafter"):
+    with pytest.raises(UsageError, match="Nothing in this swarm can have the fault kill-drafter"):
         plan("kill-drafter=1", alone)
 
 
@@ -91,12 +90,12 @@ def test_drawn_plans_are_repeatable_and_fit_their_population(seed: int, verifier
     assert drawn == plan("random", population, seed)
     for fault in drawn.faults:
         clients = fault.kind is FaultKind.KILL_CLIENT
-        assert all(0 <= victim < (2 if clients else verifiers + drafters) for victim in fault.victims)
-        assert not (fault.kind in ON_VERIFIERS and max(fault.victims) >= verifiers)
-        assert not (fault.kind in ON_DRAFTERS and min(fault.victims) < verifiers)
+        assert all(0 <= number < (2 if clients else verifiers + drafters) for number in fault.affected)
+        assert not (fault.kind in ON_VERIFIERS and max(fault.affected) >= verifiers)
+        assert not (fault.kind in ON_DRAFTERS and min(fault.affected) < verifiers)
         assert 0 <= fault.at_s <= population.horizon_s
         assert fault.kind not in LASTS_S or fault.lasts_s >= LASTS_S[fault.kind][0]
-        assert (fault.kind is FaultKind.LIAR) == (not fault.victims)
+        assert (fault.kind is FaultKind.LIAR) == (not fault.affected)
 
 
 @given(st.integers(0, 2**32), st.sampled_from(sorted(ON_VERIFIERS)), st.integers(1, 2))
@@ -108,13 +107,12 @@ def test_the_last_verifier_is_spared_while_there_are_others(seed: int, kind: Fau
 def test_as_many_faults_as_verifiers_spare_nobody(kind: FaultKind) -> None:
     for seed in range(20):
         read = plan(f"{kind.value}=3", seed=seed)
-        assert {fault.victims for fault in read.faults} == {(0,), (1,), (2,)}
+        assert {fault.affected for fault in read.faults} == {(0,), (1,), (2,)}
         assert not read.spares(POPULATION.spare)
 
 
 def test_a_slow_node_still_works() -> None:
-    assert frozenset({FaultKind.SLOW}) == HARMLESS
-    assert FaultPlan((Fault(kind=FaultKind.SLOW, victims=(0,), lasts_s=5.0),)).spares(0)
+    assert FaultPlan((Fault(kind=FaultKind.SLOW, affected=(0,), lasts_s=5.0),)).spares(0)
 
 
 SURVIVED = [

@@ -93,7 +93,7 @@ def test_only_fragments_are_overheard_and_not_for_ever() -> None:
     honest.sign(kind="final", digest=D_0, body=b"account")
     assert said("replay", liar_who_heard(heard)) == []
     for token in range(MAX_OVERHEARD + 5):
-        heard.note(D_0, draft_of((token % VOCAB_TOKENS,)))
+        heard.add(D_0, draft_of((token % VOCAB_TOKENS,)))
     assert len(heard.drafts[D_0]) == MAX_OVERHEARD
 
 
