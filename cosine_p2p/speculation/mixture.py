@@ -22,7 +22,6 @@ class _Author:
 
     prompt_nll: float
     evidence: float = 0.0
-    silent_tokens: int = 0
 
 
 class Mixture:
@@ -46,14 +45,6 @@ class Mixture:
 
     def leave(self, author: int) -> None:
         self._authors.pop(author, None)
-
-    @property
-    def authors(self) -> tuple[int, ...]:
-        return tuple(self._authors)
-
-    def silent_tokens(self, author: int) -> int:
-        """Committed tokens in a row about which this author said nothing while another did."""
-        return self._authors[author].silent_tokens
 
     def weights(self) -> dict[int, float]:
         """Weights that sum to 1 over the present authors."""
@@ -81,7 +72,6 @@ class Mixture:
         self._sleeper_evidence = _after(self._sleeper_evidence, asleep)
         for number, author in self._authors.items():
             author.evidence = _after(author.evidence, spoken.get(number, asleep))
-            author.silent_tokens = 0 if number in spoken else author.silent_tokens + 1
         self._prior *= _KEEP
 
 

@@ -2,6 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
+
+FORGET_S: Final = 2.0
+"""A choice: a request begins several rounds a second, so one that is silent so long is over."""
 
 Seconds = Callable[[int, int], float]
 
@@ -13,9 +17,8 @@ def draft_sizes(
     draft_s: Seconds,
     verify_s: Seconds,
     most: int,
-    price_s: float = 0.0,
 ) -> tuple[int, ...]:
-    """Draft sizes g, 0 <= g_i <= `wanted`_i, that minimise (T_draft + T_verify) / b + `price_s` * G (papers 1.4).
+    """Draft sizes g, 0 <= g_i <= `wanted`_i, that minimise (T_draft + T_verify) / b.
 
     T_draft is `draft_s(requests that draft, longest g)`, T_verify is `verify_s(requests, G)` with G = sum g at most
     `most`. With b the number of requests, as the notes have it, nothing speaks for a draft at all, so b is what the
@@ -36,7 +39,7 @@ def draft_sizes(
             sizes[chosen] += 1
             committed += acceptances[chosen] ** sizes[chosen]
             spent_s = draft_s(sum(map(bool, sizes)), max(sizes)) + verify_s(len(sizes), sum(sizes))
-            cost = spent_s / committed + price_s * sum(sizes)
+            cost = spent_s / committed
             if cost < best_cost:
                 best_cost, best = cost, tuple(sizes)
     return best
@@ -52,23 +55,19 @@ class _Need:
 class BatchDirector:
     """Gives the requests that share it their draft sizes by `draft_sizes`; its options are those of that function.
 
-    A request says what it wants when it begins a round. One that has not asked for `forget_s` is taken to be over.
+    A request says what it wants when it begins a round. One that has not asked for `FORGET_S` is taken to be over.
     """
 
-    def __init__(
-        self, *, draft_s: Seconds, verify_s: Seconds, most: int = 64, price_s: float = 0.0, forget_s: float = 2.0
-    ) -> None:
+    def __init__(self, *, draft_s: Seconds, verify_s: Seconds, most: int = 64) -> None:
         self._draft_s = draft_s
         self._verify_s = verify_s
         self._most = most
-        self._price_s = price_s
-        self._forget_s = forget_s
         self._needs: dict[bytes, _Need] = {}
 
     def size(self, request: bytes, *, wanted: int, acceptance: float, now_s: float) -> int:
         """The draft size of a request for the round it begins; 0 for a plain pass."""
         self._needs[request] = _Need(wanted, acceptance, now_s)
-        self._needs = {r: need for r, need in self._needs.items() if now_s - need.at_s <= self._forget_s}
+        self._needs = {r: need for r, need in self._needs.items() if now_s - need.at_s <= FORGET_S}
         return self._sizes()[request]
 
     def _sizes(self) -> Mapping[bytes, int]:
@@ -79,6 +78,5 @@ class BatchDirector:
             draft_s=self._draft_s,
             verify_s=self._verify_s,
             most=self._most,
-            price_s=self._price_s,
         )
         return dict(zip(self._needs, sizes, strict=True))

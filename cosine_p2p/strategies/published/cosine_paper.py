@@ -28,19 +28,16 @@ class CosinePaperOptions:
     """`drafters` draft together, `draft_tokens` long; None tunes the length to what is measured.
 
     Each expands `width_nodes` nodes at a position: 1 for the fused prefix alone, 2 for its own choice as well. Of
-    what they draft the fused path and the likeliest others, `max_nodes` in all, are verified. With `adapts` drafts
-    get shorter while passes queue (papers 1.5). The rest are the options of `CosineScoreRouter`.
+    what they draft the fused path and the likeliest others, `max_nodes` in all, are verified. Drafts get shorter
+    while passes queue. The rest are the options of `CosineScoreRouter`.
     """
 
     drafters: int = 2
     draft_tokens: int | None = None
     width_nodes: int = 1
     max_nodes: int = 16
-    adapts: bool = True
     explore_share: float = 0.3
     exploit_share: float = 0.05
-    short_tokens: float = 2.0
-    smoothing: float = 0.3
     has_prior: bool = False
 
 
@@ -71,8 +68,6 @@ class CosinePaper(Rounds):
             RequestChance(root),
             explore_share=options.explore_share,
             exploit_share=options.exploit_share,
-            short_tokens=options.short_tokens,
-            smoothing=options.smoothing,
             has_prior=options.has_prior,
         )
         self._acceptance = Acceptance()
@@ -194,7 +189,7 @@ class CosinePaper(Rounds):
         """Shorter drafts while passes queue, longer ones again while the verifier waits."""
         super()._note_verified(stats, took_s)
         late_s = took_s - stats.pass_us / 1e6
-        is_queued = self._options.adapts and late_s > QUEUED_PASSES * self._verifier.pass_s
+        is_queued = late_s > QUEUED_PASSES * self._verifier.pass_s
         self._cut_tokens = self._cut_tokens + 1 if is_queued else max(0, self._cut_tokens - 1)
 
     def _chosen(self) -> list[TreeNode]:

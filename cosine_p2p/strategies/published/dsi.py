@@ -46,7 +46,6 @@ class DsiOptions:
     author: int | None = None
     lookahead_tokens: int | None = None
     is_eager: bool = True
-    depth_tokens: int = MAX_TREE_DEPTH
 
 
 @dataclass(slots=True)
@@ -72,7 +71,7 @@ class Dsi:
         self._options = options or DsiOptions()
         self._tree = LiveTree(root, position)
         self._drafter = LoneDrafter(
-            self._tree, author=self._options.author, depth_tokens=self._options.depth_tokens, width_nodes=1
+            self._tree, author=self._options.author, depth_tokens=MAX_TREE_DEPTH, width_nodes=1
         )
         self._servers: dict[int, _Server] = {}
         self._first_position = position
@@ -152,10 +151,10 @@ class Dsi:
             return self._options.lookahead_tokens
         token_s = self._drafter.token_s
         if not token_s or not self._servers:
-            return self._options.depth_tokens
+            return MAX_TREE_DEPTH
         occupied_s = max(server.pass_s + server.rtt_s for server in self._servers.values())
         tokens = math.ceil(occupied_s / (len(self._servers) * token_s))
-        return max(1, min(tokens, self._options.depth_tokens))
+        return max(1, min(tokens, MAX_TREE_DEPTH))
 
     def _patience_s(self) -> float:
         expected_s = self._lookahead() * (self._drafter.token_s or 0.0)

@@ -5,8 +5,12 @@ drafters of bounded capacity by the goodputs that this estimates.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from cosine_p2p.routing.base import Chance, DrafterFacts, Round, prompt_shares, shuffled
+
+PRIOR_TOKENS: Final = 4
+"""A choice: the usual length of a draft, in which prior rounds are counted."""
 
 
 @dataclass(slots=True)
@@ -21,7 +25,7 @@ class GoodputRouter:
 
     A period of exploitation is `growth` times as long as the one before. A bandit: it learns from the authors that
     were used alone. What it knows of an author loses `forgetting` of its weight with every round of that author.
-    With `prior_rounds` an author starts as if it had drafted `prior_tokens` in each of that many rounds and its
+    With `prior_rounds` an author starts as if it had drafted `PRIOR_TOKENS` in each of that many rounds and its
     share of the prompt's likelihood of them had been accepted.
     """
 
@@ -36,14 +40,13 @@ class GoodputRouter:
         growth: float = 1.0,
         forgetting: float = 0.0,
         prior_rounds: float = 0.0,
-        prior_tokens: int = 4,
     ) -> None:
         self._chance = chance
         self._explore_rounds = explore_rounds
         self._exploit_rounds = float(exploit_rounds)
         self._growth = growth
         self._keep = 1.0 - forgetting
-        self._prior_tokens = prior_rounds * prior_tokens
+        self._prior_tokens = prior_rounds * PRIOR_TOKENS
         self._facts: dict[int, DrafterFacts] = {}
         self._arms: dict[int, _Arm] = {}
         self._explores = True

@@ -14,6 +14,9 @@ from cosine_p2p.strategies.published.draft_length import best_draft_tokens
 from cosine_p2p.strategies.published.rounds import Acceptance, Rounds, merged
 
 FADING_TOKENS: Final = 8.0
+"""A choice: after so many judged tokens the prompt counts half as much."""
+SLACK: Final = 1.1
+"""A choice: how many times the expected time a drafter has before its tree is taken as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +24,7 @@ class SpecInferOptions:
     """How the trees grow. `authors` fixes the drafters, else the `drafters` best so far draft.
 
     Each expands `width_nodes` nodes a pass until its deepest path has `depth_tokens` tokens (None tunes that to
-    what is measured), it has `tree_nodes` nodes, or its time is up by the factor `slack`. Of the merged tree the
+    what is measured), it has `tree_nodes` nodes, or its time is up. Of the merged tree the
     `max_nodes` likeliest nodes are verified.
     """
 
@@ -31,7 +34,6 @@ class SpecInferOptions:
     width_nodes: int = 2
     tree_nodes: int = 32
     max_nodes: int = 12
-    slack: float = 1.1
 
 
 class SpecInfer(Rounds):
@@ -58,7 +60,7 @@ class SpecInfer(Rounds):
             return []
         self._depth_tokens = self._options.depth_tokens or self._best_depth(authors)
         expected_s = max(self._drafters[a].rtt_s + self._depth_tokens * self._pace(a) for a in authors)
-        self._due_s = now_s + self._options.slack * expected_s
+        self._due_s = now_s + SLACK * expected_s
         return self._ask(
             [
                 # A drafter expands what is `depth` tokens deep, so its leaves lie one token deeper.

@@ -15,6 +15,7 @@ from typing import Final
 from cosine_p2p.routing.base import DrafterFacts, Round
 from cosine_p2p.speculation.tree import TreeNode
 from cosine_p2p.strategies.base import DrafterStarted
+from cosine_p2p.strategies.published.batch_objective import FORGET_S
 from cosine_p2p.strategies.published.chance import RequestChance
 from cosine_p2p.strategies.published.goodput_bandit import GoodputRouter
 from cosine_p2p.strategies.published.matching import assign
@@ -22,6 +23,8 @@ from cosine_p2p.strategies.published.speculative import ChainRounds
 
 LEAST_VALUE: Final = 1e-6
 """Accepted tokens per second; what ranks drafters without any evidence."""
+FORGETTING: Final = 0.05
+"""A choice: a drafter's last 20 rounds count, about a paragraph of text."""
 
 
 @dataclass(slots=True)
@@ -35,18 +38,17 @@ class SpinDirector:
 
     A request says what each drafter is worth to it when it begins a round, and gets the drafter that it has in the
     best assignment of all requests at that moment; the others follow at their next round. One that has not asked
-    for `forget_s` is taken to be over.
+    for `FORGET_S` is taken to be over.
     """
 
-    def __init__(self, *, places: int = 8, forget_s: float = 2.0) -> None:
+    def __init__(self, *, places: int = 8) -> None:
         self._places = places
-        self._forget_s = forget_s
         self._wishes: dict[bytes, _Wish] = {}
 
     def place(self, request: bytes, values: Mapping[str, float], now_s: float) -> str | None:
         """The drafter a request gets, by name; None if all places have gone to requests that gain more."""
         self._wishes[request] = _Wish(dict(values), now_s)
-        self._wishes = {r: wish for r, wish in self._wishes.items() if now_s - wish.at_s <= self._forget_s}
+        self._wishes = {r: wish for r, wish in self._wishes.items() if now_s - wish.at_s <= FORGET_S}
         names = sorted({name for wish in self._wishes.values() for name in wish.values})
         table = [[wish.values.get(name, 0.0) for name in names] for wish in self._wishes.values()]
         placed = assign(table, [self._places] * len(names))[list(self._wishes).index(request)]
@@ -63,8 +65,6 @@ class SpinOptions:
     draft_tokens: int | None = None
     explore_rounds: int = 4
     exploit_rounds: int = 16
-    growth: float = 1.0
-    forgetting: float = 0.05
     prior_rounds: float = 0.0
     names: Mapping[int, str] = field(default_factory=dict)
 
@@ -88,8 +88,7 @@ class Spin(ChainRounds):
             RequestChance(root),
             explore_rounds=options.explore_rounds,
             exploit_rounds=options.exploit_rounds,
-            growth=options.growth,
-            forgetting=options.forgetting,
+            forgetting=FORGETTING,
             prior_rounds=options.prior_rounds,
         )
 

@@ -58,26 +58,6 @@ def test_a_draft_below_the_threshold_ends_its_micro_batch_and_what_follows_waits
     assert batches(strategy.on(committed([1, 2, 3]), 0.0)) == []
 
 
-def test_every_micro_batch_in_flight_raises_the_threshold_until_a_token_is_validated() -> None:
-    strategy = opened(draft_tokens=1, p_accept=0.1, p_recovery=0.3)
-    assert batches(strategy.on(drafted([1, 2, 3, 4, 5], confidence=0.75), 0.0)) == [[1], [2], [3]]
-    assert batches(strategy.on(committed([1]), 0.0)) == [[4], [5]]
-
-
-def test_rejections_in_a_row_lower_the_threshold() -> None:
-    strategy = opened(draft_tokens=1, p_accept=0.5, p_decay=0.06)
-    output: list[int] = []
-    sent = []
-    for _ in range(4):
-        sent.append(batches(strategy.on(drafted([1], after=output, confidence=0.6), 0.0)))
-        strategy.on(committed([9], after=output), 0.0)
-        output.append(9)
-    assert sent == [[[1]]] * 4
-    assert batches(strategy.on(drafted([1], after=output, confidence=0.3), 0.0)) == [[1]]
-    strategy.on(committed([1], after=output), 0.0)
-    assert batches(strategy.on(drafted([1], after=[*output, 1], confidence=0.3), 0.0)) == []
-
-
 def test_a_likely_second_child_is_a_branch() -> None:
     strategy = opened(draft_tokens=1, p_split=0.2, n_parallel=2)
     assert batches(strategy.on(siblings((1, 0.5), (2, 0.3), (3, 0.25)), 0.0)) == [[1, 2]]
@@ -115,7 +95,7 @@ def test_only_the_drafter_at_work_counts() -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_a_verifier_can_attach_all_that_is_sent(seed: int) -> None:
     rng = random.Random(seed)
-    strategy, there = opened(draft_tokens=rng.randrange(1, 4), p_split=0.2, p_recovery=0.05), LiveTree(ROOT)
+    strategy, there = opened(draft_tokens=rng.randrange(1, 4), p_split=0.2), LiveTree(ROOT)
     output: list[int] = []
     for _ in range(60):
         if rng.random() < 0.3:

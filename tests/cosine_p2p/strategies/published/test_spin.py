@@ -78,10 +78,10 @@ def test_two_requests_that_want_one_drafter_with_one_place_get_what_is_best_for_
 
 
 def test_a_request_that_is_over_gives_its_place_back() -> None:
-    director = SpinDirector(places=1, forget_s=1.0)
+    director = SpinDirector(places=1)
     assert director.place(b"a", {"x": 10.0}, 0.0) == "x"
     assert director.place(b"b", {"x": 5.0}, 0.5) is None
-    assert director.place(b"b", {"x": 5.0}, 1.6) == "x"
+    assert director.place(b"b", {"x": 5.0}, 2.6) == "x"
 
 
 @given(st.lists(st.lists(st.floats(0.1, 100.0), min_size=3, max_size=3), min_size=1, max_size=6), st.integers(1, 3))
