@@ -1,19 +1,20 @@
-"""The parts of `cosine`, switched off one at a time and added one after the other."""
+"""The parts of `cosine` that have an option, switched off one at a time and added one after the other."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from cosine_node.bench.entrants import POLICIES, PUBLISHED, OptionValues
 from cosine_p2p.strategies.cosine import CosineOptions
 
-_DEFAULTS: Final = CosineOptions()
+# The label of the first row and the two orders, as they stand in the JSON files.
 CHAIN: Final = "a chain of one drafter"
 CUMULATIVE: Final = "cumulative"
 SINGLE: Final = "single"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CosinePart:
     """A part by the option that is `off` without it."""
 
     label: str
@@ -21,60 +22,52 @@ class Part:
     off: Any
 
     @property
-    def absence(self) -> str:
-        """Why it cannot be switched off, empty if it can."""
-        if self.option not in {known.name for known in fields(CosineOptions)}:
-            return f"there is no option {self.option}"
-        return "it is off anyway" if getattr(_DEFAULTS, self.option) == self.off else ""
+    def is_on(self) -> bool:
+        """True if the option exists and is not off by default."""
+        defaults = {option.name: option.default for option in fields(CosineOptions)}
+        return bool(defaults.get(self.option, self.off) != self.off)
 
 
-PARTS: Final = (
-    Part("a tree", "width_nodes", 1),
-    Part("fusion of several drafters", "drafters", 1),
-    Part("pre-drafted corrections", "predrafts", False),
-    Part("the controller", "controls", False),
-    Part("recalls of released drafters", "recalls", False),
+PARTS: Final = tuple(
+    part
+    for part in (
+        CosinePart("a tree", "width_nodes", 1),
+        CosinePart("fusion of several drafters", "drafters", 1),
+        CosinePart("pre-drafted corrections", "predrafts", False),
+        CosinePart("the controller", "controls", False),
+        CosinePart("recalls of released drafters", "recalls", False),
+    )
+    if part.is_on
 )
-VERIFIER_PARTS: Final = (
-    ("wait-or-go", "no-waiting"),
-    ("the speculation account", "no-account"),
-    ("the dropping of costly nodes", "no-dropping"),
-    ("any of these three", "published"),
+"""In the order in which they are added."""
+VERIFIER_PARTS: Final = tuple(
+    (label, policy)
+    for label, policy in (
+        ("wait-or-go", "no-waiting"),
+        ("the speculation account", "no-account"),
+        ("the dropping of costly nodes", "no-dropping"),
+        ("any of these", PUBLISHED),
+    )
+    if policy in POLICIES
 )
-"""What the verifier does of its own accord, with the policy (`entrants.POLICIES`) that lacks it."""
+"""What the verifier does of its own accord, with the policy that lacks it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """One row: `choice` as in `entrants`, or why there is none."""
+    """One row of the ablation."""
 
     label: str
     order: str
-    choice: Mapping[str, Any] = field(default_factory=dict)
-    skipped: str = ""
+    choice: OptionValues
 
 
-def variants() -> list[Variant]:
+def variants() -> Iterator[Variant]:
     """Every row, the cumulative ones first; the last of those is all of it."""
-    return [*_cumulative(), *_single()]
-
-
-def _cumulative() -> Iterator[Variant]:
-    there = [part for part in PARTS if not part.absence]
-    yield Variant(label=CHAIN, order=CUMULATIVE, choice={part.option: part.off for part in there})
+    for count in range(len(PARTS) + 1):
+        label = f"+ {PARTS[count - 1].label}" if count else CHAIN
+        yield Variant(label=label, order=CUMULATIVE, choice={part.option: part.off for part in PARTS[count:]})
     for part in PARTS:
-        if part.absence:
-            yield Variant(label=f"+ {part.label}", order=CUMULATIVE, skipped=part.absence)
-            continue
-        missing = there[there.index(part) + 1 :]
-        yield Variant(
-            label=f"+ {part.label}", order=CUMULATIVE, choice={other.option: other.off for other in missing}
-        )
-
-
-def _single() -> Iterator[Variant]:
-    for part in PARTS:
-        choice = {} if part.absence else {part.option: part.off}
-        yield Variant(label=f"without {part.label}", order=SINGLE, choice=choice, skipped=part.absence)
+        yield Variant(label=f"without {part.label}", order=SINGLE, choice={part.option: part.off})
     for label, policy in VERIFIER_PARTS:
         yield Variant(label=f"without {label}", order=SINGLE, choice={"policy": policy})

@@ -1,82 +1,81 @@
-"""How often each drafter says what the target says, domain by domain: the traces alone, nothing is run."""
+"""How often each drafter gives the target's token, domain by domain: the traces alone, nothing is run."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from cosine_node.bench.cells import TEST, Say
-from cosine_node.simulation.traces import Trace, TraceSet
+from cosine_node.bench.experiment import JsonRow, Options, Say, result_of, shipped_traces
+from cosine_node.simulation.traces import CANDIDATES, Trace
+from cosine_node.simulation.workload import TEST_SPLIT
 
-NAME: Final = "acceptance"
-RANKS: Final = (1, 4, 8)
 GENERALIST: Final = "draft-general"
+"""The drafter that is no expert of any domain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptanceOptions:
+class AcceptanceOptions(Options):
     """Which traces to count; `prompts` bounds those of each domain, None takes all."""
 
-    split: str = TEST
+    split: str = TEST_SPLIT
     temperatures: tuple[float, ...] = (0.0, 0.8)
     prompts: int | None = None
 
     @classmethod
     def quick(cls) -> "AcceptanceOptions":
-        """A small form for tests."""
         return cls(prompts=2)
 
 
-def run(options: AcceptanceOptions, *, say: Say) -> dict[str, object]:
+def run(options: AcceptanceOptions, *, say: Say) -> JsonRow:
     """The matrix of drafters and domains; one JSON object (docs/benchmarks.md)."""
-    traces = TraceSet.load_shipped()
-    rows = [row for temperature in options.temperatures for row in _matrix(traces, options, temperature)]
+    rows = [row for temperature in options.temperatures for row in _matrix(options, temperature)]
     say(f"{len(rows)} pairs of a drafter and a domain")
-    return {
-        "name": NAME,
-        "what": "How often the target's next token is a drafter's first choice, or among its first four or eight, "
+    return result_of(
+        name="acceptance",
+        what="How often the target's next token is a drafter's first choice, or among its first four or eight, "
         "given all tokens before it.",
-        "command": f"cosine-node bench {NAME}",
-        "setup": {
+        setup={
             "traces": f"the split {options.split}, recorded from the embedded models with shared noise",
             "candidates": "by falling score after the same noise as the target's, at the same temperature",
         },
-        "rows": rows,
-        "findings": _findings(rows),
-    }
+        rows=rows,
+        findings=_findings(rows),
+    )
 
 
-def _matrix(traces: TraceSet, options: AcceptanceOptions, temperature: float) -> Iterator[dict[str, Any]]:
-    chosen = traces.select(split=options.split, temperature=temperature)
+def _matrix(options: AcceptanceOptions, temperature: float) -> Iterator[JsonRow]:
+    chosen = shipped_traces().select(split=options.split, temperature=temperature)
     for domain in sorted({trace.domain for trace in chosen}):
         own = [trace for trace in chosen if trace.domain == domain][: options.prompts]
+        tokens = sum(len(trace.stream) for trace in own)
         for drafter in sorted(own[0].drafters):
-            yield {"temperature": temperature, "domain": domain, "drafter": drafter} | _shares(own, drafter)
+            yield {
+                "temperature": temperature,
+                "domain": domain,
+                "drafter": drafter,
+                "first_choice": _hits(own, drafter, 1) / tokens,
+                "among_4": _hits(own, drafter, 4) / tokens,
+                "among_8": _hits(own, drafter, CANDIDATES) / tokens,
+                "overlap": sum(float(trace.drafters[drafter].overlap.sum()) for trace in own) / tokens,
+                "tokens": tokens,
+                "prompts": len(own),
+            }
 
 
-def _shares(traces: Sequence[Trace], drafter: str) -> dict[str, Any]:
-    tokens = sum(len(trace.stream) for trace in traces)
-    hits = {rank: sum(_hits(trace, drafter, rank) for trace in traces) for rank in RANKS}
-    overlap = sum(float(trace.drafters[drafter].overlap.sum()) for trace in traces)
-    return {
-        "first_choice": hits[1] / tokens,
-        "among_4": hits[4] / tokens,
-        "among_8": hits[8] / tokens,
-        "overlap": overlap / tokens,
-        "tokens": tokens,
-        "prompts": len(traces),
-    }
+def _hits(traces: Sequence[Trace], drafter: str, rank: int) -> int:
+    """The number of tokens that are among a drafter's first `rank` candidates."""
+    return sum(
+        token in candidates
+        for trace in traces
+        for token, candidates in zip(
+            trace.stream, trace.drafters[drafter].candidate_tokens[:, :rank].tolist(), strict=True
+        )
+    )
 
 
-def _hits(trace: Trace, drafter: str, rank: int) -> int:
-    said = trace.drafters[drafter].candidate_tokens[:, :rank].tolist()
-    return sum(token in candidates for token, candidates in zip(trace.stream, said, strict=True))
-
-
-def _findings(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _findings(rows: Sequence[JsonRow]) -> JsonRow:
     """For every domain its best drafter, and how far that is ahead of the generalist and of the worst."""
-    places = dict.fromkeys((row["temperature"], row["domain"]) for row in rows)
     best = []
-    for temperature, domain in places:
+    for temperature, domain in dict.fromkeys((row["temperature"], row["domain"]) for row in rows):
         by_drafter = {
             row["drafter"]: row["first_choice"]
             for row in rows

@@ -1,54 +1,53 @@
 """Do several drafters bring more than the best single one, known in hindsight, at the same budget of nodes?"""
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from cosine_node.bench.cells import TEST, Say, all_processors, in_processes
-from cosine_node.bench.cooperation_cells import Plan, SwarmCell, compare_swarms
-from cosine_node.bench.cooperation_replay import (
-    PromptLookup,
-    RecordedDrafter,
-    ReplayDrafter,
-    RoundCounts,
-    changing,
-    replay_alone,
-    replay_fused,
+from cosine_node.bench.cooperation_replay import RoundCounts, changing, drafters_of, replay_alone, replay_fused
+from cosine_node.bench.experiment import (
+    EXPERTS,
+    RECORDED_TOKENS,
+    Cell,
+    JsonRow,
+    Options,
+    Prompts,
+    Say,
+    in_processes,
+    result_of,
+    run_cell,
+    shipped_traces,
 )
 from cosine_node.simulation.scenario import DECISION_S
-from cosine_node.simulation.traces import Trace, TraceSet
-from cosine_node.simulation.workload import LOOKUP
+from cosine_node.simulation.traces import Trace
+from cosine_node.simulation.workload import LOOKUP, TEST_SPLIT
+from cosine_protocol.errors import UsageError
 
-NAME: Final = "cooperation"
-COMMAND: Final = f"cosine-node bench {NAME}"
+# The cases, as they stand in the JSON file.
 ABSENT: Final = "expert absent"
 CHANGING: Final = "domain changes"
 PRESENT: Final = "expert present"
 CASES: Final = (ABSENT, CHANGING, PRESENT)
-EXPERTS: Final = ("code", "math", "medical", "dialogue", "literature")
 SWARMS: Final[Mapping[str, tuple[str, ...]]] = {
     "experts": EXPERTS,
     "experts and generalist": (*EXPERTS, "general"),
     "experts and lookup": (*EXPERTS, LOOKUP),
     "experts, generalist and lookup": (*EXPERTS, "general", LOOKUP),
 }
-"""Who drafts. `lookup` has no model and copies from the text so far."""
+"""The drafters of each swarm. `lookup` has no model and copies from the text so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CooperationOptions:
+class CooperationOptions(Options):
     """What to replay and to simulate. `prompts` bounds those of each temperature, in turn from every domain.
 
     `budgets` are draft nodes verified in a pass. Requests that change domain do so after `change_at_tokens`, to go
     on for as many. The simulation runs `simulated_prompts` prompts for `simulated_tokens` with `simulated_swarm`,
-    with at most each of `simulated_nodes` draft nodes a pass, None for the verifier's own selection, and by each of
-    `drafters` as many of them at work at once.
+    with at most `simulated_nodes` draft nodes a pass and `drafters` of the swarm at work at once.
     """
 
-    seed: int = 0
-    processes: int = field(default_factory=all_processors)
-    split: str = TEST
+    split: str = TEST_SPLIT
     temperatures: tuple[float, ...] = (0.0, 0.8)
     swarms: tuple[str, ...] = tuple(SWARMS)
     budgets: tuple[int, ...] = (4, 8, 16, 32)
@@ -56,15 +55,14 @@ class CooperationOptions:
     simulated_swarm: str = "experts and lookup"
     change_at_tokens: int = 64
     simulated_prompts: int = 48
-    simulated_tokens: int = 128
-    simulated_nodes: tuple[int | None, ...] = (8,)
-    drafters: tuple[int, ...] = (3,)
+    simulated_tokens: int = RECORDED_TOKENS
+    simulated_nodes: int = 8
+    drafters: int = 3
     profile: str = "60/6"
     rtt_ms: float = 20.0
 
     @classmethod
     def quick(cls) -> "CooperationOptions":
-        """The smallest form, for tests and a look."""
         return cls(
             temperatures=(0.0,),
             swarms=("experts and lookup",),
@@ -74,29 +72,48 @@ class CooperationOptions:
             simulated_swarm="experts",
             simulated_prompts=1,
             simulated_tokens=24,
-            drafters=(2,),
+            drafters=2,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Matter:
+class CasePrompts(Prompts):
+    """The prompts of a case, of one domain unless that is empty.
+
+    `change_at` above 0 makes requests that change domain there; `tokens` bounds them all.
+    """
+
+    domain: str = ""
+    change_at: int = 0
+    tokens: int = RECORDED_TOKENS
+    seed: int = 0
+
+    def traces(self, temperature: float) -> Sequence[Trace]:
+        known: Sequence[Trace] = shipped_traces().select(split=self.split, temperature=temperature)
+        if self.change_at:
+            known = changing(known, at=self.change_at, rest_tokens=self.change_at, seed=self.seed)
+        own = [trace for trace in known[: self.count] if self.domain in ("", trace.domain)]
+        if not own:
+            raise UsageError(f"There is no prompt for {self}.")
+        return [trace.shortened(self.tokens) for trace in own]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayCase:
     """One case to replay: a swarm at one budget and temperature."""
 
     case: str
     swarm: str
     budget: int
     temperature: float
-    split: str
-    prompts: int
-    change_at: int
-    seed: int
+    prompts: CasePrompts
 
     def __str__(self) -> str:
         return f"{self.case}, {self.swarm}, {self.budget} nodes, temperature {self.temperature:g}"
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedRequest:
     """One request: all drafters together, and each alone by its name."""
 
     domain: str
@@ -105,155 +122,174 @@ class Compared:
 
     @property
     def best(self) -> str:
-        """Who alone had the most accepted tokens per round."""
+        """The drafter that alone had the most accepted tokens per round."""
         return max(sorted(self.single), key=lambda name: self.single[name].per_round)
 
 
-def compared(matter: Matter) -> list[Compared]:
-    """Every request of a matter. What a node learns of its claims it keeps from request to request."""
-    traces = requests_of(matter)
-    names = SWARMS[matter.swarm]
-    sources = {
-        name: PromptLookup() if name == LOOKUP else RecordedDrafter(TraceSet(traces), f"draft-{name}")
-        for name in names
-    }
-    fused = {name: ReplayDrafter(source) for name, source in sources.items()}
-    single = {name: ReplayDrafter(source) for name, source in sources.items()}
+def compared(case: ReplayCase) -> list[ComparedRequest]:
+    """Every request of a case. A node's calibration is kept from request to request."""
+    traces = case.prompts.traces(case.temperature)
+    names = SWARMS[case.swarm]
+    fused, single = drafters_of(names, traces), drafters_of(names, traces)
     found = []
     for trace in traces:
-        cast = [name for name in names if matter.case != ABSENT or name != trace.domain]
+        cast = [name for name in names if case.case != ABSENT or name != trace.domain]
         numbered = {author: fused[name] for author, name in enumerate(sorted(cast), 1)}
-        found.append(
-            Compared(
-                trace.domain,
-                replay_fused(numbered, trace, budget=matter.budget),
-                {name: replay_alone(single[name], trace, budget=matter.budget) for name in cast},
-            )
-        )
+        together = replay_fused(numbered, trace, budget=case.budget)
+        alone = {name: replay_alone(single[name], trace, budget=case.budget) for name in cast}
+        found.append(ComparedRequest(trace.domain, together, alone))
     return found
 
 
-def requests_of(matter: Matter) -> tuple[Trace, ...]:
-    """The prompts that are replayed."""
-    traces = TraceSet.load_shipped().select(split=matter.split, temperature=matter.temperature)
-    if matter.case == CHANGING:
-        traces = changing(traces, at=matter.change_at, rest_tokens=matter.change_at, seed=matter.seed)
-    return traces[: matter.prompts]
-
-
-def run(options: CooperationOptions, *, say: Say) -> dict[str, object]:
+def run(options: CooperationOptions, *, say: Say) -> JsonRow:
     """Replay, then simulate; one JSON object (docs/benchmarks.md)."""
-    matters = list(_matters(options))
-    say(f"{len(matters)} cases to replay")
-    replayed = in_processes(compared, matters, processes=options.processes, say=say)
-    rows = [_row(matter, found) for matter, found in zip(matters, replayed, strict=True)]
-    more = compare_swarms(list(_plans(options)), processes=options.processes, say=say)
-    return {
-        "name": NAME,
-        "what": "Accepted tokens per round of all drafters' fused tree against the best single drafter of each "
+    cases = list(_replay_cases(options))
+    say(f"{len(cases)} cases to replay")
+    found = in_processes(compared, cases, processes=options.processes, say=say)
+    rows = [_replay_row(case, requests) for case, requests in zip(cases, found, strict=True)]
+    simulated = _simulated(options, say)
+    return result_of(
+        name="cooperation",
+        what="Accepted tokens per round of all drafters' fused tree against the best single drafter of each "
         "request, chosen in hindsight, at the same number of verified nodes.",
-        "command": COMMAND,
-        "setup": _setup(options),
-        "rows": [*rows, *more],
-        "findings": _findings(rows, more),
-    }
+        setup=_setup(options),
+        rows=[*rows, *simulated],
+        findings=_findings(rows, simulated),
+    )
 
 
-def _matters(options: CooperationOptions) -> Iterator[Matter]:
+def _prompts(options: CooperationOptions, case: str, **fields: Any) -> CasePrompts:
+    change_at = options.change_at_tokens if case == CHANGING else 0
+    return CasePrompts(split=options.split, change_at=change_at, seed=options.seed, **fields)
+
+
+def _replay_cases(options: CooperationOptions) -> Iterator[ReplayCase]:
     for temperature in options.temperatures:
         for swarm in options.swarms:
             for budget in options.budgets:
                 for case in CASES:
-                    yield Matter(
-                        case=case,
-                        swarm=swarm,
-                        budget=budget,
-                        temperature=temperature,
-                        split=options.split,
-                        prompts=options.prompts,
-                        change_at=options.change_at_tokens,
-                        seed=options.seed,
+                    prompts = _prompts(options, case, count=options.prompts)
+                    yield ReplayCase(
+                        case=case, swarm=swarm, budget=budget, temperature=temperature, prompts=prompts
                     )
 
 
-def _plans(options: CooperationOptions) -> Iterator[Plan]:
-    """The simulated comparisons; a request that changes domain has no expert of its own to miss."""
-    for temperature in options.temperatures:
-        for nodes in options.simulated_nodes:
-            for case in CASES:
-                base = SwarmCell(
-                    drafters=(),
-                    nodes=nodes,
-                    change_at=options.change_at_tokens if case == CHANGING else 0,
-                    tokens=options.simulated_tokens,
-                    temperature=temperature,
-                    split=options.split,
-                    prompts=options.simulated_prompts,
-                    profile=options.profile,
-                    rtt_ms=options.rtt_ms,
-                    seed=options.seed,
-                )
-                for count in options.drafters:
-                    yield Plan(
-                        case=case,
-                        without_expert=case == ABSENT,
-                        domains=EXPERTS[: options.simulated_prompts] if case == ABSENT else ("",),
-                        swarm=SWARMS[options.simulated_swarm],
-                        count=count,
-                        base=base,
-                    )
-
-
-def _row(matter: Matter, found: Sequence[Compared]) -> dict[str, Any]:
+def _replay_row(case: ReplayCase, found: Sequence[ComparedRequest]) -> JsonRow:
     """All requests together; `ratio` is of accepted tokens per round."""
-    fused = _sum([one.fused for one in found])
-    best = _sum([one.single[one.best] for one in found])
-    domains: dict[str, list[Compared]] = defaultdict(list)
-    for one in found:
-        domains[one.domain].append(one)
+    by_domain = {d: [one for one in found if one.domain == d] for d in dict.fromkeys(one.domain for one in found)}
+    fused = sum_of(one.fused for one in found)
+    best = sum_of(one.single[one.best] for one in found)
+    # The one drafter that is best for all requests of a domain.
+    always = [
+        max((sum_of(one.single[name] for one in own) for name in own[0].single), key=lambda count: count.per_round)
+        for _, own in sorted(by_domain.items())
+    ]
+    ratios = {
+        domain: sum_of(one.fused for one in own).per_round / sum_of(one.single[one.best] for one in own).per_round
+        for domain, own in by_domain.items()
+        if case.case != CHANGING
+    }
     return {
         "part": "replay",
-        "case": matter.case,
-        "swarm": matter.swarm,
-        "temperature": matter.temperature,
-        "budget_nodes": matter.budget,
+        "case": case.case,
+        "swarm": case.swarm,
+        "temperature": case.temperature,
+        "budget_nodes": case.budget,
         "fused_accepted_per_round": fused.per_round,
         "best_single_accepted_per_round": best.per_round,
         "ratio": fused.per_round / best.per_round,
-        "always_the_same_ratio": fused.per_round / _fixed(found).per_round,
+        "always_the_same_ratio": fused.per_round / sum_of(always).per_round,
         "requests_not_behind": sum(one.fused.per_round >= one.single[one.best].per_round for one in found),
         "requests": len(found),
         "best_single": dict(Counter(one.best for one in found).most_common()),
-        "ratio_by_domain": {}
-        if matter.case == CHANGING
-        else {
-            domain: _sum([one.fused for one in own]).per_round
-            / _sum([one.single[one.best] for one in own]).per_round
-            for domain, own in domains.items()
-        },
+        "ratio_by_domain": ratios,
     }
 
 
-def _sum(tallies: Sequence[RoundCounts]) -> RoundCounts:
-    return RoundCounts(sum(tally.rounds for tally in tallies), sum(tally.accepted for tally in tallies))
+def sum_of(counts: Iterable[RoundCounts]) -> RoundCounts:
+    """Rounds and accepted tokens of several requests together."""
+    known = list(counts)
+    return RoundCounts(sum(count.rounds for count in known), sum(count.accepted for count in known))
 
 
-def _fixed(found: Sequence[Compared]) -> RoundCounts:
-    """The one drafter that is best for all requests of a domain."""
-    parts = []
-    for domain in sorted({one.domain for one in found}):
-        own = [one for one in found if one.domain == domain]
-        sums = [_sum([one.single[name] for one in own]) for name in own[0].single]
-        parts.append(max(sums, key=lambda tally: tally.per_round))
-    return _sum(parts)
+def swarm_cell(
+    options: CooperationOptions, case: str, temperature: float, *, domain: str, drafters: Sequence[str]
+) -> Cell:
+    """Cosine with these drafters on the prompts of a case; as many are at work at once as the options allow."""
+    tokens = options.simulated_tokens
+    return Cell(
+        choice={"policy": "no-dropping", "drafters": min(options.drafters, len(drafters))},
+        scenario={
+            "seed": options.seed,
+            "domains": tuple(drafters),
+            "profile": options.profile,
+            "rtt_ms": options.rtt_ms,
+            "temperature": temperature,
+            "max_new_tokens": tokens,
+        },
+        prompts=_prompts(options, case, domain=domain, count=options.simulated_prompts, tokens=tokens),
+        budget_tokens=1 + options.simulated_nodes,
+    )
 
 
-def _setup(options: CooperationOptions) -> dict[str, Any]:
+def _simulated(options: CooperationOptions, say: Say) -> list[JsonRow]:
+    """One row for each case and temperature: the swarm, and each of its drafters alone."""
+    swarm = SWARMS[options.simulated_swarm]
+    keys: list[tuple[float, str, str, str]] = []
+    cells = []
+    for temperature in options.temperatures:
+        for case in CASES:
+            # Without its expert each domain has a swarm of its own; the name of nobody means all together.
+            for domain in EXPERTS[: options.simulated_prompts] if case == ABSENT else ("",):
+                cast = [name for name in swarm if name != domain]
+                for name in ("", *cast):
+                    keys.append((temperature, case, domain, name))
+                    drafters = (name,) if name else cast
+                    cells.append(swarm_cell(options, case, temperature, domain=domain, drafters=drafters))
+    say(f"{len(cells)} cells to simulate")
+    results = in_processes(run_cell, cells, processes=options.processes, say=say)
+    found = dict(zip(keys, results, strict=True))
+    rows = []
+    for temperature in options.temperatures:
+        for case in CASES:
+            own = {key: result for key, result in found.items() if key[:2] == (temperature, case)}
+            together: dict[int, Any] = {}
+            alone: dict[int, list[Any]] = {}
+            for (*_, name), result in own.items():
+                for number, request in zip(result.traces, result.report.results, strict=True):
+                    if name:
+                        alone.setdefault(number, []).append(request)
+                    else:
+                        together[number] = request
+            best = [max(alone[number], key=lambda one: one.accepted / one.rounds) for number in together]
+            ours = sum_of(RoundCounts(one.rounds, one.accepted) for one in together.values()).per_round
+            theirs = sum_of(RoundCounts(one.rounds, one.accepted) for one in best).per_round
+            least_s = sum(min(one.seconds for one in alone[number]) for number in together)
+            rows.append(
+                {
+                    "part": "simulation",
+                    "case": case,
+                    "swarm": list(swarm),
+                    "drafters": options.drafters,
+                    "selection": f"at most {options.simulated_nodes} nodes",
+                    "temperature": temperature,
+                    "fused_accepted_per_round": ours,
+                    "best_single_accepted_per_round": theirs,
+                    "ratio": ours / theirs if theirs else None,
+                    "speedup_ratio": least_s / sum(one.seconds for one in together.values()),
+                    "requests": len(together),
+                    "mismatches": sum(result.report.mismatches for result in own.values()),
+                }
+            )
+    return rows
+
+
+def _setup(options: CooperationOptions) -> JsonRow:
     return {
         "traces": f"the split {options.split}, recorded from the embedded models",
         "replay": "rounds without time: every drafter drafts as many nodes as are verified; calibration, fusion "
         "and router as in production; each request begins without knowledge of the one before",
-        "best_single": "of each request, whoever alone had the most accepted tokens per round",
+        "best_single": "of each request, the drafter that alone had the most accepted tokens per round",
         "swarms": {name: list(SWARMS[name]) for name in options.swarms},
         "lookup": "a drafter without a model that copies from the committed tokens; prompts are not recorded",
         "prompts": options.prompts,
@@ -261,7 +297,7 @@ def _setup(options: CooperationOptions) -> dict[str, Any]:
         "simulation": {
             "swarm": options.simulated_swarm,
             "prompts": options.simulated_prompts,
-            "nodes_per_pass": list(options.simulated_nodes),
+            "nodes_per_pass": [options.simulated_nodes],
             "emulated_profile_ms": options.profile,
             "emulated_rtt_ms": options.rtt_ms,
             "emulated_client_decision_ms": 1e3 * DECISION_S,
@@ -269,21 +305,15 @@ def _setup(options: CooperationOptions) -> dict[str, Any]:
     }
 
 
-def _findings(rows: Sequence[Mapping[str, Any]], simulated: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _findings(rows: Sequence[JsonRow], simulated: Sequence[JsonRow]) -> JsonRow:
+    ranges = []
+    for swarm in dict.fromkeys(row["swarm"] for row in rows):
+        for case in CASES:
+            ratios = [row["ratio"] for row in rows if (row["case"], row["swarm"]) == (case, swarm)]
+            ranges.append({"case": case, "swarm": swarm, "lowest_ratio": min(ratios), "highest_ratio": max(ratios)})
+    names = ("case", "selection", "drafters", "temperature", "ratio", "speedup_ratio")
     return {
-        "replay": [_range(rows, case, swarm) for swarm in _seen(rows, "swarm") for case in CASES],
-        "simulation": [
-            {name: row[name] for name in ("case", "selection", "drafters", "temperature", "ratio", "speedup_ratio")}
-            for row in simulated
-        ],
+        "replay": ranges,
+        "simulation": [{name: row[name] for name in names} for row in simulated],
         "mismatches": sum(row["mismatches"] for row in simulated),
     }
-
-
-def _seen(rows: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
-    return list(dict.fromkeys(row[name] for row in rows))
-
-
-def _range(rows: Sequence[Mapping[str, Any]], case: str, swarm: str) -> dict[str, Any]:
-    ratios = [row["ratio"] for row in rows if row["case"] == case and row["swarm"] == swarm]
-    return {"case": case, "swarm": swarm, "lowest_ratio": min(ratios), "highest_ratio": max(ratios)}

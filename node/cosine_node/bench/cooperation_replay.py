@@ -9,7 +9,7 @@ from one round to the next, and there is no cost of time.
 import heapq
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -19,6 +19,7 @@ from cosine_node.drafter.service import FIRST_CHOICE_POWER
 from cosine_node.engine.ngram import FollowerIndex
 from cosine_node.simulation.trace_engine import ON_STREAM, TraceDrafter, TraceState
 from cosine_node.simulation.traces import CANDIDATES, VOCAB_TOKENS, Trace, TraceSet, splice
+from cosine_node.simulation.workload import LOOKUP
 from cosine_p2p.routing.base import DrafterFacts, Round
 from cosine_p2p.routing.hedge import HedgeRouter
 from cosine_p2p.speculation.calibration import Calibration
@@ -75,7 +76,7 @@ class RecordedDrafter(TraceDrafter):
 
 
 class PromptLookup:
-    """The drafter without weights; a place's path numbers the tokens drafted below the committed ones."""
+    """The drafter without weights; a state's path numbers the tokens drafted below the committed ones."""
 
     def __init__(self) -> None:
         self._index = FollowerIndex()
@@ -132,20 +133,20 @@ class ReplayDrafter:
     def draft(self, trace: Trace, position: int, *, nodes: int) -> BestFirstTree:
         """Its `nodes` most probable nodes, parents first."""
         tree = BestFirstTree()
-        heap: list[tuple[float, int, Node, float, TraceState]] = []
+        heap: list[tuple[float, int, int, int, float, float, TraceState]] = []
         parent, at, probability = BASE, self.source.start(trace, position), 1.0
         for opened in range(nodes):
             for rank, (token, claim) in enumerate(self.source.candidates(at)):
                 confidence = self.calibration(claim, is_first=rank == 0)
                 worth = probability * max(confidence, MIN_CONFIDENCE)
-                entry = (-worth, opened * CANDIDATES + rank, Node(parent, token, confidence), claim, at)
-                heapq.heappush(heap, entry)
+                order = opened * CANDIDATES + rank
+                heapq.heappush(heap, (-worth, order, parent, token, confidence, claim, at))
             if not heap:
                 break
-            negated, order, node, claim, above = heapq.heappop(heap)
-            tree.nodes.append(node)
+            negated, order, above, token, confidence, claim, place = heapq.heappop(heap)
+            tree.nodes.append(Node(above, token, confidence))
             tree.claims.append((claim, order % CANDIDATES == 0))
-            parent, at, probability = opened, self.source.after(above, node.token), -negated
+            parent, at, probability = opened, self.source.after(place, token), -negated
         return tree
 
     def learn(self, tree: BestFirstTree, tokens: Sequence[int]) -> None:
@@ -161,6 +162,15 @@ class ReplayDrafter:
             if hit is None:
                 return
             above = hit
+
+
+def drafters_of(names: Iterable[str], traces: Sequence[Trace]) -> dict[str, ReplayDrafter]:
+    """A drafter for each expertise, without anything learnt so far."""
+    known = TraceSet(traces)
+    return {
+        name: ReplayDrafter(PromptLookup() if name == LOOKUP else RecordedDrafter(known, f"draft-{name}"))
+        for name in names
+    }
 
 
 @dataclass(frozen=True, slots=True)

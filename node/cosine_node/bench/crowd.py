@@ -1,25 +1,45 @@
 """Equal resources: many clients at once on the same verifiers, drafters and links, whatever the strategy."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from cosine_node.bench.cells import TEST, TUNE, Say, all_processors, in_processes
-from cosine_node.bench.crowd_bounds import best_pass, measured_gains, told
-from cosine_node.bench.crowd_cells import EXPERTS, SPEEDS, VERIFIERS, CrowdCell, as_figures, run_crowd
-from cosine_node.bench.entrants import BY_LABEL, COUPLED, OWN, PUBLISHED, Choice
-from cosine_node.simulation.scenario import DECISION_S, Scenario, curves
+import numpy as np
+
+from cosine_node.bench.crowd_bounds import ALWAYS_RIGHT, best_pass, measured_gains
+from cosine_node.bench.entrants import BY_LABEL, COUPLED, ORACLE, OURS, OWN, PLAIN, PUBLISHED, OptionValues
+from cosine_node.bench.experiment import (
+    DRAFTER_DOMAINS,
+    RECORDED_TOKENS,
+    TUNE_SPLIT,
+    Cell,
+    CellResult,
+    JsonRow,
+    Options,
+    Prompts,
+    Say,
+    in_processes,
+    result_of,
+    run_cell,
+    sum_of_checks,
+)
+from cosine_node.bench.rtt import emulated_passes_ms
+from cosine_node.simulation.scenario import DECISION_S, Scenario
+from cosine_node.simulation.workload import TEST_SPLIT
 from cosine_protocol.records import Role
 
-NAME: Final = "crowd"
-COMMAND: Final = f"cosine-node bench {NAME}"
-OURS: Final = "cosine"
-PLAIN: Final = "plain"
-ORACLE: Final = "oracle"
+# The two loads and the second oracle, as they stand in the JSON file.
 LATENCY: Final = "latency"
 SATURATED: Final = "saturated"
+TOLD_ORACLE: Final = "oracle, drafters told"
+# A choice: machines that differ, one drafter of every kind and a second, faster one of the first kind.
+CROWD_DRAFTERS: Final = (*DRAFTER_DOMAINS, "code")
+SPEEDS: Final = (0.5, 1.0, 1.4, 0.7, 0.5, 2.0, 1.4, 1.0)
+VERIFIERS: Final = 2
+SHOWN_TOKENS: Final = (1, 8, 16, 32, 64)
+"""The pass lengths whose emulated time the setup names, up to the budget of a pass."""
 _CHAIN: Final = ({"draft_tokens": 1}, {"draft_tokens": 2}, {"draft_tokens": 4}, {"draft_tokens": None})
-RIVALS: Final[Mapping[str, tuple[Choice, ...]]] = {
+RIVALS: Final[Mapping[str, tuple[OptionValues, ...]]] = {
     "speculative": tuple({**chain, "drafter": drafter} for chain in _CHAIN for drafter in (BY_LABEL, OWN)),
     "specinfer": tuple(
         {"depth_tokens": depth, "max_nodes": nodes, "width_nodes": 2, "drafters": drafters, "drafter": BY_LABEL}
@@ -49,31 +69,31 @@ RIVALS: Final[Mapping[str, tuple[Choice, ...]]] = {
         }
         for accept in (0.1, 0.3)
         for parallel in (1, 3)
-        for policy in ("published", "ours")
+        for policy in (PUBLISHED, "ours")
     ),
 }
-"""Rivals with the choices they are tuned over; at T > 0 those that draft chains also try the published law."""
+"""Rivals with the option values they are tuned over; at T > 0 chains are also tried under the published law."""
 CHAINS: Final = frozenset({"speculative", "spin", "cosine-paper", "dsi", "dsi-2"})
+"""Rivals that draft chains, for which the published law is scripted."""
 DEVICES: Final = "a100-80gb:70B/rtx-3090:1B"
+"""A choice: cards that are common, with models of the usual two sizes on them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CrowdOptions:
+class CrowdOptions(Options):
     """What to measure, at each of `places`, a profile and a temperature: latency with `clients` that ask for
     `requests` prompts each, throughput with `many_clients`.
 
     Rivals are tuned on the split "tune" with one request a client of `tuning_tokens` tokens.
     """
 
-    seed: int = 0
-    processes: int = field(default_factory=all_processors)
     places: tuple[tuple[str, float], ...] = (("60/6", 0.0), (DEVICES, 0.0), (DEVICES, 0.8))
     rtt_ms: float = 20.0
     clients: int = 16
     requests: int = 4
     many_clients: int = 48
     many_requests: int = 2
-    tokens: int = 128
+    tokens: int = RECORDED_TOKENS
     budget_tokens: int = 64
     rivals: tuple[str, ...] = tuple(RIVALS)
     tuning_tokens: int = 32
@@ -81,7 +101,6 @@ class CrowdOptions:
 
     @classmethod
     def quick(cls) -> "CrowdOptions":
-        """The smallest form, for tests and a look."""
         return cls(
             places=(("60/6", 0.0),),
             clients=2,
@@ -97,14 +116,17 @@ class CrowdOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One row of machines and load."""
+    """A load on machines of a profile at a temperature."""
 
     load: str
     profile: str
     temperature: float
 
 
-def run(options: CrowdOptions, *, say: Say) -> dict[str, object]:
+Tuned = Mapping[tuple[Setting, str], OptionValues]
+
+
+def run(options: CrowdOptions, *, say: Say) -> JsonRow:
     """Tune every rival for each setting, then measure everybody; one JSON object (docs/benchmarks.md)."""
     settings = [
         Setting(load=load, profile=profile, temperature=temperature)
@@ -114,59 +136,63 @@ def run(options: CrowdOptions, *, say: Say) -> dict[str, object]:
     tuned = _tuned(options, settings, say)
     planned = [(setting, label, cell) for setting in settings for label, cell in _measured(options, setting, tuned)]
     say(f"{len(planned)} cells to measure")
-    results = in_processes(run_crowd, [cell for *_, cell in planned], processes=options.processes, say=say)
+    results = in_processes(run_cell, [cell for *_, cell in planned], processes=options.processes, say=say)
     rows = [
         {
-            "load": setting.load,
-            "profile": setting.profile,
-            "temperature": setting.temperature,
+            **asdict(setting),
             "strategy": label,
-            "clients": cell.clients,
+            "clients": cell.scenario["clients"],
             "options": {name: value for name, value in cell.choice.items() if name != "policy"},
             "policy": cell.choice.get("policy", "ours"),
-            **as_figures(result),
+            **figures_of(result),
         }
         for (setting, label, cell), result in zip(planned, results, strict=True)
     ]
-    return {
-        "name": NAME,
-        "what": "Latency and throughput of many clients at once, every strategy with the same verifiers, drafters, "
+    return result_of(
+        name="crowd",
+        what="Latency and throughput of many clients at once, every strategy with the same verifiers, drafters, "
         "links and token budget of a pass.",
-        "command": COMMAND,
-        "setup": _setup(options),
-        "rows": rows,
-        "findings": _findings(options, settings, rows),
-    }
+        setup=_setup(options),
+        rows=rows,
+        findings=findings_of(options, rows),
+    )
 
 
-def choices_of(name: str, temperature: float) -> list[Choice]:
-    """What a rival is tuned over."""
+def choices_of(name: str, temperature: float) -> list[OptionValues]:
+    """The option values that a rival is tuned over."""
     found = list(RIVALS[name])
     if temperature and name in CHAINS:
         found += [{**choice, "law": PUBLISHED} for choice in RIVALS[name]]
     return found
 
 
-def _cell(options: CrowdOptions, setting: Setting, strategy: str, choice: Choice, **more: Any) -> CrowdCell:
+def cell_of(options: CrowdOptions, setting: Setting, strategy: str, choice: OptionValues, **more: Any) -> Cell:
+    """The cell of a strategy in a setting; `more` are fields of its scenario."""
     is_many = setting.load == SATURATED
-    fields = {
-        "strategy": strategy,
-        "choice": choice,
-        "profile": setting.profile,
-        "rtt_ms": options.rtt_ms,
-        "temperature": setting.temperature,
-        "clients": options.many_clients if is_many else options.clients,
-        "requests": options.many_requests if is_many else options.requests,
-        "tokens": options.tokens,
-        "budget_tokens": options.budget_tokens,
-        "split": TEST,
-        "seed": options.seed,
-    }
-    return CrowdCell(**{**fields, **more})
+    clients = options.many_clients if is_many else options.clients
+    return Cell(
+        strategy=strategy,
+        choice=choice,
+        scenario={
+            "seed": options.seed,
+            "verifiers": VERIFIERS,
+            "domains": CROWD_DRAFTERS,
+            "drafter_speeds": SPEEDS,
+            "profile": setting.profile,
+            "rtt_ms": options.rtt_ms,
+            "clients": clients,
+            "requests": options.many_requests if is_many else options.requests,
+            "max_requests": clients,
+            "temperature": setting.temperature,
+            "max_new_tokens": options.tokens,
+            **more,
+        },
+        budget_tokens=options.budget_tokens,
+    )
 
 
-def _tuned(options: CrowdOptions, settings: Sequence[Setting], say: Say) -> dict[tuple[Setting, str], Choice]:
-    """The choice with the most tokens a second, of every rival at every setting."""
+def _tuned(options: CrowdOptions, settings: Sequence[Setting], say: Say) -> Tuned:
+    """The option values with the most tokens a second, or the least time, of every rival at every setting."""
     tried = [
         (setting, name, choice)
         for setting in settings
@@ -174,47 +200,88 @@ def _tuned(options: CrowdOptions, settings: Sequence[Setting], say: Say) -> dict
         for choice in choices_of(name, setting.temperature)[: options.tuning_choices]
     ]
     cells = [
-        _cell(options, setting, name, choice, split=TUNE, requests=1, tokens=options.tuning_tokens)
+        cell_of(options, setting, name, choice, requests=1, max_new_tokens=options.tuning_tokens)
         for setting, name, choice in tried
     ]
+    cells = [replace(cell, prompts=Prompts(split=TUNE_SPLIT)) for cell in cells]
     say(f"{len(cells)} cells to tune on")
-    results = in_processes(run_crowd, cells, processes=options.processes, say=say)
-    best: dict[tuple[Setting, str], tuple[float, Choice]] = {}
+    results = in_processes(run_cell, cells, processes=options.processes, say=say)
+    best: dict[tuple[Setting, str], tuple[float, OptionValues]] = {}
     for (setting, name, choice), result in zip(tried, results, strict=True):
-        score = result.tokens_per_s if setting.load == SATURATED else 1.0 / sum(result.request_s)
+        score = tokens_per_s(result) if setting.load == SATURATED else 1.0 / result.total_s
         if score > best.get((setting, name), (0.0, {}))[0]:
             best[setting, name] = score, choice
     return {key: choice for key, (_, choice) in best.items()}
 
 
-def _measured(
-    options: CrowdOptions, setting: Setting, tuned: Mapping[tuple[Setting, str], Choice]
-) -> Iterator[tuple[str, CrowdCell]]:
+def _measured(options: CrowdOptions, setting: Setting, tuned: Tuned) -> Iterator[tuple[str, Cell]]:
     """Everybody, and the bounds that know the stream."""
-    yield PLAIN, _cell(options, setting, PLAIN, {})
-    yield OURS, _cell(options, setting, OURS, {})
+    for name in (PLAIN.name, OURS.name):
+        yield name, cell_of(options, setting, name, {})
     for name in options.rivals:
-        yield name, _cell(options, setting, name, tuned[setting, name])
-    yield ORACLE, _cell(options, setting, ORACLE, {})
-    yield "oracle, drafters told", _cell(options, setting, ORACLE, {}, is_told=True)
+        yield name, cell_of(options, setting, name, tuned[setting, name])
+    yield ORACLE.name, cell_of(options, setting, ORACLE.name, {})
+    yield TOLD_ORACLE, cell_of(options, setting, ORACLE.name, {}, is_oracle=True)
 
 
-def _setup(options: CrowdOptions) -> dict[str, Any]:
+def tokens_per_s(result: CellResult) -> float:
+    """Tokens a second while all clients were asking, a request's tokens spread evenly over its time.
+
+    All ask until the first of them has nothing left to ask.
+    """
+    results = result.report.results
+    began_s = min(request.began_s for request in results)
+    last_s: dict[int, float] = {}
+    for request in results:
+        last_s[request.client] = max(last_s.get(request.client, 0.0), request.began_s + request.seconds)
+    until_s = min(last_s.values())
+    tokens = sum(r.tokens * min(1.0, max(0.0, until_s - r.began_s) / r.seconds) for r in results)
+    return tokens / (until_s - began_s)
+
+
+def figures_of(result: CellResult) -> JsonRow:
+    """The figures of a row, in virtual time; a token's latency is that of its request by the request's tokens."""
+    report = result.report
+    request_ms = [1e3 * request.seconds for request in report.results]
+    token_ms = [1e3 * request.seconds / request.tokens for request in report.results]
+    verifiers = [node for node in report.nodes if node.role is Role.VERIFIER]
+    passes = max(1, sum(node.passes for node in verifiers))
+    rows = sum(node.rows for node in verifiers)
+    asked_s = report.virtual_seconds - min(request.began_s for request in report.results)
+    return {
+        "request_ms": [round(ms) for ms in sorted(request_ms)],
+        "request_p50_ms": float(np.percentile(request_ms, 50)),
+        "request_p95_ms": float(np.percentile(request_ms, 95)),
+        "token_p50_ms": float(np.percentile(token_ms, 50)),
+        "token_p95_ms": float(np.percentile(token_ms, 95)),
+        "tokens_per_s": tokens_per_s(result),
+        "gpu_seconds_per_token": report.seconds_per_token,
+        "accepted_tokens_per_round": result.accepted_per_round,
+        "rows_per_pass": rows / passes,
+        "tokens_fed_per_pass": sum(node.tokens_fed for node in verifiers) / passes,
+        "verifier_busy_share": sum(node.busy_s for node in verifiers) / (asked_s * len(verifiers)),
+        "verifier_shares": [node.rows / max(1, rows) for node in verifiers],
+        "requests": len(report.results),
+        **result.checks,
+    }
+
+
+def _setup(options: CrowdOptions) -> JsonRow:
     return {
         "verifiers": VERIFIERS,
         "drafters": [
-            {"expert_in": name, "times_as_fast": speed} for name, speed in zip(EXPERTS, SPEEDS, strict=True)
+            {"expert_in": name, "times_as_fast": speed} for name, speed in zip(CROWD_DRAFTERS, SPEEDS, strict=True)
         ],
-        "emulated_profiles": {profile: _passes(profile) for profile, _ in options.places},
+        "emulated_profiles": {profile: emulated_passes_ms(profile, SHOWN_TOKENS) for profile, _ in options.places},
         "emulated_rtt_ms": options.rtt_ms,
         "emulated_client_decision_ms": 1e3 * DECISION_S,
         "budget_tokens_per_pass": options.budget_tokens,
-        "traces": "the split test, recorded from the embedded models, all domains taking turns",
+        "traces": f"the split {TEST_SPLIT}, recorded from the embedded models, all domains taking turns",
         LATENCY: {"clients": options.clients, "requests_each": options.requests},
         SATURATED: {"clients": options.many_clients, "requests_each": options.many_requests},
         "tokens_per_request": options.tokens,
         "tuning": {
-            "split": TUNE,
+            "split": TUNE_SPLIT,
             "requests_each": 1,
             "tokens": options.tuning_tokens,
             "choices": {name: [dict(choice) for choice in RIVALS[name]] for name in options.rivals},
@@ -224,73 +291,66 @@ def _setup(options: CrowdOptions) -> dict[str, Any]:
     }
 
 
-def _passes(profile: str) -> dict[str, dict[str, float]]:
-    shown = (1, 8, 16, 32, 64)
-    verifier, drafter = curves(profile)
+def findings_of(options: CrowdOptions, rows: Sequence[JsonRow]) -> JsonRow:
+    """Ours against the best other and against the bounds in every setting; no text may differ anywhere."""
+    places = dict.fromkeys((row["load"], row["profile"], row["temperature"]) for row in rows)
+    settings = [Setting(load=load, profile=profile, temperature=t) for load, profile, t in places]
     return {
-        "verifier_ms": {str(tokens): round(1e3 * verifier.seconds(tokens), 3) for tokens in shown},
-        "drafter_ms": {str(tokens): round(1e3 * drafter.seconds(tokens), 3) for tokens in shown},
-    }
-
-
-def _findings(
-    options: CrowdOptions, settings: Sequence[Setting], rows: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
-    found = []
-    for setting in settings:
-        own = {
-            row["strategy"]: row for row in rows if all(row[n] == getattr(setting, n) for n in Setting.__slots__)
-        }
-        found.append(_compared(options, setting, own))
-    return {
-        "settings": found,
-        "mismatches": sum(row["mismatches"] for row in rows),
-        "violations": sum(row["violations"] for row in rows),
+        "settings": [
+            _compared(options, setting, [row for row in rows if asdict(setting).items() <= row.items()])
+            for setting in settings
+        ],
+        **sum_of_checks(rows),
         "least_verifier_share": min(min(row["verifier_shares"]) for row in rows),
     }
 
 
-def _compared(options: CrowdOptions, setting: Setting, own: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _compared(options: CrowdOptions, setting: Setting, rows: Sequence[JsonRow]) -> JsonRow:
     """Ours against the best other, plain decoding included, for each figure apart; and against the bounds."""
-    ours = own[OURS]
-    others = [PLAIN, *options.rivals]
-    quickest = min(others, key=lambda name: own[name]["token_p50_ms"])
-    most = max(others, key=lambda name: own[name]["tokens_per_s"])
+    own = {row["strategy"]: row for row in rows}
+    ours, others = own[OURS.name], [own[name] for name in (PLAIN.name, *options.rivals)]
+    quickest = min(others, key=lambda row: float(row["token_p50_ms"]))
+    most = max(others, key=lambda row: float(row["tokens_per_s"]))
     bounds = _bounds(options, setting)
+
+    def reduction_percent(name: str) -> float:
+        return 100.0 * (1.0 - float(ours[name]) / min(float(row[name]) for row in others))
+
     return {
-        "load": setting.load,
-        "profile": setting.profile,
-        "temperature": setting.temperature,
-        "best_latency_of_others": quickest,
-        "latency_reduction_percent": 100.0 * (1.0 - ours["token_p50_ms"] / own[quickest]["token_p50_ms"]),
-        "request_p50_reduction_percent": 100.0
-        * (1.0 - ours["request_p50_ms"] / min(own[name]["request_p50_ms"] for name in others)),
-        "request_p95_reduction_percent": 100.0
-        * (1.0 - ours["request_p95_ms"] / min(own[name]["request_p95_ms"] for name in others)),
-        "best_throughput_of_others": most,
-        "throughput_ratio": ours["tokens_per_s"] / own[most]["tokens_per_s"],
-        "throughput_of_oracle": ours["tokens_per_s"] / own[ORACLE]["tokens_per_s"],
-        "throughput_of_told_oracle": ours["tokens_per_s"] / own["oracle, drafters told"]["tokens_per_s"],
+        **asdict(setting),
+        "best_latency_of_others": quickest["strategy"],
+        "latency_reduction_percent": reduction_percent("token_p50_ms"),
+        "request_p50_reduction_percent": reduction_percent("request_p50_ms"),
+        "request_p95_reduction_percent": reduction_percent("request_p95_ms"),
+        "best_throughput_of_others": most["strategy"],
+        "throughput_ratio": ours["tokens_per_s"] / most["tokens_per_s"],
+        "throughput_of_oracle": ours["tokens_per_s"] / own[ORACLE.name]["tokens_per_s"],
+        "throughput_of_told_oracle": ours["tokens_per_s"] / own[TOLD_ORACLE]["tokens_per_s"],
         "bounds": bounds,
         "throughput_of_bound": ours["tokens_per_s"] / bounds["measured_acceptance"]["tokens_per_s"],
     }
 
 
-def _bounds(options: CrowdOptions, setting: Setting) -> dict[str, Any]:
+def _bounds(options: CrowdOptions, setting: Setting) -> JsonRow:
     """The verifiers without a pause at the best composition of a pass: without drafts, with the best of what
-    all drafters say, and with drafts that are always right. Prefill is not counted.
+    all drafters draft, and with drafts that are always right. Prefill is not counted.
     """
     curve = Scenario(profile=setting.profile).curve(Role.VERIFIER)
     clients = options.clients if setting.load == LATENCY else options.many_clients
-    requests = max(1, clients // VERIFIERS)
     gains = {
         "no_drafts": {0: 0.0},
         "measured_acceptance": measured_gains(setting.temperature),
-        "always_right": told(),
+        "always_right": ALWAYS_RIGHT,
     }
-    return {
-        label: best_pass(curve, requests=requests, gains=gain, budget_tokens=options.budget_tokens).as_json(
-            VERIFIERS
-        )
-        for label, gain in gains.items()
-    }
+    found = {}
+    for label, gain in gains.items():
+        requests = max(1, clients // VERIFIERS)
+        bound = best_pass(curve, requests=requests, gains=gain, budget_tokens=options.budget_tokens)
+        found[label] = {
+            "requests_per_pass": requests,
+            "nodes_per_request": bound.nodes,
+            "tokens_per_pass": bound.tokens,
+            "pass_ms": 1e3 * bound.pass_s,
+            "tokens_per_s": VERIFIERS * bound.tokens_per_s,
+        }
+    return found

@@ -1,31 +1,27 @@
 """What the devices allow a crowd at best: verifiers that never idle, with drafts always at hand."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
-from cosine_node.bench.cells import DOMAINS, TEST
-from cosine_node.bench.cooperation_replay import (
-    CandidateSource,
-    PromptLookup,
-    RecordedDrafter,
-    ReplayDrafter,
-    replay_fused,
-)
+from cosine_node.bench.cooperation_replay import drafters_of, replay_fused
+from cosine_node.bench.experiment import DRAFTER_DOMAINS, shipped_traces
 from cosine_node.engine.curve import CostCurve
-from cosine_node.simulation.traces import Trace, TraceSet
-from cosine_node.simulation.workload import LOOKUP
+from cosine_node.simulation.workload import TEST_SPLIT
 
 NODES: Final = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24)
+"""A choice: draft nodes of a request in a pass; with more than 24 no cost curve here gains."""
 SAMPLED_PROMPTS: Final = 20
+"""Bounds the time of the replay; the prompts are of all domains in turn."""
+ALWAYS_RIGHT: Final[Mapping[int, float]] = {count: float(count) for count in NODES}
+"""The gains of drafters that are always right, by nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
-    """The best composition of a pass: `nodes` draft nodes for each of `requests`, which commits `tokens`."""
+class PassBound:
+    """The best composition of a pass: `nodes` draft nodes for each request, with which it commits `tokens`."""
 
-    requests: int
     nodes: int
     tokens: float
     pass_s: float
@@ -34,47 +30,24 @@ class Bound:
     def tokens_per_s(self) -> float:
         return self.tokens / self.pass_s
 
-    def as_json(self, verifiers: int) -> dict[str, Any]:
-        return {
-            "requests_per_pass": self.requests,
-            "nodes_per_request": self.nodes,
-            "tokens_per_pass": self.tokens,
-            "pass_ms": 1e3 * self.pass_s,
-            "tokens_per_s": verifiers * self.tokens_per_s,
-        }
 
-
-def best_pass(curve: CostCurve, *, requests: int, gains: Mapping[int, float], budget_tokens: int) -> Bound:
+def best_pass(curve: CostCurve, *, requests: int, gains: Mapping[int, float], budget_tokens: int) -> PassBound:
     """The composition with the most tokens a second; `gains[k]` are accepted tokens of k nodes of a request."""
-    possible = [k for k in gains if k == 0 or requests * (1 + k) <= budget_tokens]
     bounds = [
-        Bound(
-            requests=requests,
-            nodes=nodes,
-            tokens=requests * (1.0 + gains[nodes]),
-            pass_s=curve.seconds(requests * (1 + nodes)),
-        )
-        for nodes in possible
+        PassBound(nodes=k, tokens=requests * (1.0 + gain), pass_s=curve.seconds(requests * (1 + k)))
+        for k, gain in gains.items()
+        if k == 0 or requests * (1 + k) <= budget_tokens
     ]
     return max(bounds, key=lambda bound: bound.tokens_per_s)
 
 
-def told(nodes: Sequence[int] = NODES) -> dict[int, float]:
-    """Gains of drafters that are always right."""
-    return {count: float(count) for count in nodes}
-
-
 @cache
-def measured_gains(temperature: float, *, split: str = TEST, prompts: int = SAMPLED_PROMPTS) -> Mapping[int, float]:
+def measured_gains(temperature: float) -> Mapping[int, float]:
     """Accepted tokens per pass by nodes, the most probable first of what a drafter of every kind drafts, fused."""
-    traces = TraceSet.load_shipped().select(split=split, temperature=temperature)[:prompts]
+    traces = shipped_traces().select(split=TEST_SPLIT, temperature=temperature)[:SAMPLED_PROMPTS]
     gains = {0: 0.0}
     for nodes in NODES[1:]:
-        drafters = {author: ReplayDrafter(_voice(name, traces)) for author, name in enumerate(sorted(DOMAINS), 1)}
-        tallies = [replay_fused(drafters, trace, budget=nodes) for trace in traces]
-        gains[nodes] = sum(tally.accepted for tally in tallies) / sum(tally.rounds for tally in tallies)
+        drafters = dict(enumerate(drafters_of(sorted(DRAFTER_DOMAINS), traces).values(), 1))
+        counts = [replay_fused(drafters, trace, budget=nodes) for trace in traces]
+        gains[nodes] = sum(count.accepted for count in counts) / sum(count.rounds for count in counts)
     return gains
-
-
-def _voice(name: str, traces: Sequence[Trace]) -> CandidateSource:
-    return PromptLookup() if name == LOOKUP else RecordedDrafter(TraceSet(traces), f"draft-{name}")

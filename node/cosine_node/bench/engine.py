@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from cosine_node import zoo
-from cosine_node.bench.cells import Say
 from cosine_node.bench.engine_models import EMBEDDED, Load, Subject, subject_of
 from cosine_node.bench.engine_parts import (
     BATCH_TOKENS,
@@ -19,6 +18,7 @@ from cosine_node.bench.engine_parts import (
     verification,
 )
 from cosine_node.bench.engine_transformers import DoesNotFit, copied_bytes_per_s, device_name, versions
+from cosine_node.bench.experiment import Say
 from cosine_node.engine.loading import resolve_device
 from cosine_node.engine.threads import limit_threads
 

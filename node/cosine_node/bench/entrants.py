@@ -1,164 +1,192 @@
-"""Who takes part: every strategy by name, made from a plain table of options, with the values it is tuned over.
+"""The entrants of a comparison: every strategy by name, made from a table of option values, with its grid.
 
-A choice of options names, beside the fields of a strategy's own options:
+A table of option values names, beside the fields of a strategy's own options:
 
 - `drafter`: `by-label` gives a strategy of one drafter the best one for each prompt's domain, found on the split
   "tune". Nobody could know it for an unlabelled prompt; rivals are allowed it. `own` leaves it to the strategy.
 - `law`: how a drafter's first choice comes to be the target's token (`cosine_node.simulation.trace_engine.Law`).
 - `policy`: what the verifier does of its own accord under free pacing, a name in `POLICIES`. All but `looks-up`
-  leave copying from the text to the drafter that every strategy has for it, so that all have the same source.
+  leave prompt lookup to the drafter that every strategy has for it, so that all have the same source.
+- `shares`: all requests of a run share one director, where the strategy has one.
 """
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, Final
 
 from cosine_node.bench.oracle import OracleCosine
+from cosine_node.simulation.scenario import Scenario
 from cosine_node.simulation.traces import Trace
 from cosine_node.verifier.policy import Policy
-from cosine_p2p.strategies.base import Strategy
+from cosine_p2p.strategies import STRATEGIES
+from cosine_p2p.strategies.base import Strategy, StrategyKind
 from cosine_p2p.strategies.cosine import Cosine, CosineOptions
 from cosine_p2p.strategies.plain import Plain
+from cosine_p2p.strategies.published.batch_objective import BatchDirector
 from cosine_p2p.strategies.published.cosine_paper import CosinePaper, CosinePaperOptions
 from cosine_p2p.strategies.published.dsi import Dsi, DsiOptions
 from cosine_p2p.strategies.published.pipeinfer import PipeInfer, PipeInferOptions
 from cosine_p2p.strategies.published.specinfer import SpecInfer, SpecInferOptions
 from cosine_p2p.strategies.published.speculative import Speculative, SpeculativeOptions
-from cosine_p2p.strategies.published.spin import Spin, SpinOptions
+from cosine_p2p.strategies.published.spin import Spin, SpinDirector, SpinOptions
 from cosine_protocol.errors import UsageError
+from cosine_protocol.records import Role
 
-Choice = Mapping[str, Any]
+OptionValues = Mapping[str, Any]
 
+# Values of `drafter`, `law` and `policy`, as they stand in the JSON files.
 BY_LABEL: Final = "by-label"
 OWN: Final = "own"
 COUPLED: Final = "coupled"
 PUBLISHED: Final = "published"
 LOOKS_UP: Final = "looks-up"
-NOT_OF_STRATEGIES: Final = frozenset({"drafter", "law", "policy"})
+NOT_OF_STRATEGIES: Final = frozenset({"drafter", "law", "policy", "shares"})
+"""Names that are no fields of a strategy's own options; see above."""
+ABLATED_POLICIES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "no-waiting": "waits_for_drafts",
+        "no-account": "keeps_account",
+        "no-dropping": "drops_costly_nodes",
+    }
+)
+"""Policies by the one field of `Policy` that each switches off."""
+_SWITCHES: Final = {
+    name: switch
+    for name, switch in ABLATED_POLICIES.items()
+    if switch in {option.name for option in fields(Policy)}
+}
 POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
     {
         "ours": Policy(looks_up=False),
-        "published": Policy(looks_up=False, waits_for_drafts=False, keeps_account=False, drops_costly_nodes=False),
-        "no-waiting": Policy(looks_up=False, waits_for_drafts=False),
-        "no-account": Policy(looks_up=False, keeps_account=False),
-        "no-dropping": Policy(looks_up=False, drops_costly_nodes=False),
+        PUBLISHED: Policy(looks_up=False, **dict.fromkeys(_SWITCHES.values(), False)),
+        **{name: Policy(looks_up=False, **{switch: False}) for name, switch in _SWITCHES.items()},
         LOOKS_UP: Policy(),
     }
 )
+"""By name; a switch that `Policy` lacks has none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """One request: its trace, and the authors of its drafters, the best for its domain first."""
+class RequestCase:
+    """One request: its trace, the authors of its drafters, the best for its domain first, and a shared director."""
 
     trace: Trace
     authors: tuple[int, ...]
+    director: SpinDirector | BatchDirector | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entrant:
-    """A strategy in the comparison. `build` takes the digest of a request, the choice of options and the case.
+    """A strategy in the comparison: its class, and that of its options if it has any.
 
     `grid` holds the values of each option in their order, those that depend on the link most first; tuning begins
-    at `start`. Where `allows` says no, a choice is not tried. `law` and `policy` stand where a choice has none.
+    at `start`. Values that `allows` rejects are not tried. An entrant with `knows_stream` is told each trace.
     """
 
-    name: str
-    build: Callable[[bytes, Choice, Case], Strategy]
-    is_stepped: bool = False
-    wants_drafters: bool = True
-    verifiers: int = 1
+    kind: StrategyKind
+    strategy: Callable[..., Strategy]
+    options: Callable[..., Any] | None = None
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    start: Choice = field(default_factory=dict)
-    allows: Callable[[Choice], bool] = lambda choice: True
+    start: OptionValues = field(default_factory=dict)
+    allows: Callable[[OptionValues], bool] = lambda choice: True
     knows_stream: bool = False
 
-    def choices_at(self, temperature: float) -> dict[str, tuple[Any, ...]]:
-        """The grid at a temperature: without sampling, the published law says what the shared noise says."""
+    @property
+    def name(self) -> str:
+        return self.kind.name
+
+    def grid_at(self, temperature: float) -> dict[str, tuple[Any, ...]]:
+        """The grid at a temperature: without sampling, the published law gives what the shared noise gives."""
         return {name: values for name, values in self.grid.items() if temperature or name != "law"}
 
+    def build(self, root: bytes, choice: OptionValues, case: RequestCase) -> Strategy:
+        """The strategy of the request whose digest is `root`."""
+        more: dict[str, Any] = {}
+        if self.options is not None:
+            own = {name: value for name, value in choice.items() if name not in NOT_OF_STRATEGIES}
+            if choice.get("drafter") == BY_LABEL and "drafters" in own:
+                own["authors"] = case.authors[: own["drafters"]]
+            elif choice.get("drafter") == BY_LABEL:
+                own["author"] = case.authors[0] if case.authors else None
+            more["options"] = self.options(**own)
+        if case.director is not None:
+            more["director"] = case.director
+        if self.knows_stream:
+            more["stream"] = case.trace.stream
+        return self.strategy(root, **more)
 
-def _own(choice: Choice) -> dict[str, Any]:
-    return {name: value for name, value in choice.items() if name not in NOT_OF_STRATEGIES}
-
-
-def _lone(choice: Choice, case: Case) -> dict[str, Any]:
-    """The options of a strategy of one drafter."""
-    author = case.authors[0] if choice.get("drafter") == BY_LABEL and case.authors else None
-    return {**_own(choice), "author": author}
-
-
-def _several(choice: Choice, case: Case) -> dict[str, Any]:
-    options = _own(choice)
-    if choice.get("drafter") == BY_LABEL:
-        options["authors"] = case.authors[: options["drafters"]]
-    return options
-
-
-def _speculative(root: bytes, choice: Choice, case: Case) -> Strategy:
-    return Speculative(root, options=SpeculativeOptions(**_lone(choice, case)))
-
-
-def _specinfer(root: bytes, choice: Choice, case: Case) -> Strategy:
-    return SpecInfer(root, options=SpecInferOptions(**_several(choice, case)))
-
-
-def _spin(root: bytes, choice: Choice, case: Case) -> Strategy:
-    return Spin(root, options=SpinOptions(**_own(choice)))
+    def director(
+        self, scenario: Scenario, choice: OptionValues, budget_tokens: int | None
+    ) -> SpinDirector | BatchDirector | None:
+        """What all requests of a run share, or None."""
+        if not choice.get("shares"):
+            return None
+        if self.strategy is Spin:
+            return SpinDirector(places=max(1, math.ceil(scenario.clients / scenario.drafters)))
+        assert budget_tokens is not None, "a batch is planned for a bounded pass"
+        return _batch_director(scenario, budget_tokens)
 
 
-def _cosine_paper(root: bytes, choice: Choice, case: Case) -> Strategy:
-    return CosinePaper(root, options=CosinePaperOptions(**_own(choice)))
+def _batch_director(scenario: Scenario, budget_tokens: int) -> BatchDirector:
+    """Plans over all verifiers and drafters together, with the slowest drafter's time (arXiv 2503.10325)."""
+    drafting = [scenario.curve(Role.DRAFTER, index=index) for index in range(scenario.drafters)]
+    verifying = scenario.curve(Role.VERIFIER)
+    rtt_s = scenario.rtt_ms / 1e3
+
+    def draft_s(requests: int, tokens: int) -> float:
+        each = math.ceil(requests / scenario.drafters)
+        return tokens * (rtt_s + max(curve.seconds(each) for curve in drafting))
+
+    def verify_s(requests: int, tokens: int) -> float:
+        return rtt_s + verifying.seconds(math.ceil((requests + tokens) / scenario.verifiers))
+
+    return BatchDirector(draft_s=draft_s, verify_s=verify_s, most=scenario.verifiers * budget_tokens)
 
 
-def _pipeinfer(root: bytes, choice: Choice, case: Case) -> Strategy:
-    return PipeInfer(root, options=PipeInferOptions(**_lone(choice, case)))
+def _is_chain(choice: OptionValues) -> bool:
+    """True unless the published law would be applied to a tree: it is scripted for the first choice alone."""
+    return choice.get("law") != PUBLISHED or choice.get("width_nodes", choice.get("n_parallel", 1)) == 1
 
 
-def _dsi(root: bytes, choice: Choice, case: Case) -> Strategy:
-    return Dsi(root, options=DsiOptions(**_lone(choice, case)))
-
-
-def _cosine(root: bytes, choice: Choice, case: Case) -> Strategy:
-    return Cosine(root, options=CosineOptions(**_own(choice)))
-
-
-def _oracle(root: bytes, choice: Choice, case: Case) -> Strategy:
-    return OracleCosine(root, stream=case.trace.stream, options=CosineOptions(**_own(choice)))
-
-
-def _is_chain(choice: Choice) -> bool:
-    """The published law is scripted for the first choice alone, so it means nothing for trees."""
-    return choice.get("law") != PUBLISHED or choice.get("n_parallel", 1) == 1
-
-
+# Choices: from one token to more than pays at any round-trip time measured; both kinds of drafter and law.
 _LENGTHS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
 _DRAFTERS: Final = (BY_LABEL, OWN)
 _LAWS: Final = (COUPLED, PUBLISHED)
 
-PLAIN: Final = Entrant(name="plain", build=lambda root, choice, case: Plain(root), wants_drafters=False)
-OURS: Final = Entrant(name="cosine", build=_cosine)
-ORACLE: Final = Entrant(name="oracle", build=_oracle, knows_stream=True)
-_DSI_GRID: Final = {
-    "lookahead_tokens": (None, 1, 2, 3, 4, 6, 8, 12, 16),
-    "is_eager": (True, False),
-    "drafter": _DRAFTERS,
-    "law": _LAWS,
-}
-_DSI_START: Final = {"lookahead_tokens": None, "is_eager": True, "drafter": BY_LABEL}
+PLAIN: Final = Entrant(kind=STRATEGIES["plain"], strategy=Plain)
+OURS: Final = Entrant(kind=STRATEGIES["cosine"], strategy=Cosine, options=CosineOptions)
+ORACLE: Final = Entrant(
+    kind=replace(OURS.kind, name="oracle"), strategy=OracleCosine, options=CosineOptions, knows_stream=True
+)
+DSI: Final = Entrant(
+    kind=replace(STRATEGIES["dsi"], verifiers=1),
+    strategy=Dsi,
+    options=DsiOptions,
+    grid={
+        "lookahead_tokens": (None, 1, 2, 3, 4, 6, 8, 12, 16),
+        "is_eager": (True, False),
+        "drafter": _DRAFTERS,
+        "law": _LAWS,
+    },
+    start={"lookahead_tokens": None, "is_eager": True, "drafter": BY_LABEL},
+)
+"""With as many verifiers as everybody else."""
+DSI_2: Final = replace(DSI, kind=replace(DSI.kind, name="dsi-2", verifiers=2))
+"""With the machines that its paper gives it."""
 RIVALS: Final = (
     Entrant(
-        name="speculative",
-        build=_speculative,
-        is_stepped=True,
+        kind=STRATEGIES["speculative"],
+        strategy=Speculative,
+        options=SpeculativeOptions,
         grid={"draft_tokens": _LENGTHS, "drafter": _DRAFTERS, "law": _LAWS},
         start={"draft_tokens": 5, "drafter": BY_LABEL},
     ),
     Entrant(
-        name="specinfer",
-        build=_specinfer,
-        is_stepped=True,
+        kind=STRATEGIES["specinfer"],
+        strategy=SpecInfer,
+        options=SpecInferOptions,
         grid={
             "depth_tokens": _LENGTHS,
             "max_nodes": (4, 8, 12, 16, 24, 32),
@@ -169,9 +197,9 @@ RIVALS: Final = (
         start={"depth_tokens": 5, "max_nodes": 12, "width_nodes": 2, "drafters": 2, "drafter": BY_LABEL},
     ),
     Entrant(
-        name="spin",
-        build=_spin,
-        is_stepped=True,
+        kind=STRATEGIES["spin"],
+        strategy=Spin,
+        options=SpinOptions,
         grid={
             "draft_tokens": _LENGTHS,
             "explore_rounds": (1, 2, 4, 6),
@@ -182,9 +210,9 @@ RIVALS: Final = (
         start={"draft_tokens": 5, "explore_rounds": 2, "exploit_rounds": 16, "prior_rounds": 4.0},
     ),
     Entrant(
-        name="cosine-paper",
-        build=_cosine_paper,
-        is_stepped=True,
+        kind=STRATEGIES["cosine-paper"],
+        strategy=CosinePaper,
+        options=CosinePaperOptions,
         grid={
             "draft_tokens": _LENGTHS,
             "drafters": (1, 2, 3, 4, 6),
@@ -194,14 +222,15 @@ RIVALS: Final = (
             "law": _LAWS,
         },
         start={"draft_tokens": 3, "drafters": 2, "width_nodes": 1, "max_nodes": 16, "has_prior": True},
-        allows=lambda choice: choice.get("law") != PUBLISHED or choice["width_nodes"] == 1,
+        allows=_is_chain,
     ),
-    Entrant(name="dsi", build=_dsi, is_stepped=True, verifiers=1, grid=_DSI_GRID, start=_DSI_START),
+    DSI,
     Entrant(
-        name="pipeinfer",
-        build=_pipeinfer,
+        kind=STRATEGIES["pipeinfer"],
+        strategy=PipeInfer,
+        options=PipeInferOptions,
         grid={
-            "policy": ("published", "ours"),
+            "policy": (PUBLISHED, "ours"),
             "p_accept": (0.02, 0.05, 0.1, 0.2, 0.3, 0.5),
             "draft_tokens": (1, 2, 3, 4),
             "n_parallel": (1, 2, 3, 4),
@@ -212,7 +241,7 @@ RIVALS: Final = (
         start={
             "p_accept": 0.1,
             "draft_tokens": 1,
-            "policy": "published",
+            "policy": PUBLISHED,
             "n_parallel": 3,
             "p_split": 0.3,
             "drafter": BY_LABEL,
@@ -220,13 +249,11 @@ RIVALS: Final = (
         allows=_is_chain,
     ),
 )
-WITH_MORE: Final = (
-    Entrant(name="dsi-2", build=_dsi, is_stepped=True, verifiers=2, grid=_DSI_GRID, start=_DSI_START),
-)
-"""Rivals that are given more machines than everybody else, and named so."""
+"""Rivals with equal machines, each with what can be chosen about it and a published or plausible start."""
 ENTRANTS: Final[Mapping[str, Entrant]] = MappingProxyType(
-    {entrant.name: entrant for entrant in (PLAIN, OURS, *RIVALS, *WITH_MORE, ORACLE)}
+    {entrant.name: entrant for entrant in (PLAIN, OURS, *RIVALS, DSI_2, ORACLE)}
 )
+"""All by name."""
 
 
 def entrant(name: str) -> Entrant:
@@ -234,8 +261,3 @@ def entrant(name: str) -> Entrant:
     if name not in ENTRANTS:
         raise UsageError(f"There is no strategy {name!r} to compare; choose from {', '.join(ENTRANTS)}.")
     return ENTRANTS[name]
-
-
-def has_option(name: str) -> bool:
-    """Whether `CosineOptions` has an option of that name."""
-    return name in {option.name for option in fields(CosineOptions)}

@@ -1,9 +1,10 @@
-"""Routers to compare with that no strategy uses: a given order, uniform chance and UCB1."""
+"""Routers to compare with that no strategy uses: a given order, the known expert, uniform chance and UCB1."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cosine_node.bench.routing_replay import ReplayedRequest
 from cosine_p2p.routing.base import Chance, DrafterFacts, Round, prompt_shares, shuffled
 
 
@@ -33,6 +34,24 @@ class FixedRouter:
         if author not in self._order:
             return "not in the given order"
         return f"number {self._order.index(author) + 1} in the given order"
+
+
+class LabelRouter(FixedRouter):
+    """Knows the domain of every position: what no router can be told, for comparison."""
+
+    name = "expert-by-label"
+
+    def __init__(self, request: ReplayedRequest) -> None:
+        super().__init__(tuple(request.chains))
+        self._request = request
+        self._position = 0
+
+    def pick(self, count: int) -> tuple[int, ...]:
+        expert = self._request.expert_at(self._position)
+        return tuple(sorted(super().pick(len(self._request.chains)), key=lambda author: author != expert))[:count]
+
+    def learn(self, round_: Round) -> None:
+        self._position += len(round_.spoken)
 
 
 class UniformRouter:

@@ -160,7 +160,7 @@ def _parts(result: Result) -> str:
         for order, label in labels
     ]
     head = table(["", "order", *(f"T {t:g}, {rtt:g} ms" for t, rtt in places)], body)
-    skipped = bullets(f"Not measured: {entry['label']} ({entry['reason']})." for entry in result["skipped"])
+    skipped = bullets(f"Not measured: {entry['label']} ({entry['reason']})." for entry in result.get("skipped", ()))
     return paragraphs(
         [
             "Speedup over plain decoding, and in brackets the factor a part brings: to what stands above it when "

@@ -1,55 +1,56 @@
-"""What the rows of the sweep over round-trip times say, in numbers."""
+"""Findings from the rows of the sweep over round-trip times."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-Row = Mapping[str, Any]
+from cosine_node.bench.ablation import CUMULATIVE
+from cosine_node.bench.entrants import OURS
+from cosine_node.bench.experiment import JsonRow, sum_of_checks
+
 PLACE: Final = ("profile", "temperature", "rtt_ms")
-OURS: Final = "cosine"
-PLAIN: Final = "plain"
+"""The fields that name a point of the sweep."""
 BASELINE: Final = "speculative"
+"""Synchronous speculative decoding, which everybody knows."""
 
 
-def findings_of(rows: Sequence[Row], *, main_rtt_ms: float) -> dict[str, Any]:
+def findings_of(rows: Sequence[JsonRow], *, main_rtt_ms: float) -> JsonRow:
     """The floor against plain decoding, the distance to the best other everywhere, the parts and the bounds."""
     sweep = [row for row in rows if row["part"] == "sweep"]
-    ours = [row for row in sweep if row["strategy"] == OURS]
+    ours = [row for row in sweep if row["strategy"] == OURS.name]
     lowest = min(ours, key=lambda row: row["speedup"])
     against = list(_against_best(sweep))
-    closest = min(against, key=lambda row: row["ratio"])
     return {
         "lowest_speedup": _named(lowest, speedup=lowest["speedup"]),
         "worst_prompt_speedup": min(row["worst_prompt_speedup"] for row in ours),
         "against_best_other": against,
-        "closest": closest,
+        "closest": min(against, key=lambda row: row["ratio"]),
         "points": len(against),
         "points_ahead": sum(row["ratio"] > 1.0 for row in against),
         "at_main_rtt": [row for row in against if row["rtt_ms"] == main_rtt_ms],
         "at_other_profiles": list(_against_best([row for row in rows if row["part"] == "profile"])),
-        "parts": list(_parts(rows)),
-        "bounds": list(_bounds(rows)),
-        "mismatches": sum(row["mismatches"] for row in rows),
-        "violations": sum(row["violations"] for row in rows),
+        "parts": list(_parts([row for row in rows if row["part"] == "ablation"])),
+        "bounds": list(_bounds([row for row in rows if row["part"] == "oracle"])),
+        **sum_of_checks(rows),
         "tokens": sum(row["tokens"] for row in rows),
     }
 
 
-def _named(row: Row, **figures: Any) -> dict[str, Any]:
+def _named(row: Mapping[str, Any], **figures: Any) -> JsonRow:
     return {**{name: row[name] for name in PLACE}, **figures}
 
 
-def _grouped(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
-    places: dict[tuple[Any, ...], list[Row]] = {}
+def _by_point(rows: Sequence[JsonRow]) -> list[list[JsonRow]]:
+    points: dict[tuple[Any, ...], list[JsonRow]] = {}
     for row in rows:
-        places.setdefault(tuple(row[name] for name in PLACE), []).append(row)
-    return places
+        points.setdefault(tuple(row[name] for name in PLACE), []).append(row)
+    return list(points.values())
 
 
-def _against_best(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
-    """Ours by the best of the others, and by tuned speculative decoding, at every place; ratios of total time."""
-    for together in _grouped(rows).values():
+def _against_best(rows: Sequence[JsonRow]) -> Iterator[JsonRow]:
+    """Ours by the best of the others, and by tuned speculative decoding, at every point; ratios of total time."""
+    for together in _by_point(rows):
         speedups = {row["strategy"]: row["speedup"] for row in together}
-        ours = speedups.pop(OURS)
+        ours = speedups.pop(OURS.name)
         best = max(speedups, key=lambda name: speedups[name])
         ratio = ours / speedups[best]
         yield _named(
@@ -63,23 +64,19 @@ def _against_best(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
         )
 
 
-def _parts(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
-    """What each part brings: by how much the total time grows without it, or what it added to those before it."""
-    for together in _grouped([row for row in rows if row["part"] == "ablation"]).values():
-        cumulative = [row for row in together if row["order"] == "cumulative"]
-        whole = cumulative[-1]
-        for before, row in zip([None, *cumulative], cumulative, strict=False):
-            gain = row["speedup"] / before["speedup"] if before else row["speedup"]
+def _parts(rows: Sequence[JsonRow]) -> Iterator[JsonRow]:
+    """The gain of each part: over what stands above it when parts are added, over all else when one is left out."""
+    for together in _by_point(rows):
+        cumulative = [row["speedup"] for row in together if row["order"] == CUMULATIVE]
+        gains = [after / before for before, after in zip([1.0, *cumulative], cumulative, strict=False)]
+        gains += [cumulative[-1] / row["speedup"] for row in together[len(cumulative) :]]
+        for row, gain in zip(together, gains, strict=True):
             yield _named(row, order=row["order"], label=row["label"], speedup=row["speedup"], gain=gain)
-        for row in together:
-            if row["order"] != "cumulative":
-                gain = whole["speedup"] / row["speedup"]
-                yield _named(row, order=row["order"], label=row["label"], speedup=row["speedup"], gain=gain)
 
 
-def _bounds(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+def _bounds(rows: Sequence[JsonRow]) -> Iterator[JsonRow]:
     """Ours as a share of each bound that knows the stream."""
-    for together in _grouped([row for row in rows if row["part"] == "oracle"]).values():
+    for together in _by_point(rows):
         speedups = {row["label"]: row["speedup"] for row in together}
         ours = speedups.pop("ours")
         for label, speedup in speedups.items():

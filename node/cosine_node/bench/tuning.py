@@ -1,18 +1,18 @@
 """The best options of a strategy for each point of a sweep, found by coordinate descent on the split "tune"."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cosine_node.bench.cells import TUNE, Cell, run_cell
-from cosine_node.bench.entrants import Choice, entrant
+from cosine_node.bench.entrants import OptionValues, entrant
+from cosine_node.bench.experiment import TUNE_SPLIT, Cell, Prompts, run_cell
 
-Score = Callable[[Choice], float]
+Score = Callable[[OptionValues], float]
 Grid = Mapping[str, tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class TuningPoint:
     """A scenario to tune for; the search starts from the best of the point with the index `after`."""
 
     scenario: Mapping[str, Any]
@@ -28,7 +28,7 @@ class Search:
     """
 
     strategy: str
-    points: tuple[Point, ...]
+    points: tuple[TuningPoint, ...]
     prompts: int
     tokens: int
     trials: int
@@ -37,12 +37,12 @@ class Search:
         return f"tuned {self.strategy} at {len(self.points)} points"
 
 
-def tune(search: Search) -> list[Choice]:
-    """The best choice found for each point."""
+def tune(search: Search) -> list[OptionValues]:
+    """The best table of option values found for each point."""
     plays = entrant(search.strategy)
-    found: list[Choice] = []
+    found: list[OptionValues] = []
     for point in search.points:
-        grid = plays.choices_at(point.scenario.get("temperature", 0.0))
+        grid = plays.grid_at(point.scenario.get("temperature", 0.0))
         first = {name: plays.start.get(name, values[0]) for name, values in grid.items()}
         score = _scored(search, point)
         if point.after is None:
@@ -53,16 +53,18 @@ def tune(search: Search) -> list[Choice]:
     return found
 
 
-def _scored(search: Search, point: Point) -> Score:
-    """Seconds that the tuning prompts take under a choice; every choice is run once."""
+def _scored(search: Search, point: TuningPoint) -> Score:
+    """Seconds that the tuning prompts take under a table of option values; each is run once."""
     known: dict[str, float] = {}
 
-    def seconds(choice: Choice) -> float:
+    def seconds(choice: OptionValues) -> float:
         key = repr(sorted(choice.items()))
         if key not in known:
-            scenario = {**point.scenario, "max_new_tokens": search.tokens}
             cell = Cell(
-                strategy=search.strategy, choice=choice, scenario=scenario, split=TUNE, prompts=search.prompts
+                strategy=search.strategy,
+                choice=choice,
+                scenario={**point.scenario, "max_new_tokens": search.tokens},
+                prompts=Prompts(split=TUNE_SPLIT, count=search.prompts),
             )
             known[key] = run_cell(cell).total_s
         return known[key]
@@ -70,7 +72,7 @@ def _scored(search: Search, point: Point) -> Score:
     return seconds
 
 
-def swept(start: Choice, grid: Grid, score: Score, *, allows: Callable[[Choice], bool]) -> Choice:
+def swept(start: OptionValues, grid: Grid, score: Score, *, allows: Callable[[OptionValues], bool]) -> OptionValues:
     """Every value of every option, one option after the other, the best of each kept."""
     best = start
     for name, values in grid.items():
@@ -80,27 +82,22 @@ def swept(start: Choice, grid: Grid, score: Score, *, allows: Callable[[Choice],
     return best
 
 
-def climbed(start: Choice, grid: Grid, score: Score, *, allows: Callable[[Choice], bool], trials: int) -> Choice:
+def climbed(
+    start: OptionValues, grid: Grid, score: Score, *, allows: Callable[[OptionValues], bool], trials: int
+) -> OptionValues:
     """Steps to neighbouring values while they help, `trials` of them at most."""
     best = start
-    left = trials
     for name, values in grid.items():
         for step in (1, -1):
-            for choice in _beyond(best, name, values, step):
+            index = values.index(best[name]) + step
+            while 0 <= index < len(values):
+                choice = dict(best) | {name: values[index]}
                 if not allows(choice):
                     break
-                if not left:
+                if not trials:
                     return best
-                left -= 1
+                trials -= 1
                 if score(choice) >= score(best):
                     break
-                best = choice
+                best, index = choice, index + step
     return best
-
-
-def _beyond(start: Choice, name: str, values: Sequence[Any], step: int) -> Iterator[Choice]:
-    """`start` with the values of one option that lie ahead of its own, the nearest first."""
-    index = values.index(start[name]) + step
-    while 0 <= index < len(values):
-        yield dict(start) | {name: values[index]}
-        index += step

@@ -16,9 +16,9 @@ from cosine_protocol.errors import UsageError
 
 EXPERIMENTS: Mapping[str, tuple[str, ...]] = {
     "rtt": ("rtt",),
-    "strategies": ("crowd", "routers", "cooperation", "liars"),
+    "strategies": ("crowd", "routing", "cooperation", "liars"),
     "crowd": ("crowd",),
-    "routing": ("routers",),
+    "routing": ("routing",),
     "cooperation": ("cooperation",),
     "liars": ("liars",),
     "scale": ("scale",),

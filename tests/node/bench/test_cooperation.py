@@ -6,17 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cosine_node.bench.cooperation import (
-    ABSENT,
-    CASES,
-    CHANGING,
-    CooperationOptions,
-    Matter,
-    compared,
-    requests_of,
-    run,
-)
-from cosine_node.bench.cooperation_cells import SwarmCell, run_swarm_cell
+from cosine_node.bench.cooperation import ABSENT, CASES, CHANGING, CasePrompts, ReplayCase, compared
 from cosine_node.bench.cooperation_replay import (
     PromptLookup,
     RecordedDrafter,
@@ -26,26 +16,19 @@ from cosine_node.bench.cooperation_replay import (
     replay_fused,
 )
 from cosine_node.simulation.traces import CANDIDATES, DrafterTrace, Trace, TraceSet
+from tests.node.bench.quick import quick_result
 
-SMALL = replace(CooperationOptions.quick(), processes=1)
 TOKENS = 24
-MATTER = Matter(
+CASE = ReplayCase(
     case=CHANGING,
     swarm="experts",
     budget=4,
     temperature=0.0,
-    split="tune",
-    prompts=2,
-    change_at=16,
-    seed=0,
+    prompts=CasePrompts(split="tune", count=2, change_at=16),
 )
 
 
-def silent(sentence: str) -> None:
-    del sentence
-
-
-def said(stream: tuple[int, ...], right: range) -> DrafterTrace:
+def recorded(stream: tuple[int, ...], right: range) -> DrafterTrace:
     """A drafter whose first choice is the stream's token at some positions and another one elsewhere."""
     n = len(stream)
     tokens = np.arange(100, 100 + CANDIDATES, dtype=np.int32) + 10 * np.arange(n, dtype=np.int32)[:, None]
@@ -66,7 +49,7 @@ def trace_of(**right: range) -> Trace:
         prompt_tokens=4,
         stream=stream,
         near_ties=(False,) * TOKENS,
-        drafters={f"draft-{name}": said(stream, positions) for name, positions in right.items()},
+        drafters={f"draft-{name}": recorded(stream, positions) for name, positions in right.items()},
     )
 
 
@@ -119,16 +102,20 @@ def test_changing_requests_begin_in_their_own_domain_and_end_in_another() -> Non
 
 
 def test_without_its_expert_a_domain_has_the_others() -> None:
-    matter = replace(MATTER, case=ABSENT)
-    for one, trace in zip(compared(matter), requests_of(matter), strict=True):
+    case = replace(CASE, case=ABSENT, prompts=CasePrompts(split="tune", count=2))
+    for one, trace in zip(compared(case), case.prompts.traces(0.0), strict=True):
         assert len(one.single) == 4
         assert trace.domain not in one.single
         assert one.best in one.single
 
 
+def test_the_same_case_gives_the_same() -> None:
+    assert compared(CASE) == compared(CASE)
+
+
 @pytest.fixture(scope="module")
 def result() -> dict[str, Any]:
-    return run(SMALL, say=silent)
+    return quick_result("cooperation")
 
 
 def test_every_case_is_replayed_and_simulated(result: dict[str, Any]) -> None:
@@ -148,9 +135,3 @@ def test_ratios_follow_from_the_rows(result: dict[str, Any]) -> None:
     changed = next(found for found in result["findings"]["replay"] if found["case"] == CHANGING)
     own = [row["ratio"] for row in result["rows"] if row["part"] == "replay" and row["case"] == CHANGING]
     assert (changed["lowest_ratio"], changed["highest_ratio"]) == (min(own), max(own))
-
-
-def test_the_same_matter_and_the_same_cell_give_the_same() -> None:
-    assert compared(MATTER) == compared(MATTER)
-    cell = SwarmCell(drafters=("code", "lookup"), prompts=2, tokens=12)
-    assert run_swarm_cell(cell) == run_swarm_cell(cell)

@@ -1,12 +1,17 @@
 """The rivals' grids: every start lies on its grid, every option is one the strategy has."""
 
+from dataclasses import asdict
+
 import pytest
 
-from cosine_node.bench.entrants import ENTRANTS, PUBLISHED, RIVALS, Case, Entrant, entrant
+from cosine_node.bench.entrants import ENTRANTS, POLICIES, PUBLISHED, RIVALS, Entrant, RequestCase, entrant
+from cosine_node.simulation.scenario import Scenario
 from cosine_node.simulation.traces import TraceSet
+from cosine_p2p.strategies.published.batch_objective import BatchDirector
+from cosine_p2p.strategies.published.spin import SpinDirector
 from cosine_protocol.errors import UsageError
 
-CASE = Case(TraceSet.load_shipped().select(split="test", temperature=0.0)[0], (3, 1, 2, 4, 5, 6))
+CASE = RequestCase(TraceSet.load_shipped().select(split="test", temperature=0.0)[0], (3, 1, 2, 4, 5, 6))
 EVERYBODY = [pytest.param(one, id=one.name) for one in ENTRANTS.values()]
 
 
@@ -25,8 +30,8 @@ def test_every_value_of_a_grid_makes_a_strategy(one: Entrant) -> None:
 
 @pytest.mark.parametrize("one", EVERYBODY)
 def test_without_sampling_there_is_one_law(one: Entrant) -> None:
-    assert "law" not in one.choices_at(0.0)
-    assert one.choices_at(0.8) == one.grid
+    assert "law" not in one.grid_at(0.0)
+    assert one.grid_at(0.8) == one.grid
 
 
 def test_the_published_law_is_for_chains_alone() -> None:
@@ -39,10 +44,27 @@ def test_the_published_law_is_for_chains_alone() -> None:
 
 
 def test_all_rivals_have_as_many_verifiers_as_everybody_else() -> None:
-    assert {rival.verifiers for rival in RIVALS} == {1}
-    assert ENTRANTS["dsi-2"].verifiers == 2
+    assert {rival.kind.verifiers for rival in RIVALS} == {1}
+    assert ENTRANTS["dsi-2"].kind.verifiers == 2
 
 
 def test_an_unknown_entrant_is_named() -> None:
     with pytest.raises(UsageError, match="'sorcery'"):
         entrant("sorcery")
+
+
+def test_a_policy_lacks_one_thing_or_all_that_is_the_verifier_s_own() -> None:
+    ours, published = asdict(POLICIES["ours"]), asdict(POLICIES[PUBLISHED])
+    switches = [name for name in POLICIES if name.startswith("no-")]
+    assert not any(published.values())
+    assert len([name for name, is_on in ours.items() if is_on]) == len(switches)
+    for name in switches:
+        assert len(asdict(POLICIES[name]).items() ^ ours.items()) == 2
+
+
+def test_requests_share_a_director_where_that_is_chosen() -> None:
+    scenario = Scenario(clients=9, drafters=4, verifiers=2)
+    spin, paper = ENTRANTS["spin"], ENTRANTS["cosine-paper"]
+    assert spin.director(scenario, {"shares": False}, 64) is None
+    assert isinstance(spin.director(scenario, {"shares": True}, 64), SpinDirector)
+    assert isinstance(paper.director(scenario, {"shares": True}, 64), BatchDirector)

@@ -1,6 +1,6 @@
 """The coordinator that knows the stream: what is on it is certain, everything else is worth nothing."""
 
-from cosine_node.bench.cells import Cell, run_cell
+from cosine_node.bench.experiment import Cell, Prompts, run_cell
 from cosine_node.bench.oracle import OracleCosine
 from cosine_p2p.strategies.base import Drafted, DrafterStarted, Opened, SendTree
 from cosine_protocol.messages import Draft
@@ -36,7 +36,7 @@ def test_a_token_of_the_stream_at_another_place_is_not_on_it() -> None:
 
 def test_drafters_that_know_too_bring_more_than_a_coordinator_that_knows() -> None:
     scenario = {"rtt_ms": 20.0, "max_new_tokens": 32, "decision_s": 0.0}
-    knowing = run_cell(Cell(strategy="oracle", scenario=scenario, prompts=2))
-    drafting = run_cell(Cell(strategy="oracle", scenario={**scenario, "is_oracle": True}, prompts=2))
-    assert knowing.mismatches == drafting.mismatches == 0
+    knowing = run_cell(Cell(strategy="oracle", scenario=scenario, prompts=Prompts(count=2)))
+    drafting = run_cell(Cell(strategy="oracle", scenario={**scenario, "is_oracle": True}, prompts=Prompts(count=2)))
+    assert knowing.checks["mismatches"] == drafting.checks["mismatches"] == 0
     assert drafting.total_s < knowing.total_s

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cosine_node.bench import acceptance, routers
+from cosine_node.bench import acceptance, routing
 from cosine_node.bench.report import SECTIONS, write_report
 from cosine_node.bench.rtt_findings import findings_of
 from cosine_protocol.errors import UsageError
@@ -113,7 +113,7 @@ def test_a_liar_is_told_by_what_it_costs(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def small() -> dict[str, dict[str, Any]]:
     return {
-        "routing": routers.run(routers.RoutingOptions.quick(), say=silent),
+        "routing": routing.run(routing.RoutingOptions.quick(), say=silent),
         "acceptance": acceptance.run(acceptance.AcceptanceOptions.quick(), say=silent),
     }
 

@@ -2,28 +2,32 @@
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.bench.reference_routers import FixedRouter, UniformRouter
+from cosine_node.bench.reference_routers import FixedRouter, LabelRouter, UniformRouter
 from cosine_node.bench.routing import (
     OURS,
     REFERENCE,
-    Entrant,
-    LabelRouter,
+    RIVALS,
+    ROUTERS,
+    TRAFFIC,
+    ComparedRouter,
+    RoutingOptions,
+    RoutingTable,
     best_constants,
     best_in_hindsight,
     measure,
-    routing_table,
 )
 from cosine_node.bench.routing_replay import (
     DRAFT_TOKENS,
     LATE_TOKENS,
     REQUEST_TOKENS,
-    Request,
+    ReplayedRequest,
     changing_traffic,
     mixed_traffic,
     replay,
@@ -31,6 +35,7 @@ from cosine_node.bench.routing_replay import (
 )
 from cosine_node.simulation.traces import DrafterTrace, Trace, TraceSet
 from cosine_protocol.errors import UsageError
+from tests.node.bench.quick import quick_result
 
 DOMAINS = ("code", "math", "poems")
 SKILLS = {"expert": 0.8, "other": 0.15, "general": 0.45}
@@ -66,22 +71,22 @@ def family() -> TraceSet:
     )
 
 
-def request_of(hits: Mapping[str, list[bool]]) -> Request:
+def request_of(hits: Mapping[str, list[bool]]) -> ReplayedRequest:
     tokens = len(next(iter(hits.values())))
     stream = tuple(range(1, tokens + 1))
-    drafters = {f"draft-{name}": drafter(stream, said, prompt_nll=1.0) for name, said in hits.items()}
+    drafters = {f"draft-{name}": drafter(stream, own, prompt_nll=1.0) for name, own in hits.items()}
     whole = Trace(1, "code", "test", 0.0, 0, 10, stream, (False,) * tokens, drafters)
-    return Request.of(whole, random.Random(0))
+    return ReplayedRequest.of(whole, random.Random(0))
 
 
-def author_of(request: Request, name: str) -> int:
+def author_of(request: ReplayedRequest, name: str) -> int:
     return next(author for author, model in request.models.items() if model == f"draft-{name}")
 
 
 def test_a_round_commits_what_hits_and_one_token_more() -> None:
     request = request_of({"code": [True, True, False, True, True, True, True, True]})
-    steps = replay(FixedRouter([1]), request, active=1)
-    assert [(step.position, step.accepted) for step in steps] == [(0, 2), (3, 4)]
+    rounds = replay(FixedRouter([1]), request, active=1)
+    assert [(one.position, one.accepted) for one in rounds] == [(0, 2), (3, 4)]
 
 
 def test_a_router_hears_of_everyone_up_to_the_first_miss() -> None:
@@ -99,18 +104,18 @@ def test_claims_above_one_are_scaled_down() -> None:
     said = drafter((1,), [True], prompt_nll=1.0)
     loud = DrafterTrace(said.candidate_tokens, said.candidate_probabilities * 4, *said.arrays()[2:], prompt_nll=1.0)
     whole = Trace(1, "code", "test", 0.0, 0, 10, (1,), (False,), {"draft-code": loud})
-    [likelihood] = Request.of(whole, random.Random(0)).voices[1].likelihoods
+    [likelihood] = ReplayedRequest.of(whole, random.Random(0)).chains[1].likelihoods
     assert likelihood == pytest.approx(2.4 / 3.6)
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=40), st.lists(st.booleans(), min_size=40, max_size=40))
 def test_whoever_drafts_the_whole_request_is_committed(code: list[bool], math: list[bool]) -> None:
     request = request_of({"code": code, "math": math[: len(code)]})
-    steps = replay(UniformRouter(random.Random(1)), request, active=2)
-    ends = [step.position + min(step.accepted + 1, request.tokens - step.position) for step in steps]
-    assert [step.position for step in steps] == [0, *ends[:-1]]
+    rounds = replay(UniformRouter(random.Random(1)), request, active=2)
+    ends = [one.position + min(one.accepted + 1, request.tokens - one.position) for one in rounds]
+    assert [one.position for one in rounds] == [0, *ends[:-1]]
     assert ends[-1] == request.tokens
-    assert all(0 <= step.accepted <= DRAFT_TOKENS for step in steps)
+    assert all(0 <= one.accepted <= DRAFT_TOKENS for one in rounds)
 
 
 def test_nobody_to_draft_is_an_error() -> None:
@@ -135,45 +140,58 @@ def test_changing_traffic_changes_domain_where_it_says() -> None:
         (start, first), (change, second) = request.domains
         assert (start, change, request.tokens) == (0, LATE_TOKENS, REQUEST_TOKENS)
         assert first != second
-        steps = replay(LabelRouter(request), request, active=1)
-        assert {request.models[step.used] for step in steps if step.position >= change} == {f"draft-{second}"}
+        rounds = replay(LabelRouter(request), request, active=1)
+        assert {request.models[one.used] for one in rounds if one.position >= change} == {f"draft-{second}"}
 
 
 def test_ours_comes_near_the_best_drafter() -> None:
     requests = mixed_traffic(family().select(split="test"), per_domain=2, seed=3)
-    ours, best = (measure(entrant, requests, constants={}, seed=0) for entrant in (OURS[0], REFERENCE))
-    assert ours.late.accepted_per_round > 0.95 * best.late.accepted_per_round
+    ours, best = (measure(router, requests, constants={}, seed=0) for router in (OURS[0], REFERENCE))
+    assert ours.late_accepted_per_round > 0.95 * best.late_accepted_per_round
 
 
 def test_no_single_drafter_is_as_good_as_ours_where_the_domain_changes() -> None:
     requests = changing_traffic(family().select(split="test"), per_domain=2, seed=3)
-    ours, best = (measure(entrant, requests, constants={}, seed=0) for entrant in (OURS[0], REFERENCE))
-    assert ours.overall.accepted_per_round > best.overall.accepted_per_round
+    ours, best = (measure(router, requests, constants={}, seed=0) for router in (OURS[0], REFERENCE))
+    assert ours.accepted_per_round > best.accepted_per_round
 
 
 def test_the_constants_with_the_fewest_rounds_are_chosen() -> None:
     request = request_of({"code": [True] * 30, "math": [False] * 30})
     code = author_of(request, "code")
     orders = ({"order": [3 - code]}, {"order": [code]})
-    entrant = Entrant("fixed", 1, lambda _r, _chance, constants: FixedRouter(**constants), orders)
-    assert best_constants(entrant, [[request]]) == {"order": [code]}
+    router = ComparedRouter("fixed", 1, lambda r, chance, **constants: FixedRouter(**constants), orders)
+    assert best_constants(router, [[request]]) == {"order": [code]}
 
 
-def test_the_same_seed_gives_the_same_results() -> None:
+def test_the_same_seed_gives_the_same_counts() -> None:
     test = family().select(split="test")
-    entrant = Entrant("uniform", 1, lambda _r, chance, _c: UniformRouter(chance))
+    router = ComparedRouter("uniform", 1, lambda r, chance: UniformRouter(chance))
     one, other = (
-        measure(entrant, changing_traffic(test, per_domain=1, seed=4), constants={}, seed=5) for _ in range(2)
+        measure(router, changing_traffic(test, per_domain=1, seed=4), constants={}, seed=5) for _ in range(2)
     )
     assert one == other
 
 
-def test_a_table_has_one_row_for_each_entrant() -> None:
-    chosen = (OURS[0], REFERENCE)
-    rows = routing_table(
-        family(), scenario="mixed", temperature=0.0, seeds=2, per_domain=1, tuning_seeds=1, entrants=chosen
-    )
+def test_a_table_has_one_row_for_each_router() -> None:
+    options = replace(RoutingOptions.quick(), seeds=2)
+    table = RoutingTable(scenario="mixed", temperature=0.0, options=options)
+    rows = table.rows(family(), (OURS[0], REFERENCE))
     assert [(row["router"], row["active"]) for row in rows] == [("hedge", 3), ("best-in-hindsight", 1)]
     assert rows[1]["share_of_best"] == 1.0
     assert rows[1]["regret_rounds"] == 0.0
     assert rows[0]["late_right_expert_share"] > 0.8
+
+
+def test_every_router_is_on_every_kind_of_traffic() -> None:
+    rows = quick_result("routing")["rows"]
+    assert [row["router"] for row in rows] == [router.name for _ in TRAFFIC for router in ROUTERS]
+
+
+def test_the_findings_compare_with_the_best_rival_of_each_kind() -> None:
+    result = quick_result("routing")
+    accepted = {(r["scenario"], r["router"], r["active"]): r["accepted_per_round"] for r in result["rows"]}
+    for entry in result["findings"]["against_rivals"]:
+        rivals = [accepted[entry["scenario"], router.name, router.active] for router in RIVALS]
+        ours = accepted[entry["scenario"], "hedge", 3]
+        assert entry["ratio_to_best_rival"] == pytest.approx(ours / max(rivals))

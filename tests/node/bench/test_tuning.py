@@ -3,17 +3,17 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.bench.entrants import ENTRANTS, Choice
-from cosine_node.bench.tuning import Point, Search, climbed, swept, tune
+from cosine_node.bench.entrants import ENTRANTS, OptionValues
+from cosine_node.bench.tuning import Search, TuningPoint, climbed, swept, tune
 
 GRID = {"length": (1, 2, 3, 4, 5), "width": (1, 2, 3)}
 
 
-def anything(choice: Choice) -> bool:
+def anything(choice: OptionValues) -> bool:
     return bool(choice)
 
 
-def distance(choice: Choice) -> float:
+def distance(choice: OptionValues) -> float:
     return float(abs(choice["length"] - 4) + abs(choice["width"] - 3))
 
 
@@ -26,9 +26,9 @@ def test_a_tie_keeps_what_there_was() -> None:
 
 
 def test_what_is_not_allowed_is_never_scored() -> None:
-    scored: list[Choice] = []
+    scored: list[OptionValues] = []
 
-    def score(choice: Choice) -> float:
+    def score(choice: OptionValues) -> float:
         scored.append(choice)
         return distance(choice)
 
@@ -55,7 +55,7 @@ def test_a_climb_is_never_worse_than_its_start_and_within_its_trials(
 ) -> None:
     tried: set[tuple[int, int]] = set()
 
-    def score(choice: Choice) -> float:
+    def score(choice: OptionValues) -> float:
         tried.add((choice["length"], choice["width"]))
         place: int = 3 * (choice["length"] - 1) + choice["width"] - 1
         return scores[place]
@@ -67,8 +67,8 @@ def test_a_climb_is_never_worse_than_its_start_and_within_its_trials(
 
 def test_points_are_tuned_one_from_the_other() -> None:
     points = (
-        Point(scenario={"rtt_ms": 20.0}),
-        Point(scenario={"rtt_ms": 50.0}, after=0),
+        TuningPoint(scenario={"rtt_ms": 20.0}),
+        TuningPoint(scenario={"rtt_ms": 50.0}, after=0),
     )
     found = tune(Search(strategy="speculative", points=points, prompts=1, tokens=6, trials=0))
     assert found[0] == found[1]
