@@ -71,10 +71,11 @@ def result_of(
     findings: Mapping[str, Any],
     **more: Any,
 ) -> JsonRow:
-    """The JSON object of an experiment; `cosine-node bench` adds the command that repeats it."""
+    """The JSON object of an experiment; `cosine-node bench` puts its own options into the command."""
     return {
         "name": name,
         "what": what,
+        "command": f"cosine-node bench {name}",
         "setup": dict(setup),
         "rows": list(rows),
         **more,
