@@ -22,8 +22,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What `generate` would ask of the swarm, and whom; nothing is sent."""
     seen: dict[str, Any] = {}
 
-    async def note(peers: Any, network: str, client: Any, prompt: Any, options: Any, **_: Any) -> None:
-        seen.update(client, peers=peers, network=network, prompt=prompt, **options)
+    async def note(peers: Any, prompt: Any, options: Any, **_: Any) -> None:
+        seen.update(options, peers=peers, prompt=prompt)
         raise GenerationFailed("Nothing is sent in this test.")
 
     monkeypatch.setattr(sys.modules["cosine_node.cli.generate"], "_generate", note)
