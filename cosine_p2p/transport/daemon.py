@@ -11,17 +11,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from cosine_p2p.transport.addresses import check_ports_free, peer_of
+from multiaddr import Multiaddr
+
 from cosine_p2p.transport.config import TransportConfig
 from cosine_p2p.transport.hivemind_library import (
     P2P,
-    Multiaddr,
     P2PDaemonError,
     PeerID,
     p2pd_pb2,
     read_pbmsg_safe,
     write_pbmsg,
 )
+from cosine_p2p.transport.host_addresses import check_ports_free, peer_of
 from cosine_p2p.transport.socket_folder import make_socket_folder
 from cosine_protocol.errors import BadSignature, PeerLost, UsageError
 from cosine_protocol.identity import public_key_of

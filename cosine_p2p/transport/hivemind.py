@@ -64,7 +64,7 @@ class HivemindTransport:
 
         Raises `UsageError` for addresses that cannot be used, `PeerLost` naming initial peers that do not answer.
         """
-        from cosine_p2p.transport.addresses import check_config
+        from cosine_p2p.transport.host_addresses import check_config
 
         check_config(config)
         sweep_socket_folders()
@@ -177,9 +177,9 @@ class HivemindTransport:
             await build()
 
     async def _build_once(self, peers: Sequence[str]) -> "Daemon":
-        from cosine_p2p.transport.addresses import with_ports
         from cosine_p2p.transport.daemon import start_daemon
         from cosine_p2p.transport.dht_node import start_dht
+        from cosine_p2p.transport.host_addresses import with_ports
 
         self._daemon = self._dht = None
         daemon = await start_daemon(self.config, host_maddrs=self._host_maddrs, peers=peers)
@@ -247,8 +247,8 @@ class HivemindTransport:
         self._known = dict.fromkeys(recent)
 
     async def _meet(self, maddr: str) -> None:
-        from cosine_p2p.transport.addresses import peer_of
         from cosine_p2p.transport.hivemind_library import PeerID
+        from cosine_p2p.transport.host_addresses import peer_of
 
         await self.connect(maddr)
         await self._running_dht().protocol.call_ping(PeerID.from_base58(peer_of(maddr)))

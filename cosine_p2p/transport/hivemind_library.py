@@ -15,7 +15,6 @@ with private_protobufs():
     from hivemind.proto import p2pd_pb2
     from hivemind.utils import MSGPackSerializer
     from hivemind.utils.logging import use_hivemind_log_handler
-    from hivemind.utils.multiaddr import Multiaddr
     from hivemind.utils.timed_storage import ValueWithExpiration
 
 __all__ = [
@@ -26,7 +25,6 @@ __all__ = [
     "DHTRecord",
     "DictionaryDHTValue",
     "MSGPackSerializer",
-    "Multiaddr",
     "P2PDaemonError",
     "PeerID",
     "RecordValidatorBase",

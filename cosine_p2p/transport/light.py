@@ -9,10 +9,10 @@ from typing import Final, TypeVar
 
 import trio
 
+from cosine_p2p.transport.addresses import Address, AddressBook, parse_initial_peers
 from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.transport.light_host import LightHost
 from cosine_p2p.transport.light_stream import Carrier, LightStream
-from cosine_p2p.transport.peer_addresses import AddressBook, PeerAddress, parse_initial_peers
 from cosine_p2p.transport.trio_thread import TrioThread
 from cosine_protocol.errors import LocalProtocolError, PeerLost
 from cosine_protocol.identity import Identity
@@ -41,7 +41,7 @@ class LightConfig:
 class LightTransport:
     """Implements `Transport`, except that it serves nothing. Made by `start`; end it with `close`."""
 
-    def __init__(self, config: LightConfig, given: Sequence[PeerAddress], thread: TrioThread) -> None:
+    def __init__(self, config: LightConfig, given: Sequence[Address], thread: TrioThread) -> None:
         self.peer_id = config.identity.peer_id
         self.initial_peers = tuple(dict.fromkeys(address.peer_id for address in given))
         self._config = config
@@ -99,7 +99,7 @@ class LightTransport:
         finally:
             await self._thread.close()
 
-    def _addresses(self, peer_id: str) -> list[PeerAddress]:
+    def _addresses(self, peer_id: str) -> list[Address]:
         given = [address for address in self._given if address.peer_id == peer_id]
         return list(dict.fromkeys([*given, *self._book.of(peer_id)]))
 
@@ -135,9 +135,7 @@ class LightTransport:
     def _discard(self, carrier: Carrier) -> None:
         self._thread.post(carrier.discard)
 
-    def _open(
-        self, peer_id: str, addresses: Sequence[PeerAddress], protocol: str
-    ) -> Callable[[], Awaitable[Carrier]]:
+    def _open(self, peer_id: str, addresses: Sequence[Address], protocol: str) -> Callable[[], Awaitable[Carrier]]:
         """The trio thread's part of `dial`."""
 
         async def work() -> Carrier:

@@ -8,11 +8,13 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
 
 import trio
 
+from cosine_p2p.transport.addresses import Address
 from cosine_p2p.transport.libp2p_library import (
     ID,
     Ed25519PrivateKey,
@@ -29,7 +31,6 @@ from cosine_p2p.transport.libp2p_library import (
     read_varint_prefixed_bytes_limited,
 )
 from cosine_p2p.transport.light_connection import Connection, NotServed, Unreachable, secure
-from cosine_p2p.transport.peer_addresses import PeerAddress
 from cosine_protocol.errors import PeerLost
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ class LightHost:
         self._connections: dict[str, Connection] = {}
         self._dialling: dict[str, trio.Lock] = {}
 
-    async def open(self, peer_id: str, addresses: Sequence[PeerAddress], protocol: str) -> YamuxStream:
+    async def open(self, peer_id: str, addresses: Sequence[Address], protocol: str) -> YamuxStream:
         """A stream to a peer, over the connection there is or a new one.
 
         Raises `PeerLost` with the reason, at the latest after the dial timeout.
@@ -70,11 +71,11 @@ class LightHost:
 
         return await self._in_time(peer_id, work)
 
-    async def connect(self, peer_id: str, addresses: Sequence[PeerAddress]) -> None:
+    async def connect(self, peer_id: str, addresses: Sequence[Address]) -> None:
         """Have a connection to a peer. Raises what `open` raises."""
         await self._in_time(peer_id, partial(self._connected, peer_id, addresses))
 
-    async def reserve(self, peer_id: str, addresses: Sequence[PeerAddress]) -> int:
+    async def reserve(self, peer_id: str, addresses: Sequence[Address]) -> int:
         """The bytes each way that a relay lets a circuit to us carry. Raises what `open` raises."""
 
         async def work() -> int:
@@ -122,7 +123,7 @@ class LightHost:
         if self._connections.get(peer_id) is connection:
             del self._connections[peer_id]
 
-    async def _connected(self, peer_id: str, addresses: Sequence[PeerAddress]) -> Connection:
+    async def _connected(self, peer_id: str, addresses: Sequence[Address]) -> Connection:
         """The connection to a peer. Raises `Unreachable`."""
         lock = self._dialling.setdefault(peer_id, trio.Lock())
         try:
@@ -144,7 +145,7 @@ class LightHost:
         self._connections[peer_id] = connection
         self._spawn(connection.run)
 
-    async def _dial(self, address: PeerAddress) -> Connection:
+    async def _dial(self, address: Address) -> Connection:
         """Raises `OSError` and what `secure` raises."""
         raw, cut = await (self._over_tcp(address) if address.relay is None else self._over_relay(address))
         try:
@@ -155,14 +156,14 @@ class LightHost:
                 await raw.close()
             raise
 
-    async def _over_tcp(self, address: PeerAddress) -> tuple[RawConnection, Callable[[], None]]:
+    async def _over_tcp(self, address: Address) -> tuple[RawConnection, Callable[[], None]]:
         stream = await trio.open_tcp_stream(address.host, address.port)
         return RawConnection(TrioTCPStream(stream), True), stream.socket.close
 
-    async def _over_relay(self, address: PeerAddress) -> tuple[RawConnection, Callable[[], None]]:
+    async def _over_relay(self, address: Address) -> tuple[RawConnection, Callable[[], None]]:
         """Circuit relay v2: the relay joins a stream of ours to one of the peer's."""
         assert address.relay is not None
-        relay = await self._connected(address.relay, [PeerAddress(address.relay, address.host, address.port)])
+        relay = await self._connected(address.relay, [replace(address, layers=("p2p",), peer_ids=(address.relay,))])
         stream = await relay.open(_HOP)
         question = HopMessage(type=HopMessage.CONNECT)
         question.peer.id = ID.from_string(address.peer_id).to_bytes()
@@ -174,12 +175,12 @@ class LightHost:
 class _Race:
     """Dials several addresses of a peer at once, relays a moment later; the first to answer counts."""
 
-    def __init__(self, dial: Callable[[PeerAddress], Awaitable[Connection]]) -> None:
+    def __init__(self, dial: Callable[[Address], Awaitable[Connection]]) -> None:
         self._dial = dial
         self._winner: Connection | None = None
         self._reasons: dict[str, None] = {}
 
-    async def run(self, addresses: Sequence[PeerAddress]) -> Connection:
+    async def run(self, addresses: Sequence[Address]) -> Connection:
         """Raises `Unreachable` with the reason for each address once all have failed."""
         if not addresses:
             raise Unreachable("no address is known at which it can be dialled over TCP")
@@ -190,7 +191,7 @@ class _Race:
             raise Unreachable("; ".join(self._reasons))
         return self._winner
 
-    async def _attempt(self, address: PeerAddress, race: trio.CancelScope) -> None:
+    async def _attempt(self, address: Address, race: trio.CancelScope) -> None:
         try:
             await trio.sleep(RELAY_DELAY_S if address.relay else 0.0)
             connection = await self._dial(address)

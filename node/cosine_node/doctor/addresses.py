@@ -4,92 +4,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from ipaddress import ip_address
-from itertools import pairwise
 from typing import Final
 
 from cosine_node.doctor.finding import Finding, failure, fine, skipped, warning
+from cosine_p2p.transport.addresses import Address, parse_address
 from cosine_protocol.errors import BadSignature
 from cosine_protocol.identity import public_key_of
 
 EXAMPLE: Final = "/ip4/192.0.2.1/tcp/4001/p2p/12D3KooW..."
-HOST_KINDS: Final = frozenset({"ip4", "ip6", "dns", "dns4", "dns6", "dnsaddr"})
-PORT_KINDS: Final = frozenset({"tcp", "udp"})
-WITH_VALUE: Final = HOST_KINDS | PORT_KINDS | {"p2p", "certhash", "sni"}
-WITHOUT_VALUE: Final = frozenset({"quic", "quic-v1", "ws", "wss", "tls", "noise", "webtransport", "p2p-circuit"})
-MAX_PORT: Final = 65_535
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
-    """A multiaddr's parts. `peer_id` is whoever listens there: of an address through a relay, the relay."""
-
-    host_kind: str
-    host: str
-    port_kind: str
-    port: int
-    peer_id: str
-    is_plain: bool
-    """Whether nothing lies between TCP and the node, such as WebSockets."""
-
-
-def parse_address(text: str, *, needs_peer: bool) -> Address:
-    """Raises `ValueError` with a clause that says what is wrong."""
-    parts = _parts(text)
-    if parts[0][0] == "dnsaddr":
-        # Its records hold whole addresses, port and all.
-        parts.insert(1, ("tcp", "0"))
-    if len(parts) < 2 or parts[0][0] not in HOST_KINDS or parts[1][0] not in PORT_KINDS:
-        raise ValueError("it does not begin with a host and a port")
-    (host_kind, host), (port_kind, port) = parts[:2]
-    if not host_kind.startswith("dns"):
-        _check_ip(host_kind, host)
-    if not port.isdecimal() or int(port) > MAX_PORT:
-        raise ValueError(f"{port!r} is no port")
-    peers = [value for kind, value in parts if kind == "p2p"]
-    if needs_peer and not peers:
-        raise ValueError("it does not say whose address it is")
-    for peer_id in peers:
-        _check_peer(peer_id)
-    return Address(
-        host_kind=host_kind,
-        host=host,
-        port_kind=port_kind,
-        port=int(port),
-        peer_id=peers[0] if peers else "",
-        is_plain=port_kind == "tcp" and host_kind != "dnsaddr" and (len(parts) == 2 or parts[2][0] == "p2p"),
-    )
-
-
-def _parts(text: str) -> list[tuple[str, str]]:
-    first, *words = text.split("/")
-    if first or not words:
-        raise ValueError("it does not begin with a slash")
-    parts = []
-    rest = iter(words)
-    for kind in rest:
-        if kind in WITHOUT_VALUE:
-            parts.append((kind, ""))
-        elif kind in WITH_VALUE and (value := next(rest, "")):
-            parts.append((kind, value))
-        else:
-            raise ValueError(f"{kind!r} lacks its value" if kind in WITH_VALUE else f"{kind!r} is unknown")
-    return parts
-
-
-def _check_ip(kind: str, host: str) -> None:
-    try:
-        version = ip_address(host).version
-    except ValueError:
-        raise ValueError(f"{host!r} is no IP address") from None
-    if kind != f"ip{version}":
-        raise ValueError(f"{host} is no {kind} address")
-
-
-def _check_peer(peer_id: str) -> None:
-    try:
-        public_key_of(peer_id)
-    except BadSignature:
-        raise ValueError(f"{peer_id!r} is no peer id of a node") from None
+def parse_node_address(text: str) -> Address:
+    """The address of a node, which says whose it is. Raises `ValueError` with a clause that says what is wrong."""
+    address = parse_address(text, needs_peer=True)
+    for peer_id in address.peer_ids:
+        try:
+            public_key_of(peer_id)
+        except BadSignature:
+            raise ValueError(f"{peer_id!r} is no peer id of a node") from None
+    return address
 
 
 class DialOutcome(Enum):
@@ -152,7 +85,8 @@ def judge_address(dialled: Dialled, *, option: str) -> Finding:
 
 
 def _judge_answer(dialled: Dialled, what: str, option: str) -> Finding:
-    meant = parse_address(dialled.address, needs_peer=True).peer_id
+    # Through a relay it is the relay that answers.
+    meant = parse_node_address(dialled.address).peer_ids[0]
     if dialled.peer_id == meant:
         return fine(what, "the node answers")
     return failure(
@@ -216,7 +150,10 @@ def _judge_announced(announced: Sequence[str]) -> Finding:
 
 
 def _host(maddr: str) -> str:
-    return next((value for kind, value in pairwise(maddr.split("/")) if kind in HOST_KINDS), "")
+    try:
+        return parse_address(maddr).host
+    except ValueError:
+        return ""
 
 
 def _is_loopback(host: str) -> bool:

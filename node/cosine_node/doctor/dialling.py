@@ -15,7 +15,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from cosine_node.doctor.addresses import Dialled, DialOutcome, TriedPort, parse_address
+from cosine_node.doctor.addresses import Dialled, DialOutcome, TriedPort, parse_node_address
+from cosine_p2p.transport.addresses import parse_address
 from cosine_protocol.identity import peer_id_of
 
 # As the specification has them: the certificate's extension, what is signed, and the two protocols agreed on first.
@@ -34,7 +35,7 @@ _KINDS: Final = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
 def dial(text: str, *, timeout_s: float) -> Dialled:
     """Dial somebody's address. Blocks up to `timeout_s` for each of its few steps; never raises for the peer."""
     try:
-        address = parse_address(text, needs_peer=True)
+        address = parse_node_address(text)
     except ValueError as error:
         return Dialled(address=text, answer=DialOutcome.MALFORMED, detail=str(error))
     if address.host_kind == "dnsaddr":
@@ -49,7 +50,7 @@ def dial(text: str, *, timeout_s: float) -> Dialled:
         return Dialled(
             address=text, answer=DialOutcome.UNRESOLVED, detail=getattr(error, "strerror", "") or str(error)
         )
-    if not address.is_plain:
+    if not address.is_plain_tcp:
         return Dialled(
             address=text, answer=DialOutcome.UNTESTED, detail="only plain TCP can be tested before a node runs"
         )
@@ -122,7 +123,7 @@ def _proved_peer(certificate: x509.Certificate) -> str:
 
 def try_port(maddr: str) -> TriedPort:
     """Try to listen on one of our own addresses. Raises `ValueError` for what is no address."""
-    address = parse_address(maddr, needs_peer=False)
+    address = parse_address(maddr)
     family, kind = _FAMILIES.get(address.host_kind, socket.AF_INET), _KINDS[address.port_kind]
     with socket.socket(family, kind) as probe:
         if kind == socket.SOCK_STREAM:

@@ -68,7 +68,7 @@ async def serving(seed: bytes, *, port: int = 0) -> AsyncIterator[Server]:
     """A host on loopback under the identity of a 32-byte seed."""
     from libp2p import new_host
     from libp2p.custom_types import TProtocol
-    from multiaddr import Multiaddr  # type: ignore[import-untyped]
+    from multiaddr import Multiaddr
 
     key = Ed25519PrivateKey.from_bytes(seed)
     place = [Multiaddr(f"/ip4/127.0.0.1/tcp/{port}")]
