@@ -17,6 +17,7 @@ from cosine_node.engine.pass_plan import AttentionCall, AttentionPlan
 from cosine_node.engine.support import UnsupportedModel
 
 ATTENTION_NAME: Final = "cosine_packed"
+"""The name under which a model's configuration asks for this attention."""
 
 
 def register_packed_attention() -> None:
@@ -80,20 +81,21 @@ def attend(
     plan.check()
     pages = _write(plan, layer, key, value)
     calls = plan.calls(window)
-    if softcap is None and sinks is None and all(call.is_lone_run for call in calls):
-        return _lone(query, pages, calls, scale)
+    # PyTorch's kernels know neither a cap on scores nor sinks.
+    has_kernel = softcap is None and sinks is None
+    if has_kernel and all(call.is_contiguous_decode for call in calls):
+        return _decode(query, pages, calls, scale)
     by_token = query[0].transpose(0, 1)
     group = query.shape[1] // pages.keys.shape[1]
     outputs = []
     for call in calls:
+        grouped = _queries(by_token, call, group)
         keys, values = _read(pages.keys, call), _read(pages.values, call)
         bias = call.bias(query.dtype, group)
-        if softcap is None and sinks is None:
-            output = F.scaled_dot_product_attention(
-                _queries(by_token, call, group), keys, values, attn_mask=bias, scale=scale
-            )
+        if has_kernel:
+            output = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=bias, scale=scale)
         else:
-            output = _explicit(_queries(by_token, call, group), keys, values, bias, scale, softcap, sinks)
+            output = _explicit(grouped, keys, values, bias=bias, scale=scale, softcap=softcap, sinks=sinks)
         outputs.append(_by_token(output, call, group))
     joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
     return joined if plan.order is None else joined[plan.order]
@@ -106,18 +108,19 @@ def _window(module: nn.Module, extra: dict[str, object]) -> int | None:
 
 
 def _write(plan: AttentionPlan, layer: int, key: Tensor, value: Tensor) -> LayerPages:
+    """Write a pass's keys and values into its slots; the pages of the layer."""
     pages = plan.store.layer(layer, key, value)
     slots = plan.written
-    for kept, new in zip(pages, (key, value), strict=True):
+    for stored, new in zip(pages, (key, value), strict=True):
         if slots.index is None:
-            kept.narrow(2, slots.start, slots.count).copy_(new)
+            stored.narrow(2, slots.start, slots.count).copy_(new)
         else:
-            kept.index_copy_(2, slots.index, new)
+            stored.index_copy_(2, slots.index, new)
     return pages
 
 
-def _lone(query: Tensor, pages: LayerPages, calls: Sequence[AttentionCall], scale: float) -> Tensor:
-    """Attention of a pass that only decodes, without any step it does not need."""
+def _decode(query: Tensor, pages: LayerPages, calls: Sequence[AttentionCall], scale: float) -> Tensor:
+    """Attention of a pass that only decodes, each sequence from one run of slots, without a mask or a copy."""
     _, heads, tokens, width = query.shape
     key_heads = pages.keys.shape[1]
     rows = query.transpose(1, 2).view(tokens, 1, key_heads, heads // key_heads, width).unbind()
@@ -146,20 +149,20 @@ def _read(pages: Tensor, call: AttentionCall) -> Tensor:
 def _queries(by_token: Tensor, call: AttentionCall, group: int) -> Tensor:
     """A call's queries by the keys they share, [sequences, key heads, group * queries, width].
 
-    Heads that share keys become rows of one product.
+    Heads that share keys become rows of one product: keys need not be repeated for each of them.
     """
-    rows = call.rows
+    queries = call.queries
     _, heads, width = by_token.shape
-    if call.is_lone:
-        return by_token.narrow(0, rows.start, 1).view(1, heads // group, group, width)
-    found = by_token.narrow(0, rows.start, rows.count) if rows.index is None else by_token[rows.index]
+    if call.is_decode:
+        return by_token.narrow(0, queries.start, 1).view(1, heads // group, group, width)
+    found = by_token.narrow(0, queries.start, queries.count) if queries.index is None else by_token[queries.index]
     split = found.reshape(call.sequences, -1, heads // group, group, width)
     return split.permute(0, 2, 3, 1, 4).reshape(call.sequences, heads // group, -1, width)
 
 
 def _by_token(output: Tensor, call: AttentionCall, group: int) -> Tensor:
     """From [sequences, key heads, group * queries, width] to [sequences * queries, heads * width]."""
-    if call.is_lone:
+    if call.is_decode:
         return output.reshape(1, -1)
     sequences, key_heads, rows, width = output.shape
     split = output.reshape(sequences, key_heads, group, rows // group, width)
@@ -170,24 +173,28 @@ def _explicit(
     query: Tensor,
     keys: Tensor,
     values: Tensor,
+    *,
     bias: Tensor | None,
     scale: float,
     softcap: float | None,
     sinks: Tensor | None,
 ) -> Tensor:
-    """Attention step by step, in float32."""
+    """Attention step by step, as models with a softcap (Gemma 2, arXiv 2408.00118) or with sinks compute it.
+
+    The softmax is float32, as in transformers' own modules: 16 bits would lose the small weights of long contexts.
+    """
     scores = (query @ keys.transpose(2, 3)).float() * scale
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
     if bias is not None:
         scores = scores + bias
-    return _softmax(scores, sinks).to(query.dtype) @ values
-
-
-def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
     if sinks is None:
-        return scores.softmax(-1)
-    sequences, key_heads, rows, _ = scores.shape
-    group = len(sinks) // key_heads
-    by_row = sinks.float().view(1, key_heads, group, 1).expand(sequences, -1, -1, rows // group)
-    return torch.cat([scores, by_row.reshape(sequences, key_heads, rows, 1)], -1).softmax(-1)[..., :-1]
+        weights = scores.softmax(-1)
+    else:
+        # A sink is one more key of each head, whose weight nothing is read for.
+        sequences, key_heads, rows, _ = scores.shape
+        group = len(sinks) // key_heads
+        by_row = sinks.float().view(1, key_heads, group, 1).expand(sequences, -1, -1, rows // group)
+        joined = torch.cat([scores, by_row.reshape(sequences, key_heads, rows, 1)], -1)
+        weights = joined.softmax(-1)[..., :-1]
+    return weights.to(query.dtype) @ values

@@ -1,4 +1,8 @@
-"""What the tokens of a row of a pass may see: which slots of the pool, and which of them each. Pure, no tensors."""
+"""The attention mask of a row: which slots of the pool it reads, and which of them each token may see.
+
+A token of a tree sees the kept prefix, its ancestors and itself (tree attention, SpecInfer, arXiv 2305.09781).
+Pure, no torch.
+"""
 
 from dataclasses import dataclass
 
@@ -14,7 +18,12 @@ Booleans = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class AttentionMask:
-    """What one row of a pass sees: slots and absolute indices of its keys, indices of its queries, mask."""
+    """The keys and queries of one row of a pass.
+
+    `key_slots` and `key_indices` [keys] are pool slots and absolute indices in the sequence, `query_indices`
+    [queries] those of the row's tokens. `visible` [queries, keys] says which keys a query sees; None for a single
+    query that sees all.
+    """
 
     key_slots: Integers
     key_indices: Integers
@@ -38,43 +47,46 @@ class AttentionMask:
 
 
 def mask_of(tree: SequenceTree, row: Row) -> AttentionMask:
-    """What a row sees that is in its tree already."""
+    """The mask of a row that is in its tree already.
+
+    Its keys are the prefix, then the row's ancestors among the nodes, then the row itself. Other branches of the
+    tree are left out: nobody in the row sees them.
+    """
     own = [tree.nodes[name] for name in row.nodes]
-    above, visible = _chain_mask(tree, row) if is_chain(row) else _tree_mask(tree, row)
-    if visible is not None:
-        visible = np.concatenate([np.ones((len(own), len(tree.tokens)), dtype=np.bool_), visible], axis=1)
-    shown = [*above, *own]
-    slots = np.array([node.slot for node in shown], dtype=np.int64)
-    indices = np.array([node.index for node in shown], dtype=np.int64)
+    below: Booleans | None
+    if is_chain(row):
+        ancestors = tree.path(row.parents[0])
+        queries = len(own)
+        below = None if queries == 1 else np.tri(queries, len(ancestors) + queries, len(ancestors), dtype=np.bool_)
+    else:
+        ancestors, below = _branching(tree, row)
+    nodes = [*ancestors, *own]
+    slots = np.array([node.slot for node in nodes], dtype=np.int64)
+    indices = np.array([node.index for node in nodes], dtype=np.int64)
+    visible = None
+    if below is not None:
+        visible = np.concatenate([np.ones((len(own), len(tree.tokens)), dtype=np.bool_), below], axis=1)
     return AttentionMask(
         np.concatenate([np.array(tree.slots, dtype=np.int64), slots]),
         np.concatenate([np.arange(len(tree.tokens), dtype=np.int64), indices]),
-        indices[len(above) :],
+        indices[len(ancestors) :],
         visible,
     )
 
 
-def _chain_mask(tree: SequenceTree, row: Row) -> tuple[list[FedNode], Booleans | None]:
-    above = tree.path(row.parents[0])
-    count = len(row.tokens)
-    return above, None if count == 1 else np.tri(count, len(above) + count, len(above), dtype=np.bool_)
-
-
-def _tree_mask(tree: SequenceTree, row: Row) -> tuple[list[FedNode], Booleans]:
-    """Ancestors outside the row, and which of them and of the row's own nodes each token sees."""
-    outer: dict[int, list[FedNode]] = {}
-    own = set(row.nodes)
-    for parent in row.parents:
-        if parent != PREFIX and parent not in own and parent not in outer:
-            outer[parent] = tree.path(parent)
-    above = list({node.slot: node for path in outer.values() for node in path}.values())
-    column = {node.slot: i for i, node in enumerate(above)}
+def _branching(tree: SequenceTree, row: Row) -> tuple[list[FedNode], Booleans]:
+    """A branching row's ancestors outside it, and which of them and of the row's own nodes each token sees."""
     rank = {name: i for i, name in enumerate(row.nodes)}
-    visible = np.zeros((len(row.nodes), len(above) + len(row.nodes)), dtype=np.bool_)
+    outside = [parent for parent in row.parents if parent != PREFIX and parent not in rank]
+    paths = {parent: tree.path(parent) for parent in dict.fromkeys(outside)}
+    # Paths share their beginnings; a slot tells a node apart.
+    ancestors = list({node.slot: node for path in paths.values() for node in path}.values())
+    column = {node.slot: i for i, node in enumerate(ancestors)}
+    visible = np.zeros((len(row.nodes), len(ancestors) + len(row.nodes)), dtype=np.bool_)
     for i, parent in enumerate(row.parents):
         if parent in rank:
             visible[i] = visible[rank[parent]]
         elif parent != PREFIX:
-            visible[i, [column[node.slot] for node in outer[parent]]] = True
-        visible[i, len(above) + i] = True
-    return above, visible
+            visible[i, [column[node.slot] for node in paths[parent]]] = True
+        visible[i, len(ancestors) + i] = True
+    return ancestors, visible

@@ -1,7 +1,8 @@
-"""Passes of few tokens in fixed shapes: on CUDA each shape is recorded as a graph once and then replayed.
+"""Passes of few tokens as CUDA graphs: each shape bucket is captured once and then replayed.
 
 A pass over a few tokens launches hundreds of small kernels, which takes longer than they run; a replayed graph is
-one launch. Its tensors have fixed places and sizes, so a pass is filled into the next larger shape of a short list.
+one launch. A graph reads and writes tensors of fixed addresses and sizes, so a pass is copied into those of its
+bucket. Without CUDA the same tensors are computed with directly, which tests use.
 """
 
 from collections import OrderedDict
@@ -14,40 +15,17 @@ from torch import Tensor
 
 from cosine_node.engine.flat_decoder import FlatDecoder
 from cosine_node.engine.kv_store import KvStore
-from cosine_node.engine.pass_plan import FEW_QUERIES, AttentionCall, Indices, PassPlan
-from cosine_node.engine.shape_buckets import BatchShape, pad
+from cosine_node.engine.pass_plan import AttentionCall, Indices, PassPlan
+from cosine_node.engine.shape_buckets import BatchShape, bucket_of, pad
 
-MAX_TOKENS: Final = 64
-"""Passes of more tokens are bound by arithmetic; launching them costs little beside it."""
-LEAST_KEYS: Final = 128
 MAX_BUCKETS: Final = 48
-"""Recorded shapes kept, the least recently used is dropped; each holds the activations of one pass."""
+"""Bounds memory: each bucket holds the activations of one pass; the least recently used is dropped."""
 WARM_UPS: Final = 2
-
-
-def bucket_of(shape: BatchShape) -> BatchShape | None:
-    """The recorded shape that holds one, or None for a pass that is not worth recording."""
-    if shape.queries > FEW_QUERIES:
-        return None
-    fit = BatchShape(
-        sequences=_power_of_two(shape.sequences),
-        queries=_power_of_two(shape.queries),
-        keys=_power_of_two_and_a_half(max(shape.keys, LEAST_KEYS)),
-    )
-    return fit if fit.tokens <= MAX_TOKENS else None
-
-
-def _power_of_two(number: int) -> int:
-    return 1 << (number - 1).bit_length()
-
-
-def _power_of_two_and_a_half(number: int) -> int:
-    power = _power_of_two(number)
-    return power * 3 // 4 if number <= power * 3 // 4 else power
+"""A choice: runs on a side stream before a capture, in which libraries initialise themselves, as PyTorch asks."""
 
 
 class CudaGraphs:
-    """The recorded shapes of one decoder."""
+    """The captured shape buckets of one decoder."""
 
     def __init__(self, decoder: FlatDecoder, store: KvStore, device: torch.device) -> None:
         self._decoder = decoder
@@ -58,23 +36,23 @@ class CudaGraphs:
         self._memory = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
     def logits(self, plan: PassPlan, wanted: Sequence[int]) -> Tensor | None:
-        """Logits [wanted, vocab] at these positions of a pass; None where it has no recorded shape."""
-        shape = bucket_of(BatchShape.around(plan.masks))
-        if shape is None:
+        """Logits [wanted, vocab] at these positions of a pass; None where it has no shape bucket."""
+        bucket = bucket_of(BatchShape.around(plan.masks))
+        if bucket is None:
             return None
-        found = self._passes.pop(shape, None) or BucketPass(
-            self._decoder, self._store, shape, self._device, memory=self._memory
+        found = self._passes.pop(bucket, None) or BucketPass(
+            self._decoder, self._store, bucket, self._device, memory=self._memory
         )
-        self._passes[shape] = found
+        self._passes[bucket] = found
         if len(self._passes) > MAX_BUCKETS:
             self._passes.popitem(last=False)
         return found.logits(plan, wanted)
 
 
 class BucketPass:
-    """One shape: fixed tensors that a pass is filled into, and on CUDA the graph that reads them.
+    """The pass of one shape bucket: implements `DecoderPlan` with fixed tensors, and on CUDA has the graph of it.
 
-    What pads a shape is written to the store's spare slot, which nobody reads.
+    The tokens that pad a pass are written to the store's spare slot, which nobody reads.
     """
 
     def __init__(
@@ -86,7 +64,8 @@ class BucketPass:
         self._decoder = decoder
         self._shape = shape
         is_cuda = device.type == "cuda"
-        # Tokens, positions, slots written, wanted rows; then the slots read.
+        # All integers are one tensor, so that they travel to the device in one copy:
+        # tokens, positions, slots written and wanted rows, one a token, then the slots read.
         counts = [shape.tokens] * 4 + [shape.sequences * shape.keys]
         self._staged = torch.zeros(sum(counts), dtype=torch.int64, pin_memory=is_cuda)
         self._staged_hidden = torch.zeros(
@@ -104,19 +83,26 @@ class BucketPass:
         self._captured: Tensor | None = None
 
     def check(self) -> None:
-        """A recorded pass is too short to be abandoned."""
+        """Does nothing: such a pass is too short to be abandoned."""
 
     def calls(self, window: int | None) -> Sequence[AttentionCall]:
         del window
         if self._call is None:
-            rows, slots = Indices(0, self._shape.tokens), Indices(0, len(self._slots), self._slots)
-            self._call = AttentionCall(rows, slots, sequences=self._shape.sequences, hidden=self._hidden)
+            queries, slots = Indices(0, self._shape.tokens), Indices(0, len(self._slots), self._slots)
+            self._call = AttentionCall(queries, slots, sequences=self._shape.sequences, hidden=self._hidden)
         return [self._call]
 
     def logits(self, plan: PassPlan, wanted: Sequence[int]) -> Tensor:
         """Logits [wanted, vocab] at these positions of a pass that fits."""
         self._fill(plan, wanted)
-        return self._run().index_select(0, self._wanted[: len(wanted)])
+        if self._graph is None:
+            logits = self._decode()
+        else:
+            if self._captured is None:
+                self._captured = self._capture(self._graph)
+            self._graph.replay()
+            logits = self._captured
+        return logits.index_select(0, self._wanted[: len(wanted)])
 
     def _fill(self, plan: PassPlan, wanted: Sequence[int]) -> None:
         padded = pad(plan.masks, self._shape)
@@ -126,32 +112,27 @@ class BucketPass:
         tokens.fill(0)
         positions.fill(0)
         written.fill(self.store.spare_slot)
-        tokens[padded.places], positions[padded.places], written[padded.places] = (
-            plan.tokens,
-            plan.positions,
-            plan.slots,
-        )
-        rows[: len(wanted)] = padded.places[list(wanted)]
+        tokens[padded.token_indices] = plan.tokens
+        positions[padded.token_indices] = plan.positions
+        written[padded.token_indices] = plan.slots
+        rows[: len(wanted)] = padded.token_indices[list(wanted)]
         slots[:] = padded.slots.ravel()
         self._staged_hidden.numpy()[:] = padded.hidden
         # The staging area is free again before the next pass: whoever reads the logits waits for this one.
         self._numbers.copy_(self._staged, non_blocking=True)
         self._hidden.copy_(self._staged_hidden, non_blocking=True)
 
-    def _run(self) -> Tensor:
-        if self._graph is None:
-            return self._decode()
-        if self._captured is None:
-            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch gives it no types
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                for _ in range(WARM_UPS):
-                    self._decode()
-            torch.cuda.current_stream().wait_stream(side)
-            with torch.cuda.graph(self._graph, pool=self._memory):
-                self._captured = self._decode()
-        self._graph.replay()
-        return self._captured
+    def _capture(self, graph: torch.cuda.CUDAGraph) -> Tensor:
+        """Capture the pass; the tensor that each replay writes the logits to."""
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch gives it no types
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UPS):
+                self._decode()
+        torch.cuda.current_stream().wait_stream(side)
+        with torch.cuda.graph(graph, pool=self._memory):
+            logits = self._decode()
+        return logits
 
     def _decode(self) -> Tensor:
         # The mask is made from the filled tensors by each run, and so by each replay.

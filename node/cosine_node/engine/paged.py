@@ -106,6 +106,11 @@ class PagedEngine:
             tree.add(row, self._pool.allocate(row.sequence, len(row.tokens)))
         return trees
 
+    def unfeed(self, rows: Sequence[Row]) -> None:
+        """Undo `feed` where a pass failed."""
+        for row in rows:
+            self.prune(row.sequence, row.nodes)
+
     def keep(self, sequence: int, path: Sequence[int]) -> None:
         tree = self.tree(sequence)
         self._pool.free(sequence, [node.slot for node in tree.keep(path)])

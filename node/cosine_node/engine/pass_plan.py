@@ -1,13 +1,13 @@
-"""The index tensors of one packed pass: what each sequence's tokens write, see, and are masked from.
+"""The index tensors of one packed pass: what each sequence's tokens write, read, and are masked from.
 
-Built once a pass and shared by all layers. Without a window every key in a call is an ancestor of one of its
+Built once a pass and shared by all layers. Without a window every key of a call is an ancestor of one of its
 queries; with one, keys further back than the window are left out as well.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -16,46 +16,49 @@ from torch import Tensor
 from cosine_node.engine.attention_mask import AttentionMask, Integers, mask_of
 from cosine_node.engine.base import PassAbandoned, Row
 from cosine_node.engine.kv_store import KvStore
-from cosine_node.engine.shape_buckets import BatchShape, pad, padded_indices
+from cosine_node.engine.shape_buckets import MAX_PADDED_QUERIES, BatchShape, pad, padded_indices
 from cosine_node.engine.tree import SequenceTree
-
-FEW_QUERIES: Final = 16
-"""Rows of up to so many tokens are gathered into one rectangle; longer ones keep a GPU busy alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Indices:
-    """Slots, or tokens of a pass, as one run where they are one, else as an index tensor."""
+    """Slots, or tokens of a pass: a run where they are one, which is read without a copy, else an index tensor."""
 
     start: int
     count: int
     index: Tensor | None = None
 
+    @classmethod
+    def of(cls, numbers: Integers, device: torch.device) -> "Indices":
+        first, count = int(numbers[0]), len(numbers)
+        is_run = np.array_equal(numbers, np.arange(first, first + count))
+        return cls(first, count, None if is_run else torch.from_numpy(numbers).to(device))
+
 
 class AttentionCall:
-    """What attention takes at once: `sequences` of equally many queries and keys.
+    """The inputs of one call of the attention kernel: `sequences` of equally many queries and keys.
 
-    `rows` are the tokens of the pass, `slots` the keys', sequence after sequence. `hidden` is True where a query
-    must not see a key, [sequences, queries, keys]; None for a single query that sees all.
+    `queries` are tokens of the pass, `slots` those of the keys, sequence after sequence. `hidden` is True where a
+    query must not see a key, [sequences, queries, keys]; None for a single query that sees all.
     """
 
-    __slots__ = ("_biases", "_hidden", "is_lone_run", "rows", "sequences", "slots")
+    __slots__ = ("_biases", "_hidden", "is_contiguous_decode", "is_decode", "queries", "sequences", "slots")
 
-    def __init__(self, rows: Indices, slots: Indices, *, sequences: int, hidden: Tensor | None) -> None:
-        self.rows = rows
+    def __init__(self, queries: Indices, slots: Indices, *, sequences: int, hidden: Tensor | None) -> None:
+        self.queries = queries
         self.slots = slots
         self.sequences = sequences
+        self.is_decode = hidden is None
+        """True for a single query that sees all its keys, as in plain decoding."""
+        self.is_contiguous_decode = hidden is None and slots.index is None
         self._hidden = hidden
         self._biases: dict[tuple[torch.dtype, int], Tensor] = {}
-        self.is_lone_run = hidden is None and slots.index is None
-
-    @property
-    def is_lone(self) -> bool:
-        """Whether it is a single query that sees all its keys."""
-        return self._hidden is None
 
     def bias(self, dtype: torch.dtype, group: int) -> Tensor | None:
-        """The mask as numbers to add to scores, [sequences, 1, group * queries, keys]; None for a lone query."""
+        """The mask as numbers to add to scores, [sequences, 1, group * queries, keys]; None for a decode.
+
+        Made once for all layers: `group` is how many query heads share a key head.
+        """
         if self._hidden is None:
             return None
         found = self._biases.get((dtype, group))
@@ -67,7 +70,7 @@ class AttentionCall:
 
 
 class AttentionPlan(Protocol):
-    """What attention needs to know of a pass."""
+    """The part of a pass that attention needs to know."""
 
     @property
     def store(self) -> KvStore: ...
@@ -79,11 +82,11 @@ class AttentionPlan(Protocol):
 
     @property
     def order(self) -> Tensor | None:
-        """Where each token is in the rows of all calls together; None where that is the pass's own order."""
+        """Where each token is in the queries of all calls together; None where that is the pass's own order."""
         ...
 
     def check(self) -> None:
-        """Raises `PassAbandoned` where nobody wants the result any more; every layer asks."""
+        """Raise `PassAbandoned` where nobody wants the result any more; every layer asks."""
         ...
 
     def calls(self, window: int | None) -> Sequence[AttentionCall]:
@@ -104,7 +107,7 @@ class DecoderPlan(AttentionPlan, Protocol):
 class PassPlan:
     """Implements `DecoderPlan` for rows that are in their trees already.
 
-    With `gathers` short rows become one rectangle, which a GPU takes in one kernel; without, each row reads its
+    With `pads_rows` short rows become one rectangle, which a GPU takes in one kernel; without, each row reads its
     keys where they are, which on a CPU is faster.
     """
 
@@ -114,7 +117,7 @@ class PassPlan:
         *,
         store: KvStore,
         device: torch.device,
-        gathers: bool = False,
+        pads_rows: bool = False,
         is_abandoned: Callable[[], bool] = lambda: False,
     ) -> None:
         self.store = store
@@ -125,10 +128,11 @@ class PassPlan:
         self._is_abandoned = is_abandoned
         self._device = device
         self._calls: dict[int | None, list[AttentionCall]] = {}
+        # Rows by their number in the pass: row i has the tokens from _starts[i] to _starts[i + 1].
         self._starts = np.cumsum([0, *(len(mask.query_indices) for mask in self.masks)])
-        few = [place for place, mask in enumerate(self.masks) if len(mask.query_indices) <= FEW_QUERIES]
-        self._gathered = few if gathers and len(few) > 1 else []
-        self._apart = [place for place in range(len(self.masks)) if place not in self._gathered]
+        short = [i for i, mask in enumerate(self.masks) if len(mask.query_indices) <= MAX_PADDED_QUERIES]
+        self._padded = short if pads_rows and len(short) > 1 else []
+        self._separate = [i for i in range(len(self.masks)) if i not in self._padded]
 
     @cached_property
     def input_ids(self) -> Tensor:
@@ -140,20 +144,21 @@ class PassPlan:
 
     @cached_property
     def written(self) -> Indices:
-        return _places(self.slots, self._device)
+        return Indices.of(self.slots, self._device)
 
     @cached_property
     def order(self) -> Tensor | None:
-        if not self._gathered:
+        if not self._padded:
             return None
-        gathered = [self.masks[place] for place in self._gathered]
-        shape = BatchShape.around(gathered)
-        apart = sum(len(self.masks[place].query_indices) for place in self._apart)
-        rows = np.concatenate([padded_indices(gathered, shape), shape.tokens + np.arange(apart)])
-        tokens = np.concatenate([self._tokens_of(place) for place in (*self._gathered, *self._apart)])
-        order = np.empty_like(rows)
-        order[tokens] = rows
-        is_own_order = np.array_equal(order, np.arange(shape.tokens + apart))
+        padded = [self.masks[i] for i in self._padded]
+        shape = BatchShape.around(padded)
+        separate = sum(len(self.masks[i].query_indices) for i in self._separate)
+        # The outputs of the rectangle come first, its padding included, then those of the separate rows.
+        outputs = np.concatenate([padded_indices(padded, shape), shape.tokens + np.arange(separate)])
+        tokens = np.concatenate([self._tokens_of(i) for i in (*self._padded, *self._separate)])
+        order = np.empty_like(outputs)
+        order[tokens] = outputs
+        is_own_order = np.array_equal(order, np.arange(shape.tokens + separate))
         return None if is_own_order else torch.from_numpy(order).to(self._device)
 
     def check(self) -> None:
@@ -163,46 +168,40 @@ class PassPlan:
     def calls(self, window: int | None) -> Sequence[AttentionCall]:
         found = self._calls.get(window)
         if found is None:
-            found = self._calls[window] = list(self._build(window))
+            masks = [mask.within(window) for mask in self.masks]
+            found = [self._padded_call([masks[i] for i in self._padded])] if self._padded else []
+            found += [self._separate_call(i, masks[i]) for i in self._separate]
+            self._calls[window] = found
         return found
-
-    def _build(self, window: int | None) -> Iterator[AttentionCall]:
-        if self._gathered:
-            yield self._padded_call([self.masks[place].within(window) for place in self._gathered])
-        for place in self._apart:
-            mask = self.masks[place].within(window)
-            yield _call(mask, Indices(int(self._starts[place]), len(mask.query_indices)), self._device)
 
     def _padded_call(self, masks: Sequence[AttentionMask]) -> AttentionCall:
         shape = BatchShape.around(masks)
         padded = pad(masks, shape)
-        rows = np.zeros(shape.tokens, dtype=np.int64)
-        rows[padded.places] = np.concatenate([self._tokens_of(place) for place in self._gathered])
+        # The queries of the padding are those of the first token; nobody reads their output.
+        queries = np.zeros(shape.tokens, dtype=np.int64)
+        queries[padded.token_indices] = np.concatenate([self._tokens_of(i) for i in self._padded])
         return AttentionCall(
-            _places(rows, self._device),
+            Indices.of(queries, self._device),
             Indices(0, padded.slots.size, torch.from_numpy(padded.slots).flatten().to(self._device)),
             sequences=shape.sequences,
             hidden=torch.from_numpy(padded.hidden).to(self._device),
         )
 
-    def _tokens_of(self, place: int) -> Integers:
-        return np.arange(self._starts[place], self._starts[place + 1], dtype=np.int64)
+    def _separate_call(self, number: int, mask: AttentionMask) -> AttentionCall:
+        slots, visible = mask.key_slots, mask.visible
+        lowest, highest = int(slots.min()), int(slots.max())
+        index = None
+        if highest - lowest + 1 != len(slots):
+            index = torch.from_numpy(slots).to(self._device)
+        elif visible is not None:
+            # The run is read in slot order, which need not be the order of the columns.
+            visible = visible[:, np.argsort(slots)]
+        return AttentionCall(
+            Indices(int(self._starts[number]), len(mask.query_indices)),
+            Indices(lowest, len(slots), index),
+            sequences=1,
+            hidden=None if visible is None else torch.from_numpy(~visible)[None].to(self._device),
+        )
 
-
-def _call(mask: AttentionMask, rows: Indices, device: torch.device) -> AttentionCall:
-    slots, visible = mask.key_slots, mask.visible
-    lowest, highest = int(slots.min()), int(slots.max())
-    index = None
-    if highest - lowest + 1 != len(slots):
-        index = torch.from_numpy(slots).to(device)
-    elif visible is not None:
-        # The run is read in slot order, which need not be the order of the columns.
-        visible = visible[:, np.argsort(slots)]
-    hidden = None if visible is None else torch.from_numpy(~visible)[None].to(device)
-    return AttentionCall(rows, Indices(lowest, len(slots), index), sequences=1, hidden=hidden)
-
-
-def _places(numbers: Integers, device: torch.device) -> Indices:
-    first, count = int(numbers[0]), len(numbers)
-    is_run = np.array_equal(numbers, np.arange(first, first + count))
-    return Indices(first, count, None if is_run else torch.from_numpy(numbers).to(device))
+    def _tokens_of(self, number: int) -> Integers:
+        return np.arange(self._starts[number], self._starts[number + 1], dtype=np.int64)

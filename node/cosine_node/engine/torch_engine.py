@@ -1,7 +1,7 @@
 """The engine on PyTorch: any Hugging Face causal LM whose only state is attention, in packed passes."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,12 +17,12 @@ from cosine_node.engine.support import context_tokens, numerics
 from cosine_node.engine.tree import SequenceTree
 
 NLL_ROWS: Final = 256
-"""Rows turned into float32 log-probabilities at a time, to bound memory on long prompts."""
+"""Bounds memory on long prompts: rows turned into float32 log-probabilities at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class _RowLogits:
-    """One row's part of a pass: its tree, and where its logits lie in the block that was computed."""
+    """One row of a pass: its tree, and where its logits lie, `start` to `stop`, among those that were computed."""
 
     tree: SequenceTree
     row: Row
@@ -33,19 +33,43 @@ class _RowLogits:
     def scored(self) -> slice:
         return slice(self.stop - len(self.row.tokens) + self.row.scored_from, self.stop)
 
+    def queries(self) -> list[Query]:
+        """What the sampler needs to know of each scored node."""
+        queries = []
+        for name in self.row.nodes[self.row.scored_from :]:
+            position = self.tree.nodes[name].index + 1 - self.tree.prompt_tokens
+            query = Query(self.tree.sampling, position, self.row.candidates)
+            if self.tree.sampling.repetition_penalty != 1:
+                path = [node.token for node in self.tree.path(name)]
+                query = Query(self.tree.sampling, position, self.row.candidates, self.tree.tokens, path)
+            queries.append(query)
+        return queries
+
+    def result(self, logits: Tensor, chosen: Sequence[Choice | None]) -> RowResult:
+        """The row's result, given the logits of the pass and the choices after the scored nodes."""
+        choices = tuple(choice for choice in chosen if choice is not None)
+        nll = None
+        if self.row.wants_nll and len(self.row.tokens) > 1:
+            nll = _mean_nll(logits[self.start : self.stop - 1], self.row.tokens[1:])
+        # nll is compared with itself because only NaN differs from itself.
+        if len(choices) < len(chosen) or nll != nll:
+            error = BadLogits(f"The model gave NaN or infinite logits for sequence {self.row.sequence}.")
+            return RowResult(choices=(), error=error)
+        return RowResult(choices=choices, nll=nll)
+
 
 class TorchEngine(PagedEngine):
     """Implements `cosine_node.engine.base.Engine` around a model; not thread-safe.
 
     Memory for `pool_tokens` tokens is allocated at construction and never grows. The model is switched to
-    packed attention and must not be used elsewhere. Whether it is one that packed passes are exact for is
-    `cosine_node.engine.probe`'s business; `cosine_node.engine.loading.load_engine` asks it.
+    packed attention and must not be used elsewhere. `cosine_node.engine.probe` finds out whether packed passes are
+    exact for a model; `cosine_node.engine.loading.load_engine` asks it.
     """
 
-    def __init__(self, model: Any, *, pool_tokens: int, gathers: bool | None = None) -> None:
-        """`gathers` is `PackedModel`'s."""
+    def __init__(self, model: Any, *, pool_tokens: int, pads_rows: bool | None = None) -> None:
+        """`pads_rows` is `PackedModel`'s."""
         pool = PagePool(tokens=pool_tokens)
-        self._packed = PackedModel(model, slots=pool.capacity_tokens, gathers=gathers)
+        self._packed = PackedModel(model, slots=pool.capacity_tokens, pads_rows=pads_rows)
         super().__init__(
             pool,
             vocab_tokens=self._packed.vocab_tokens,
@@ -70,86 +94,43 @@ class TorchEngine(PagedEngine):
         if not rows:
             return []
         trees = self.feed(rows)
-        with self._unfed_on_error(rows), torch.inference_mode():
-            shares, wanted = _shares(trees, rows)
+        with ExitStack() as on_error, torch.inference_mode():
+            # A pass may die in the device (out of memory); the sequences then stand as before it.
+            on_error.callback(self.unfeed, rows)
+            parts, wanted = _row_logits(trees, rows)
             logits = self._packed.logits(list(zip(trees, rows, strict=True)), wanted=wanted)
-            results = _results(logits, shares)
-        for row, result in zip(rows, results, strict=True):
-            if result.error is not None:
-                self.prune(row.sequence, row.nodes)
+            scored = logits
+            if any(part.scored.start != part.start for part in parts):
+                scored = torch.cat([logits[part.scored] for part in parts])
+            queries = [part.queries() for part in parts]
+            chosen = iter(choose(scored, [query for of_row in queries for query in of_row]))
+            results = [
+                part.result(logits, [next(chosen) for _ in of_row])
+                for part, of_row in zip(parts, queries, strict=True)
+            ]
+            on_error.pop_all()
+        self.unfeed([row for row, result in zip(rows, results, strict=True) if result.error is not None])
         return results
 
-    @contextmanager
-    def _unfed_on_error(self, rows: Sequence[Row]) -> Iterator[None]:
-        # A pass may die in the device (out of memory); the sequences then stand as before it.
-        is_done = False
-        try:
-            yield
-            is_done = True
-        finally:
-            if not is_done:
-                for row in rows:
-                    self.prune(row.sequence, row.nodes)
 
-
-def _shares(trees: Sequence[SequenceTree], rows: Sequence[Row]) -> tuple[list[_RowLogits], list[int]]:
-    """Each row's share of the logits, and the positions of the pass that need logits."""
-    shares: list[_RowLogits] = []
+def _row_logits(trees: Sequence[SequenceTree], rows: Sequence[Row]) -> tuple[list[_RowLogits], list[int]]:
+    """Where each row's logits will lie, and the positions of the pass that need logits."""
+    parts: list[_RowLogits] = []
     wanted: list[int] = []
     position = 0
     for tree, row in zip(trees, rows, strict=True):
         first = 0 if row.wants_nll else row.scored_from
         start = len(wanted)
         wanted.extend(range(position + first, position + len(row.tokens)))
-        shares.append(_RowLogits(tree, row, start, len(wanted)))
+        parts.append(_RowLogits(tree, row, start, len(wanted)))
         position += len(row.tokens)
-    return shares, wanted
-
-
-def _results(logits: Tensor, shares: Sequence[_RowLogits]) -> list[RowResult]:
-    queries = [query for share in shares for query in _queries(share)]
-    chosen = iter(choose(_scored(logits, shares), queries))
-    return [_result(logits, share, [next(chosen) for _ in _scored_nodes(share)]) for share in shares]
-
-
-def _scored(logits: Tensor, shares: Sequence[_RowLogits]) -> Tensor:
-    if all(share.scored.start == share.start for share in shares):
-        return logits
-    return torch.cat([logits[share.scored] for share in shares])
-
-
-def _scored_nodes(share: _RowLogits) -> tuple[int, ...]:
-    return share.row.nodes[share.row.scored_from :]
-
-
-def _queries(share: _RowLogits) -> Iterator[Query]:
-    tree, row = share.tree, share.row
-    is_penalised = tree.sampling.repetition_penalty != 1
-    for name in _scored_nodes(share):
-        position = tree.nodes[name].index + 1 - tree.prompt_tokens
-        if is_penalised:
-            path = [node.token for node in tree.path(name)]
-            yield Query(tree.sampling, position, row.candidates, tree.tokens, path)
-        else:
-            yield Query(tree.sampling, position, row.candidates)
-
-
-def _result(logits: Tensor, share: _RowLogits, chosen: Sequence[Choice | None]) -> RowResult:
-    choices = tuple(choice for choice in chosen if choice is not None)
-    nll = None
-    if share.row.wants_nll and len(share.row.tokens) > 1:
-        nll = _mean_nll(logits[share.start : share.stop - 1], share.row.tokens[1:])
-    # nll is compared with itself because only NaN differs from itself.
-    if len(choices) < len(chosen) or nll != nll:
-        error = BadLogits(f"The model gave NaN or infinite logits for sequence {share.row.sequence}.")
-        return RowResult(choices=(), error=error)
-    return RowResult(choices=choices, nll=nll)
+    return parts, wanted
 
 
 def _mean_nll(logits: Tensor, tokens: Sequence[int]) -> float:
     targets = torch.tensor(tokens, dtype=torch.int64, device=logits.device)
     losses = [
-        torch.nn.functional.cross_entropy(part.float(), target, reduction="sum")
-        for part, target in zip(torch.split(logits, NLL_ROWS), torch.split(targets, NLL_ROWS), strict=True)
+        torch.nn.functional.cross_entropy(block.float(), target, reduction="sum")
+        for block, target in zip(torch.split(logits, NLL_ROWS), torch.split(targets, NLL_ROWS), strict=True)
     ]
     return float(torch.stack(losses).sum()) / len(tokens)

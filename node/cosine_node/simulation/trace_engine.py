@@ -77,8 +77,7 @@ class TraceEngine(PagedEngine, ABC):
         try:
             reached = [self._follow(tree, row) for tree, row in zip(trees, rows, strict=True)]
         except UsageError:
-            for row in rows:
-                self.prune(row.sequence, row.nodes)
+            self.unfeed(rows)
             raise
         self.passes += bool(rows)
         return [self._result(row, states) for row, states in zip(rows, reached, strict=True)]

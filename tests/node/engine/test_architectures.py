@@ -23,8 +23,8 @@ WINDOW_CASES = [pytest.param(make, id=f"{name}-window") for name, make in WINDOW
 class Feeder:
     """Sequences fed by hand through a packed model, each in its own stretch of slots."""
 
-    def __init__(self, model: Any, *, gathers: bool) -> None:
-        self.packed = PackedModel(model, slots=400, gathers=gathers)
+    def __init__(self, model: Any, *, pads_rows: bool) -> None:
+        self.packed = PackedModel(model, slots=400, pads_rows=pads_rows)
         self.trees = [SequenceTree(sampling=Sampling(), prompt_tokens=0) for _ in range(3)]
         self.used = [0, 0, 0]
 
@@ -63,11 +63,11 @@ def _distance(a: Tensor, b: Tensor) -> float:
     return float((a - b).abs().max())
 
 
-@pytest.mark.parametrize("gathers", [False, True], ids=["in place", "gathered"])
+@pytest.mark.parametrize("pads_rows", [False, True], ids=["in place", "padded"])
 @pytest.mark.parametrize("make", [*CASES, *WINDOW_CASES])
-def test_packed_trees_equal_separate_forwards(make: Any, gathers: bool) -> None:
+def test_packed_trees_equal_separate_forwards(make: Any, pads_rows: bool) -> None:
     reference = build(make())
-    feeder = Feeder(copy.deepcopy(reference), gathers=gathers)
+    feeder = Feeder(copy.deepcopy(reference), pads_rows=pads_rows)
     short, long, third = _tokens(17, 1), _tokens(40, 2), _tokens(5, 3)
     packed = feeder.logits(feeder.chain(0, short), feeder.chain(1, long))
     assert _distance(packed[:17], _alone(reference, short)) < TOLERANCE

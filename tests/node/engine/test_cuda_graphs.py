@@ -7,29 +7,12 @@ import torch
 
 from cosine_node.engine import cuda_graphs
 from cosine_node.engine.base import PREFIX, Row
-from cosine_node.engine.cuda_graphs import BucketPass, CudaGraphs, bucket_of
+from cosine_node.engine.cuda_graphs import BucketPass, CudaGraphs
 from cosine_node.engine.packed_model import PackedModel
 from cosine_node.engine.shape_buckets import BatchShape
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
 from tests.node.engine.tiny_models import tiny_llama
-
-
-@pytest.mark.parametrize(
-    ("shape", "fit"),
-    [
-        ((1, 1, 64), (1, 1, 128)),
-        ((3, 2, 192), (4, 2, 192)),
-        ((5, 5, 320), (8, 8, 384)),
-        ((64, 1, 1024), (64, 1, 1024)),
-        ((33, 2, 64), None),
-        ((1, 17, 64), None),
-    ],
-)
-def test_a_pass_takes_the_next_larger_shape(shape: tuple[int, int, int], fit: tuple[int, int, int] | None) -> None:
-    found = bucket_of(BatchShape(sequences=shape[0], queries=shape[1], keys=shape[2]))
-    expected = None if fit is None else BatchShape(sequences=fit[0], queries=fit[1], keys=fit[2])
-    assert found == expected
 
 
 def _pass(packed: PackedModel, contexts: list[int]) -> torch.Tensor:
@@ -50,9 +33,9 @@ def _pass(packed: PackedModel, contexts: list[int]) -> torch.Tensor:
 
 
 def test_one_shape_serves_passes_of_other_sizes_after_each_other() -> None:
-    gathered, in_place = (PackedModel(tiny_llama(), slots=400, gathers=gathers) for gathers in (True, False))
+    padded, in_place = (PackedModel(tiny_llama(), slots=400, pads_rows=pads_rows) for pads_rows in (True, False))
     for contexts in ([20, 33, 5], [2, 3, 4, 60], [50, 2, 90], [9]):
-        torch.testing.assert_close(_pass(gathered, contexts), _pass(in_place, contexts))
+        torch.testing.assert_close(_pass(padded, contexts), _pass(in_place, contexts))
 
 
 def test_the_least_recently_used_shape_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +48,7 @@ def test_the_least_recently_used_shape_is_dropped(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(cuda_graphs, "BucketPass", noted)
     monkeypatch.setattr(cuda_graphs, "MAX_BUCKETS", 2)
-    packed = PackedModel(tiny_llama(), slots=400, gathers=True)
+    packed = PackedModel(tiny_llama(), slots=400, pads_rows=True)
     assert isinstance(packed._graphs, CudaGraphs)
     made.clear()
     for contexts in ([20], [20, 20], [20], [20, 20, 20], [20], [20, 20]):

@@ -53,10 +53,10 @@ def test_greedy_decoding_equals_generate(seed: int, engine: TorchEngine) -> None
 class Walk:
     """Random feeding, keeping and pruning of sequences, each choice checked against a fresh forward."""
 
-    def __init__(self, seed: int, make: Callable[[], Any], device: str = "cpu", *, gathers: bool) -> None:
+    def __init__(self, seed: int, make: Callable[[], Any], device: str = "cpu", *, pads_rows: bool) -> None:
         self.rng = random.Random(seed)
         self.model = make()
-        self.engine = TorchEngine(make().to(device), pool_tokens=1024, gathers=gathers)
+        self.engine = TorchEngine(make().to(device), pool_tokens=1024, pads_rows=pads_rows)
         self.kept: dict[int, list[int]] = {}
         self.nodes: dict[int, dict[int, tuple[int, int]]] = {}
         self.samplings: dict[int, Sampling] = {}
@@ -144,11 +144,11 @@ def _windowed_gemma() -> Any:
     return build(WINDOWED["Gemma2"]())
 
 
-@pytest.mark.parametrize("gathers", [False, True], ids=["in place", "gathered"])
+@pytest.mark.parametrize("pads_rows", [False, True], ids=["in place", "padded"])
 @pytest.mark.parametrize("make", [tiny_llama, _windowed_gemma])
 @pytest.mark.parametrize("seed", range(8))
-def test_random_walks_equal_fresh_forwards(seed: int, make: Callable[[], Any], gathers: bool) -> None:
-    check_walk(Walk(seed, make, gathers=gathers), seed)
+def test_random_walks_equal_fresh_forwards(seed: int, make: Callable[[], Any], pads_rows: bool) -> None:
+    check_walk(Walk(seed, make, pads_rows=pads_rows), seed)
 
 
 @pytest.mark.gpu
@@ -156,7 +156,7 @@ def test_random_walks_equal_fresh_forwards(seed: int, make: Callable[[], Any], g
 @pytest.mark.parametrize("make", [tiny_llama, _windowed_gemma])
 @pytest.mark.parametrize("seed", range(8))
 def test_random_walks_on_a_gpu_equal_fresh_forwards_on_the_cpu(seed: int, make: Callable[[], Any]) -> None:
-    check_walk(Walk(seed, make, "cuda", gathers=True), seed)
+    check_walk(Walk(seed, make, "cuda", pads_rows=True), seed)
 
 
 def check_walk(walk: Walk, seed: int) -> None:
