@@ -15,6 +15,8 @@ from cosine_protocol.errors import (
 )
 
 RETRY_AFTER_S: Final = 2
+"""A choice: a slot is free again, or a verifier found, within a few seconds or not for long."""
+
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -39,7 +41,7 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """What is sent as JSON."""
+        """The JSON that is sent."""
         kind = "server_error" if self.status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
@@ -55,7 +57,7 @@ def unsupported(param: str, message: str) -> ApiError:
 
 
 def unavailable(message: str, *, code: str) -> ApiError:
-    """Nobody can serve now; it may be otherwise soon."""
+    """A request that nobody can serve now; it may be otherwise soon."""
     return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, message, code=code, headers={"Retry-After": str(RETRY_AFTER_S)})
 
 
@@ -66,7 +68,7 @@ def internal() -> ApiError:
 
 
 def of_failure(error: CosineError, *, param: str) -> ApiError:
-    """What a failed generation means to whoever asked for it; `param` is the field that holds the prompt."""
+    """The answer to a request whose generation failed; `param` is the field that holds the prompt."""
     match error:
         case PromptTooLong():
             return ApiError(HTTPStatus.BAD_REQUEST, str(error), code="context_length_exceeded", param=param)

@@ -1,13 +1,13 @@
-"""The gateway as a Starlette application, made of a text source."""
+"""The gateway as a Starlette application over a swarm client."""
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -16,27 +16,28 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
-from cosine_node.gateway.access import Guard, KeyRing
 from cosine_node.gateway.admission import Admission
 from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.endpoint import Endpoint, Service, no_such_model
-from cosine_node.gateway.envelope import Emit, Envelope
 from cosine_node.gateway.health import VerifierWatch
-from cosine_node.gateway.metrics import RequestMetrics
+from cosine_node.gateway.middleware import Emit, KeyCheck, KeyRing, RequestLog
 from cosine_node.gateway.replies import ChatStyle, CompletionStyle, Json
-from cosine_node.gateway.source import TextSource
-from cosine_node.gateway.wanted import parse_chat, parse_completion
+from cosine_node.gateway.text_request import parse_chat, parse_completion
 from cosine_node.metrics import GenerationMetrics
+
+if TYPE_CHECKING:
+    from cosine_p2p.client import AsyncClient
 
 ALIAS: Final = "cosine"
 """The name that always means the gateway's target."""
 
-WAITING_PER_PLACE: Final = 4
+WAITING_PER_RUNNING: Final = 4
+"""A choice: who waits longer than for four generations of others is served sooner by another gateway."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOptions:
-    """What an operator chooses. Without `api_keys` everybody may generate; `max_requests` run at a time."""
+    """An operator's options. Without `api_keys` everybody may generate; `max_requests` run at a time."""
 
     model_name: str
     api_keys: tuple[str, ...] = field(default=(), repr=False)
@@ -45,7 +46,7 @@ class GatewayOptions:
 
 
 def make_app(
-    source: TextSource,
+    client: "AsyncClient",
     options: GatewayOptions,
     *,
     emit: Emit,
@@ -54,48 +55,63 @@ def make_app(
 ) -> Starlette:
     """The application. Requests still under way when `closing` is set end with an error."""
     registry = CollectorRegistry()
-    admission = Admission(places=options.max_requests, max_waiting=WAITING_PER_PLACE * options.max_requests)
-    names = tuple(dict.fromkeys((options.model_name, ALIAS)))
+    max_waiting = WAITING_PER_RUNNING * options.max_requests
+    admission = Admission(max_running=options.max_requests, max_waiting=max_waiting)
     service = Service(
-        source=source,
-        model_names=names,
+        client=client,
+        model_names=tuple(dict.fromkeys((options.model_name, ALIAS))),
         admission=admission,
         observer=GenerationMetrics(registry, model_name=options.model_name),
         closing=closing,
         unix_s=unix_s,
     )
-    watch = VerifierWatch(source)
-    count_response = RequestMetrics(registry, admission, model_name=options.model_name).count_response
-    cors = [_cors(options.cors_origins)] if options.cors_origins else []
+    watch = VerifierWatch(client.find_verifiers)
+
+    async def health(_: Request) -> Response:
+        verifiers, reason = await watch.look()
+        if reason:
+            return JSONResponse({"status": "unavailable", "reason": reason}, HTTPStatus.SERVICE_UNAVAILABLE)
+        return JSONResponse({"status": "ok", "verifiers": len(verifiers)})
+
+    async def metrics(_: Request) -> Response:
+        return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    key_check = Middleware(KeyCheck, keys=KeyRing(options.api_keys))
+    count_response = count_requests(registry, admission, options.model_name)
+    middleware = [Middleware(RequestLog, emit=emit, count_response=count_response)]
+    if options.cors_origins:
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=list(options.cors_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["X-Request-Id"],
+        )
+        middleware.append(cors)
     return Starlette(
         routes=[
-            Mount(
-                "/v1", routes=_v1(service, watch), middleware=[Middleware(Guard, keys=KeyRing(options.api_keys))]
-            ),
-            Route("/health", _health(watch)),
-            Route("/metrics", _metrics(registry)),
+            Mount("/v1", routes=_v1_routes(service, watch), middleware=[key_check]),
+            Route("/health", health),
+            Route("/metrics", metrics),
         ],
-        middleware=[Middleware(Envelope, emit=emit, count_response=count_response), *cors],
+        middleware=middleware,
         exception_handlers={ApiError: _refuse, HTTPException: _refuse_http, ClientDisconnect: _hung_up},
     )
 
 
-def _v1(service: Service, watch: VerifierWatch) -> list[BaseRoute]:
-    """Everything that needs a key."""
-    chat = Endpoint(service, parse_chat, ChatStyle())
-    completions = Endpoint(service, parse_completion, CompletionStyle())
+def _v1_routes(service: Service, watch: VerifierWatch) -> list[BaseRoute]:
+    """OpenAI's API, all that needs a key."""
     began_s = int(service.unix_s())
 
     async def describe(name: str) -> Json:
         verifiers, _ = await watch.look()
-        context_tokens = verifiers[0].context_tokens if verifiers else None
         return {
             "id": name,
             "object": "model",
             "created": began_s,
             "owned_by": "cosine",
             "root": service.model_names[0],
-            "max_model_len": context_tokens,
+            "max_model_len": verifiers[0].context_tokens if verifiers else None,
         }
 
     async def models(_: Request) -> Response:
@@ -108,48 +124,34 @@ def _v1(service: Service, watch: VerifierWatch) -> list[BaseRoute]:
         return JSONResponse(await describe(name))
 
     return [
-        Route("/chat/completions", chat, methods=["POST"]),
-        Route("/completions", completions, methods=["POST"]),
+        Route("/chat/completions", Endpoint(service, parse_chat, ChatStyle()), methods=["POST"]),
+        Route("/completions", Endpoint(service, parse_completion, CompletionStyle()), methods=["POST"]),
         Route("/models", models),
         Route("/models/{name:path}", model),
     ]
 
 
-def _health(watch: VerifierWatch) -> Callable[[Request], Any]:
-    async def health(_: Request) -> Response:
-        verifiers, reason = await watch.look()
-        if reason:
-            return JSONResponse({"status": "unavailable", "reason": reason}, HTTPStatus.SERVICE_UNAVAILABLE)
-        return JSONResponse({"status": "ok", "verifiers": len(verifiers)})
-
-    return health
-
-
-def _metrics(registry: CollectorRegistry) -> Callable[[Request], Any]:
-    async def metrics(_: Request) -> Response:
-        return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-    return metrics
-
-
-def _cors(origins: Sequence[str]) -> Middleware:
-    return Middleware(
-        CORSMiddleware,
-        allow_origins=list(origins),
-        allow_methods=["GET", "POST"],
-        allow_headers=["*"],
-        expose_headers=["X-Request-Id"],
-    )
+def count_requests(registry: CollectorRegistry, admission: Admission, model_name: str) -> Callable[[int], None]:
+    """Show in a registry the generations that run and wait; the function returned counts a response's status."""
+    for name, text, count in (
+        ("num_requests_running", "Generations under way.", lambda: admission.running),
+        ("num_requests_waiting", "Generations that wait for a place.", lambda: admission.waiting),
+    ):
+        gauge = Gauge(f"cosine:{name}", text, ("model_name",), registry=registry)
+        gauge.labels(model_name).set_function(count)
+    responses = Counter("cosine:http_responses", "HTTP responses, by status.", ("status",), registry=registry)
+    return lambda status: responses.labels(str(status)).inc()
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
+    """Answer with an error in OpenAI's shape."""
     assert isinstance(error, ApiError)
-    request.state.facts.setdefault("error", error.message)
+    request.state.log_fields.setdefault("error", error.message)
     return JSONResponse(error.body, error.status, headers=dict(error.headers))
 
 
 async def _refuse_http(request: Request, error: Exception) -> Response:
-    """What the router refuses, in the shape of all other errors."""
+    """Answer with an error of the router, in the shape of all others."""
     assert isinstance(error, HTTPException)
     status = HTTPStatus(error.status_code)
     allowed = (error.headers or {}).get("Allow")
@@ -159,6 +161,6 @@ async def _refuse_http(request: Request, error: Exception) -> Response:
 
 
 async def _hung_up(request: Request, _: Exception) -> Response:
-    """Its body never came whole; nobody reads this."""
-    request.state.facts["error"] = "the client hung up"
+    """Log a client whose body never came whole; nobody reads this answer."""
+    request.state.log_fields["error"] = "the client hung up"
     return Response(status_code=HTTPStatus.BAD_REQUEST)

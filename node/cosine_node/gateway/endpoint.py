@@ -3,38 +3,46 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from enum import Enum
 from http import HTTPStatus
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from cosine_node.gateway.admission import Admission
-from cosine_node.gateway.answers import ReplyWriter, StreamedReplyWriter, WholeReplyWriter
 from cosine_node.gateway.api_errors import ApiError, internal, of_failure, unavailable
-from cosine_node.gateway.bodies import read_object
-from cosine_node.gateway.choices import ChoiceFinished, ChoiceRuns, ChoiceStarted
-from cosine_node.gateway.endings import Ending, until_ended
+from cosine_node.gateway.choices import ChoiceRuns, ChoiceStarted
+from cosine_node.gateway.json_body import read_object
 from cosine_node.gateway.replies import Heading, Style, reason_of
-from cosine_node.gateway.source import TextSource
-from cosine_node.gateway.wanted import Parse, Wanted, WantedChoice
+from cosine_node.gateway.reply_writers import ReplyWriter, StreamedReplyWriter, WholeReplyWriter
+from cosine_node.gateway.text_request import Parse, TextRequest
 from cosine_p2p.generation import Observer
 from cosine_p2p.request_log import request_name
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import CosineError
 
+if TYPE_CHECKING:
+    from cosine_p2p.client import AsyncClient
+
 LOG = logging.getLogger(__name__)
+
 SEED_BITS: Final = 63
+"""A seed drawn here is told to the client, whose JSON may know no larger whole number than 2**63 - 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """What all endpoints share. `model_names` are those a request may use; `unix_s` tells the time of day."""
+    """The parts that all endpoints share.
 
-    source: TextSource
+    `model_names` are those a request may use; `unix_s` tells the time of day. Requests still under way when
+    `closing` is set end with an error.
+    """
+
+    client: "AsyncClient"
     model_names: tuple[str, ...]
     admission: Admission
     observer: Observer
@@ -42,8 +50,16 @@ class Service:
     unix_s: Callable[[], float]
 
 
+class Ending(Enum):
+    """The reason why work ended."""
+
+    DONE = "done"
+    HUNG_UP = "the client hung up"
+    CLOSING = "the gateway is closing"
+
+
 class Endpoint:
-    """An ASGI application: parses a body, generates, and answers whole or as server-sent events."""
+    """An ASGI application: parses a body, generates, and replies whole or in server-sent events."""
 
     def __init__(self, service: Service, parse: Parse, style: Style) -> None:
         self._service = service
@@ -53,78 +69,82 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         wanted = self._parse(await read_object(request))
-        self._check_model(wanted.model)
+        if wanted.model not in self._service.model_names:
+            raise no_such_model(wanted.model, self._service.model_names)
         seed = secrets.randbits(SEED_BITS) if wanted.seed is None else wanted.seed
-        choices = wanted.choices(seed)
-        answer = self._answer(wanted, seed, request.state.request_id, send)
-        facts: dict[str, object] = request.state.facts
-        try:
-            await self._serve(wanted, choices, answer, receive, facts)
-        except CosineError as error:
-            facts["error"] = str(error)
-            await answer.fail(of_failure(error, param=wanted.prompt_field))
-        except ApiError as problem:
-            facts["error"] = problem.message
-            await answer.fail(problem)
-        except Exception:
-            if not answer.is_begun:
-                raise
-            # The status is sent already, but the stream can still say that it is not whole.
-            LOG.exception("request %s failed", request.state.request_id)
-            facts["error"] = "internal"
-            await answer.fail(internal())
-
-    def _check_model(self, name: str) -> None:
-        names = self._service.model_names
-        if name not in names:
-            raise no_such_model(name, names)
-
-    def _answer(self, wanted: Wanted, seed: int, request_id: str, send: Send) -> ReplyWriter:
         heading = Heading(
             style=self._style,
-            request_id=request_id,
+            request_id=request.state.request_id,
             created_s=int(self._service.unix_s()),
             model=wanted.model,
             fingerprint="",
         )
-        if not wanted.is_streamed:
-            return WholeReplyWriter(heading, seed=seed, send=send)
-        count = len(wanted.prompts) * wanted.n
-        return StreamedReplyWriter(
-            heading, seed=seed, send=send, choices=count, includes_usage=wanted.includes_usage
-        )
+        writer: ReplyWriter
+        if wanted.is_streamed:
+            choices, includes_usage = len(wanted.prompts) * wanted.n, wanted.includes_usage
+            writer = StreamedReplyWriter(
+                heading, seed=seed, send=send, choices=choices, includes_usage=includes_usage
+            )
+        else:
+            writer = WholeReplyWriter(heading, seed=seed, send=send)
+        log_fields: dict[str, object] = request.state.log_fields
+        try:
+            await self._reply(wanted, seed, writer, receive, log_fields)
+        except CosineError as error:
+            log_fields["error"] = str(error)
+            await writer.fail(of_failure(error, param=wanted.prompt_field))
+        except ApiError as problem:
+            log_fields["error"] = problem.message
+            await writer.fail(problem)
+        except Exception:
+            if not writer.is_begun:
+                raise
+            # The status is sent already, but the stream can still say that it is not whole.
+            LOG.exception("request %s failed", request.state.request_id)
+            log_fields["error"] = "internal"
+            await writer.fail(internal())
 
-    async def _serve(
+    async def _reply(
         self,
-        wanted: Wanted,
-        choices: Sequence[WantedChoice],
-        answer: ReplyWriter,
+        wanted: TextRequest,
+        seed: int,
+        writer: ReplyWriter,
         receive: Receive,
-        facts: dict[str, object],
+        log_fields: dict[str, object],
     ) -> None:
-        names: list[str] = []
-        facts["requests"] = names
-        work = self._generate(wanted, choices, answer, names)
-        ending = await until_ended(work, receive=receive, closing=self._service.closing)
-        facts.update(_facts_of(answer.finished))
-        if ending is Ending.CLOSING:
-            raise unavailable("The gateway is shutting down.", code="shutting_down")
-        if ending is Ending.HUNG_UP:
-            facts["error"] = ending.value
-            return
-        await answer.end()
-
-    async def _generate(
-        self, wanted: Wanted, choices: Sequence[WantedChoice], answer: ReplyWriter, names: list[str]
-    ) -> None:
+        """Generate and write until the reply is whole, its client has hung up, or the gateway closes."""
         service = self._service
-        with service.admission.admitted(len(choices)) as tickets:
-            runs = ChoiceRuns(wanted, choices, service.source, tickets, service.observer)
-            async with runs, aclosing(runs.events()) as events:
-                async for event in events:
-                    if isinstance(event, ChoiceStarted):
-                        names.append(request_name(request_digest(event.request)))
-                    await answer.take(event)
+        request_names: list[str] = []
+        log_fields["requests"] = request_names
+
+        async def generate() -> None:
+            choices = wanted.choices(seed)
+            with service.admission.admitted(len(choices)) as tickets:
+                runs = ChoiceRuns(wanted, choices, service.client, tickets, service.observer)
+                async with runs, aclosing(runs.events()) as events:
+                    async for event in events:
+                        if isinstance(event, ChoiceStarted):
+                            request_names.append(request_name(request_digest(event.request)))
+                        await writer.take(event)
+
+        ending = await until_ended(generate(), receive=receive, closing=service.closing)
+        # Never the text.
+        generations = [each.generation for each in writer.finished]
+        log_fields |= {
+            "choices": len(generations),
+            "prompt_tokens": sum(each.prompt_tokens for each in generations),
+            "completion_tokens": sum(each.tokens for each in generations),
+            "drafted": sum(each.drafted for each in generations),
+            "accepted": sum(each.accepted for each in generations),
+            "finish_reasons": sorted({reason_of(each) for each in writer.finished}),
+        }
+        match ending:
+            case Ending.DONE:
+                await writer.end()
+            case Ending.HUNG_UP:
+                log_fields["error"] = ending.value
+            case Ending.CLOSING:
+                raise unavailable("The gateway is shutting down.", code="shutting_down")
 
 
 def no_such_model(name: str, names: Sequence[str]) -> ApiError:
@@ -133,14 +153,24 @@ def no_such_model(name: str, names: Sequence[str]) -> ApiError:
     return ApiError(HTTPStatus.NOT_FOUND, message, code="model_not_found", param="model")
 
 
-def _facts_of(finished: Sequence[ChoiceFinished]) -> dict[str, object]:
-    """What the log says of the choices that finished; never their text."""
-    generations = [each.generation for each in finished]
-    return {
-        "choices": len(finished),
-        "prompt_tokens": sum(each.prompt_tokens for each in generations),
-        "completion_tokens": sum(each.tokens for each in generations),
-        "drafted": sum(each.drafted for each in generations),
-        "accepted": sum(each.accepted for each in generations),
-        "finish_reasons": sorted({reason_of(each) for each in finished}),
-    }
+async def until_ended(work: Coroutine[Any, Any, None], *, receive: Receive, closing: asyncio.Event) -> Ending:
+    """Run `work` to its end, or cancel it for another ending. Raises what `work` raises."""
+
+    async def hang_up() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    working = asyncio.ensure_future(work)
+    hanging_up = asyncio.ensure_future(hang_up())
+    closed = asyncio.ensure_future(closing.wait())
+    tasks = (working, hanging_up, closed)
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    if working in done:
+        working.result()
+        return Ending.DONE
+    return Ending.HUNG_UP if hanging_up in done else Ending.CLOSING

@@ -8,15 +8,17 @@ from typing import Any, Final, Protocol
 
 from cosine_node.gateway.choices import ChoiceFinished
 from cosine_node.metrics.generations import FINISHED_REASONS
-from cosine_p2p.generation import DrafterReport, Generation
+from cosine_p2p.generation import Generation
 from cosine_protocol.request import Request
 
 FINGERPRINT_DIGITS: Final = 12
+"""48 bits, as git abbreviates: enough to tell apart the few models that one client meets."""
+
 Json = dict[str, Any]
 
 
 class Style(Protocol):
-    """How one endpoint writes a choice."""
+    """The shape in which one endpoint writes a choice."""
 
     id_prefix: str
     whole_kind: str
@@ -31,7 +33,7 @@ class Style(Protocol):
         ...
 
     def first(self) -> Json | None:
-        """What comes before the first piece of a choice, if anything."""
+        """The piece that comes before the text of a choice, if any."""
         ...
 
 
@@ -71,7 +73,7 @@ class CompletionStyle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heading:
-    """What all bodies of one response share. `created_s` is Unix time."""
+    """The fields that all bodies of one response share. `created_s` is Unix time."""
 
     style: Style
     request_id: str
@@ -139,7 +141,13 @@ def usage(finished: Sequence[ChoiceFinished]) -> Json:
 
 
 def speculation(generations: Sequence[Generation], *, seed: int) -> Json:
-    """The `metrics` of a response: what drafting did for all its choices together."""
+    """The `metrics` of a response: speculative decoding over all its choices, and one entry a drafter."""
+    drafters: dict[str, Json] = {}
+    for report in (report for each in generations for report in each.drafters):
+        entry = {"peer_id": report.peer_id, "domain": report.domain, "drafted": 0, "accepted": 0}
+        total = drafters.setdefault(report.peer_id, entry)
+        total["drafted"] += report.drafted
+        total["accepted"] += report.accepted
     drafted = sum(each.drafted for each in generations)
     accepted = sum(each.accepted for each in generations)
     rounds = sum(each.rounds for each in generations)
@@ -151,7 +159,7 @@ def speculation(generations: Sequence[Generation], *, seed: int) -> Json:
             "acceptance_rate": round(accepted / drafted, 4) if drafted else 0.0,
             "rounds": rounds,
             "tokens_per_round": round(tokens / rounds, 4) if rounds else 0.0,
-            "drafters": _drafters([report for each in generations for report in each.drafters]),
+            "drafters": list(drafters.values()),
             "strategy": generations[0].strategy,
             "seed": seed,
         }
@@ -170,14 +178,3 @@ def _piece(heading: Heading, choices: list[Json]) -> Json:
 
 def _choice(index: int, content: Json, reason: str | None) -> Json:
     return {"index": index, **content, "logprobs": None, "finish_reason": reason}
-
-
-def _drafters(reports: Sequence[DrafterReport]) -> list[Json]:
-    """One entry a drafter, over all choices it helped with."""
-    totals: dict[str, Json] = {}
-    for report in reports:
-        empty = {"peer_id": report.peer_id, "domain": report.domain, "drafted": 0, "accepted": 0}
-        total = totals.setdefault(report.peer_id, empty)
-        total["drafted"] += report.drafted
-        total["accepted"] += report.accepted
-    return list(totals.values())

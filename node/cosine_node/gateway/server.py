@@ -11,12 +11,17 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from cosine_node.gateway.app import GatewayOptions, make_app
-from cosine_node.gateway.envelope import Emit
+from cosine_node.gateway.middleware import Emit
 from cosine_protocol.errors import UsageError
 
 DRAIN_S: Final = 20.0
+"""As long as a node drains, so that a generation on a node that stops too ends with it."""
+
 CLEAN_UP_S: Final = 3
+"""A choice: what is closed after the drain still writes its error."""
+
 BACKLOG: Final = 256
+"""Bounds the connections that wait to be accepted: more than a gateway admits by default."""
 
 
 def listening(host: str, port: int) -> socket.socket:
@@ -25,20 +30,20 @@ def listening(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except (OSError, OverflowError) as error:
-        # What follows in brackets says the address again.
+        # What follows in parentheses says the address again.
         reason = (getattr(error, "strerror", None) or str(error)).partition(" (")[0]
         raise UsageError(f"The gateway cannot listen on {host} port {port} ({reason}); choose another.") from None
 
 
-def url_of(place: socket.socket, host: str) -> str:
-    """Where a listening socket is reached over HTTP."""
+def url_of(listener: socket.socket, host: str) -> str:
+    """The URL at which a listening socket is reached."""
     shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{place.getsockname()[1]}"
+    return f"http://{shown}:{listener.getsockname()[1]}"
 
 
 async def serve_app(
     app: ASGIApp,
-    place: socket.socket,
+    listener: socket.socket,
     *,
     stop: asyncio.Event,
     closing: asyncio.Event,
@@ -46,6 +51,13 @@ async def serve_app(
     drain_s: float = DRAIN_S,
 ) -> None:
     """Serve until `stop`, then finish what is under way; after `drain_s` set `closing` to end the rest."""
+
+    async def drain_when_stopped() -> None:
+        await stop.wait()
+        server.should_exit = True
+        await asyncio.sleep(drain_s)
+        closing.set()
+
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -56,16 +68,16 @@ async def serve_app(
         timeout_graceful_shutdown=math.ceil(drain_s) + CLEAN_UP_S,
     )
     server = _SignalFreeServer(config, on_ready)
-    stopping = asyncio.ensure_future(_stop(server, stop, closing, drain_s))
+    stopping = asyncio.ensure_future(drain_when_stopped())
     try:
-        await server.serve(sockets=[place])
+        await server.serve(sockets=[listener])
     finally:
         stopping.cancel()
         await asyncio.gather(stopping, return_exceptions=True)
 
 
 async def serve_gateway(
-    place: socket.socket,
+    listener: socket.socket,
     host: str,
     client_options: dict[str, Any],
     options: GatewayOptions,
@@ -75,21 +87,13 @@ async def serve_gateway(
     """Join the network as one client for all requests and serve. Raises as `AsyncClient` when it cannot join."""
     from cosine_p2p import AsyncClient
 
-    shutting = asyncio.Event()
-    url = url_of(place, host)
-    with closing(place):
+    shutting_down = asyncio.Event()
+    ready: dict[str, object] = {"url": url_of(listener, host), "model": options.model_name}
+    with closing(listener):
         async with AsyncClient(**client_options) as client:
-            app = make_app(client, options, emit=emit, closing=shutting)
-            ready = {"url": url, "model": options.model_name}
-            await serve_app(app, place, stop=stop, closing=shutting, on_ready=lambda: emit("ready", dict(ready)))
+            app = make_app(client, options, emit=emit, closing=shutting_down)
+            await serve_app(app, listener, stop=stop, closing=shutting_down, on_ready=lambda: emit("ready", ready))
     emit("stopped", {})
-
-
-async def _stop(server: uvicorn.Server, stop: asyncio.Event, closing: asyncio.Event, drain_s: float) -> None:
-    await stop.wait()
-    server.should_exit = True
-    await asyncio.sleep(drain_s)
-    closing.set()
 
 
 class _SignalFreeServer(uvicorn.Server):

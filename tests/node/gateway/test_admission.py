@@ -10,7 +10,7 @@ from cosine_node.simulation.virtual_loop import run_virtual
 
 
 async def hold(tickets: Tickets, name: str, order: list[str]) -> None:
-    async with tickets.place():
+    async with tickets.slot():
         order.append(name)
         await asyncio.sleep(1)
 
@@ -21,7 +21,7 @@ def counts(admission: Admission) -> tuple[int, int]:
 
 def test_places_are_given_in_order_and_given_back() -> None:
     async def run() -> None:
-        admission = Admission(places=2, max_waiting=10)
+        admission = Admission(max_running=2, max_waiting=10)
         order: list[str] = []
         with admission.admitted(5) as tickets:
             asking = [asyncio.ensure_future(hold(tickets, name, order)) for name in "abcde"]
@@ -38,7 +38,7 @@ def test_places_are_given_in_order_and_given_back() -> None:
 
 
 def test_a_full_line_refuses_whoever_comes_next() -> None:
-    admission = Admission(places=1, max_waiting=2)
+    admission = Admission(max_running=1, max_waiting=2)
     with admission.admitted(1), admission.admitted(2):
         with pytest.raises(ApiError) as refused, admission.admitted(1):
             pass
@@ -49,7 +49,7 @@ def test_a_full_line_refuses_whoever_comes_next() -> None:
 
 
 def test_many_choices_come_in_whole() -> None:
-    admission = Admission(places=1, max_waiting=0)
+    admission = Admission(max_running=1, max_waiting=0)
     with admission.admitted(20), pytest.raises(ApiError), admission.admitted(1):
         pass
     assert counts(admission) == (0, 0)
@@ -57,7 +57,7 @@ def test_many_choices_come_in_whole() -> None:
 
 def test_who_leaves_the_line_leaves_no_trace() -> None:
     async def run() -> None:
-        admission = Admission(places=1, max_waiting=3)
+        admission = Admission(max_running=1, max_waiting=3)
         with admission.admitted(3) as tickets:
             asking = [asyncio.ensure_future(hold(tickets, name, [])) for name in "abc"]
             await asyncio.sleep(0.5)

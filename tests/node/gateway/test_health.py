@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
@@ -20,9 +19,6 @@ class Network:
         self.delay_s = delay_s
         self.look_ups = 0
 
-    async def start(self, *_: Any, **__: Any) -> Any:
-        raise AssertionError("a probe generates nothing")
-
     async def find_verifiers(self) -> Sequence[NodeRecord]:
         self.look_ups += 1
         await asyncio.sleep(self.delay_s)
@@ -39,7 +35,7 @@ async def glance(watch: VerifierWatch) -> tuple[int, str]:
 def test_what_was_found_is_remembered_for_a_while() -> None:
     async def run() -> None:
         network = Network(verifiers=2)
-        watch = VerifierWatch(network)
+        watch = VerifierWatch(network.find_verifiers)
         seen = await asyncio.gather(*(glance(watch) for _ in range(5)))
         assert (seen, network.look_ups) == ([(2, "")] * 5, 1)
         network.verifiers = 0
@@ -53,7 +49,7 @@ def test_what_was_found_is_remembered_for_a_while() -> None:
 def test_a_network_that_had_none_is_asked_again_soon() -> None:
     async def run() -> None:
         network = Network(verifiers=0)
-        watch = VerifierWatch(network)
+        watch = VerifierWatch(network.find_verifiers)
         for _ in range(3):
             assert await glance(watch) == (0, "No verifier serves this.")
         assert network.look_ups == 1
@@ -66,7 +62,7 @@ def test_a_network_that_had_none_is_asked_again_soon() -> None:
 
 def test_a_silent_network_is_not_waited_for() -> None:
     async def run() -> float:
-        watch = VerifierWatch(Network(verifiers=1, delay_s=1e6))
+        watch = VerifierWatch(Network(verifiers=1, delay_s=1e6).find_verifiers)
         found, reason = await watch.look()
         assert (found, "did not answer" in reason) == ((), True)
         return asyncio.get_running_loop().time()

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from cosine_node.gateway import replies
 from cosine_node.gateway.choices import ChoiceFinished
 from cosine_node.gateway.replies import ChatStyle, CompletionStyle, Heading, Style
-from cosine_node.gateway.wanted import WantedChoice
+from cosine_node.gateway.text_request import RequestedChoice
 from tests.node.gateway.generations import CODE, DONE, MATH, generation
 from tests.node.peers import request_of
 
 
 def finished(index: int = 0, number: int = 0, **changes: Any) -> ChoiceFinished:
-    choice = WantedChoice(index=index, number=number, prompt="p", seed=7, lead="")
+    choice = RequestedChoice(index=index, number=number, prompt="p", seed=7, echo="")
     return ChoiceFinished(choice, generation(**changes))
 
 

@@ -6,7 +6,7 @@ from functools import cache
 from prometheus_client import CollectorRegistry
 
 from cosine_node.gateway.admission import Admission
-from cosine_node.gateway.metrics import RequestMetrics
+from cosine_node.gateway.app import count_requests
 from cosine_node.metrics import GenerationMetrics
 from cosine_node.metrics.node import LABELS, NodeCollector
 from cosine_node.simulation.swarm import SimulatedSwarm
@@ -51,8 +51,8 @@ def generation_registry() -> CollectorRegistry:
     """Of a gateway that has answered something."""
     registry = CollectorRegistry()
     GenerationMetrics(registry, model_name="m").observe(DONE)
-    requests = RequestMetrics(registry, Admission(places=1, max_waiting=1), model_name="m")
-    requests.count_response(200)
+    count_response = count_requests(registry, Admission(max_running=1, max_waiting=1), "m")
+    count_response(200)
     return registry
 
 

@@ -1,10 +1,10 @@
-"""Keys open the gateway, whole and with their scheme."""
+"""Ids of requests, and the keys that open the gateway."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.gateway.access import KeyRing
+from cosine_node.gateway.middleware import REQUEST_ID, KeyRing, request_id
 
 RING = KeyRing(["one", "two"])
 
@@ -27,3 +27,15 @@ def test_without_keys_everybody_may_come(header: str) -> None:
 @given(st.text(st.characters(max_codepoint=255)))
 def test_any_header_can_be_judged(header: str) -> None:
     assert not RING.accepts(header)
+
+
+@pytest.mark.parametrize("given_id", ["a", "req-1:2.3_4", "x" * 128])
+def test_a_sane_id_is_kept(given_id: str) -> None:
+    assert request_id(given_id) == given_id
+
+
+@given(st.text().filter(lambda text: not REQUEST_ID.fullmatch(text)))
+def test_any_other_is_replaced(given_id: str) -> None:
+    made = request_id(given_id)
+    assert REQUEST_ID.fullmatch(made)
+    assert made != request_id(given_id)

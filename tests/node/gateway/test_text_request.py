@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_node.gateway.api_errors import ApiError
-from cosine_node.gateway.wanted import (
+from cosine_node.gateway.text_request import (
     DEFAULT_CHAT_TOKENS,
     DEFAULT_COMPLETION_TOKENS,
     MAX_CHOICES,
     MAX_STOP_CHARACTERS,
     Parse,
-    Wanted,
+    TextRequest,
     parse_chat,
     parse_completion,
 )
@@ -240,7 +240,7 @@ def test_prompts_are_text(prompt: Any, code: str) -> None:
 def test_choices_of_several_prompts_begin_their_seeds_anew() -> None:
     wanted = parse_completion({"model": "m", "prompt": ["a", "b"], "n": 2, "echo": True})
     choices = wanted.choices(5)
-    assert [(c.index, c.number, c.prompt, c.lead) for c in choices] == [
+    assert [(c.index, c.number, c.prompt, c.echo) for c in choices] == [
         (0, 0, "a", "a"),
         (1, 1, "a", "a"),
         (2, 0, "b", "b"),
@@ -266,6 +266,6 @@ def test_any_body_is_understood_or_refused(parse: Parse, body: dict[str, Any]) -
         assert refused.param is not None
         json.dumps(refused.body).encode()
         return
-    assert isinstance(wanted, Wanted)
+    assert isinstance(wanted, TextRequest)
     assert 1 <= len(wanted.choices(0)) <= MAX_CHOICES
     assert wanted.max_new_tokens >= 1

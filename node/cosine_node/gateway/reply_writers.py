@@ -1,4 +1,4 @@
-"""How one response is written: whole, or in server-sent events."""
+"""Writers of one response: whole, or in server-sent events."""
 
 from dataclasses import replace
 from typing import Final, Protocol
@@ -8,7 +8,7 @@ from starlette.types import Send
 
 from cosine_node.gateway import replies
 from cosine_node.gateway.api_errors import ApiError
-from cosine_node.gateway.choices import ChoiceFinished, ChoiceStarted, ChoiceText, Event
+from cosine_node.gateway.choices import ChoiceEvent, ChoiceFinished, ChoiceStarted, ChoiceText
 from cosine_node.gateway.replies import Heading, Json
 
 SSE_HEADERS: Final = [
@@ -16,6 +16,7 @@ SSE_HEADERS: Final = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
+"""No proxy may keep pieces back, or all; the last is nginx's own header for that."""
 
 
 class ReplyWriter(Protocol):
@@ -25,10 +26,10 @@ class ReplyWriter(Protocol):
 
     @property
     def is_begun(self) -> bool:
-        """Whether a status has been sent."""
+        """True once a status has been sent."""
         ...
 
-    async def take(self, event: Event) -> None: ...
+    async def take(self, event: ChoiceEvent) -> None: ...
 
     async def end(self) -> None:
         """All choices have finished."""
@@ -50,7 +51,7 @@ class WholeReplyWriter:
         self._send = send
         self._texts: dict[int, str] = {}
 
-    async def take(self, event: Event) -> None:
+    async def take(self, event: ChoiceEvent) -> None:
         match event:
             case ChoiceStarted(_, request):
                 self._heading = replace(self._heading, fingerprint=replies.fingerprint(request))
@@ -63,7 +64,10 @@ class WholeReplyWriter:
         in_order = sorted(self.finished, key=lambda each: each.choice.index)
         done = [(each, self._texts.get(each.choice.index, "")) for each in in_order]
         response = JSONResponse(replies.whole_reply(self._heading, done, seed=self._seed))
-        await _send_response(response, self._send)
+        # Sent by hand: a Response takes the scope of a request, which has no part in this.
+        start = {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
+        await self._send(start)
+        await self._send({"type": "http.response.body", "body": response.body})
 
     async def fail(self, problem: ApiError) -> None:
         raise problem
@@ -85,7 +89,7 @@ class StreamedReplyWriter:
         self._includes_usage = includes_usage
         self._opened: set[int] = set()
 
-    async def take(self, event: Event) -> None:
+    async def take(self, event: ChoiceEvent) -> None:
         match event:
             case ChoiceStarted(_, request):
                 self._heading = replace(self._heading, fingerprint=replies.fingerprint(request))
@@ -95,7 +99,9 @@ class StreamedReplyWriter:
             case ChoiceFinished(choice):
                 await self._open(choice.index)
                 self.finished.append(event)
-                await self._piece(self._with_metrics(replies.last_piece(self._heading, event)))
+                piece = replies.last_piece(self._heading, event)
+                is_last = len(self.finished) == self._choices and not self._includes_usage
+                await self._piece(piece | self._metrics() if is_last else piece)
 
     async def end(self) -> None:
         if self._includes_usage:
@@ -110,6 +116,7 @@ class StreamedReplyWriter:
         await self._close()
 
     async def _open(self, index: int) -> None:
+        """Write what comes before the first piece of a choice."""
         if index in self._opened:
             return
         self._opened.add(index)
@@ -118,10 +125,6 @@ class StreamedReplyWriter:
 
     async def _piece(self, body: Json) -> None:
         await self._write(replies.event(body | {"usage": None} if self._includes_usage else body))
-
-    def _with_metrics(self, body: Json) -> Json:
-        is_last = len(self.finished) == self._choices
-        return body | self._metrics() if is_last and not self._includes_usage else body
 
     def _metrics(self) -> Json:
         return {"metrics": replies.speculation([each.generation for each in self.finished], seed=self._seed)}
@@ -134,10 +137,3 @@ class StreamedReplyWriter:
 
     async def _close(self) -> None:
         await self._send({"type": "http.response.body", "body": replies.event("[DONE]")})
-
-
-async def _send_response(response: JSONResponse, send: Send) -> None:
-    """Send it as it is: no request has a part in that."""
-    start = {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
-    await send(start)
-    await send({"type": "http.response.body", "body": response.body})

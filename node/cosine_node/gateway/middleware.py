@@ -1,0 +1,118 @@
+"""ASGI middleware: an id, a line in the log and an answer for every request; a key for those that need one."""
+
+import asyncio
+import logging
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from hmac import compare_digest
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import quote
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cosine_node.gateway.api_errors import ApiError, internal
+
+LOG = logging.getLogger(__name__)
+
+REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+"""Ids that fit into a header and a line of the log as they are: UUIDs and what tracing tools write."""
+
+ID_BYTES: Final = 12
+"""96 random bits: among a billion requests two are unlikely to get the same id."""
+
+NO_RESPONSE: Final = 499
+"""The status in the log of a request whose client did not wait, as nginx has it."""
+
+Emit = Callable[[str, dict[str, object]], None]
+
+
+def request_id(given: str) -> str:
+    """The caller's own id if it is short and plain, else a new one."""
+    return given if REQUEST_ID.fullmatch(given) else secrets.token_hex(ID_BYTES)
+
+
+class RequestLog:
+    """Sets `request.state.request_id`, and `request.state.log_fields` for what the log shall say besides.
+
+    Each request is told to `emit` as a `request` event and its status to `count_response`. A fault of the gateway
+    is answered too.
+    """
+
+    def __init__(self, app: ASGIApp, *, emit: Emit, count_response: Callable[[int], None]) -> None:
+        self._app = app
+        self._emit = emit
+        self._count_response = count_response
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        loop = asyncio.get_running_loop()
+        began_s, status = loop.time(), NO_RESPONSE
+        identifier = request_id(Headers(scope=scope).get("x-request-id", ""))
+        log_fields: dict[str, object] = {}
+        scope["state"] = {"request_id": identifier, "log_fields": log_fields}
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = identifier
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except Exception:
+            LOG.exception("request %s failed", identifier)
+            if status == NO_RESPONSE:
+                problem = internal()
+                await JSONResponse(problem.body, problem.status)(scope, receive, send_with_id)
+        finally:
+            self._count_response(status)
+            fields = {
+                "id": identifier,
+                "method": scope["method"],
+                # Quoted, so that no path can break a line.
+                "path": quote(scope["path"]),
+                "status": status,
+                "seconds": round(loop.time() - began_s, 4),
+            }
+            self._emit("request", fields | log_fields)
+
+
+class KeyRing:
+    """Accepted API keys, compared in constant time whatever their number and length."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._digests = [_digest(key) for key in keys]
+
+    def accepts(self, authorization: str) -> bool:
+        """True if an `Authorization` header holds one of the keys, or if there are none."""
+        scheme, _, given = authorization.partition(" ")
+        digest = _digest(given.strip())
+        matches = [compare_digest(digest, known) for known in self._digests]
+        return not self._digests or (scheme.lower() == "bearer" and any(matches))
+
+
+def _digest(key: str) -> bytes:
+    return sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+class KeyCheck:
+    """Raises `ApiError` for a request without one of the keys."""
+
+    def __init__(self, app: ASGIApp, *, keys: KeyRing) -> None:
+        self._app = app
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self._keys.accepts(Headers(scope=scope).get("authorization", "")):
+            raise ApiError(
+                HTTPStatus.UNAUTHORIZED,
+                "The API key is missing or wrong; send it as `Authorization: Bearer KEY`.",
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        await self._app(scope, receive, send)
