@@ -15,13 +15,19 @@ from cosine_protocol.framing import FrameDecoder, encode_frame
 from cosine_protocol.protocols import VERSION, check_allowed, common_features
 
 HEARTBEAT_S: Final = 1.0
+"""docs/protocol.md, section 3."""
 SILENCE_S: Final = 4.0
+"""Three heartbeats may be lost or late; docs/protocol.md, section 3."""
 MAX_WAITING_BYTES: Final = 4 << 20
+"""Bounds memory for a peer that reads too slowly: four of the largest frames."""
 MAX_SENTENCE: Final = 250
+"""Characters: at most 1,000 bytes in UTF-8, within `MAX_TEXT_BYTES`."""
 AGENT: Final = f"cosine-p2p/{__version__}"
 FEATURES: Final[tuple[str, ...]] = ()
 MAX_OPEN_PINGS: Final = 8
+"""Bounds memory: pings whose answer may still come, twice what fits into the silence allowed."""
 _RTT_WEIGHT: Final = 0.3
+"""A choice: the weight of the newest sample in the average."""
 
 
 @dataclass(slots=True)

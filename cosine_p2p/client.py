@@ -44,6 +44,7 @@ LOOK_UP_PAUSES_S: Final = (0.5, 1.5)
 MAX_ASKED_DRAFTERS: Final = 8
 """A choice, where the user names no number: each drafter asked gets the prompt and its share of the traffic."""
 WANTED_VERIFIERS: Final = 32
+"""A choice that bounds what a look-up reads: so large a sample of the directory is enough to choose from."""
 WANTED_DRAFTERS: Final = 128
 """A choice that bounds what a look-up reads: so large a sample of the directory is enough to choose from."""
 

@@ -22,6 +22,7 @@ from cosine_protocol.identity import Identity
 from cosine_protocol.records import NodeRecord
 
 DIAL_TIMEOUT_S = 4.0
+"""A choice: a client waits less for a peer than a node does."""
 TRANSPORT_VARIABLE = "COSINE_TRANSPORT"
 
 __all__ = ["DEFAULT_NETWORK", "NetworkSwarm", "TransportKind", "joining"]

@@ -161,6 +161,7 @@ def lists_options(kind: type) -> Callable[[_Function], _Function]:
 
 
 SEED_BYTES: Final = 8
+"""The width of a seed."""
 _MARK: Final = b"cosine/choice/1"
 
 

@@ -20,13 +20,19 @@ from cosine_protocol.identity import public_key_of
 from cosine_protocol.records import NodeRecord, cell_name, open_record
 
 MAX_DEPTH: Final = 4
+"""Bounds the cells: 16^4 of them hold four million nodes of one role and target."""
 MAX_CELL_NAME_BYTES: Final = 1024
+"""Bounds memory: a network's and a target's name of the longest, and more."""
 MAX_VALUE_BYTES: Final = limits.MAX_RECORD_BYTES + MAX_CELL_NAME_BYTES + 16
+"""A cell's name and a record, each the longest, in msgpack."""
 MAX_STORED_BYTES: Final = 64 << 20
+"""Bounds memory: what one node keeps for others."""
 MAX_REMEMBERED: Final = 16_384
+"""Bounds memory: records whose signature need not be checked again."""
 # What a record costs in memory beyond its own bytes, measured once with tracemalloc and rounded up.
 ENTRY_BYTES: Final = 2048
 PURGE_EVERY_S: Final = 30.0
+"""A choice: lapsed records are looked for no more often than that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,9 @@ from typing import Final
 from cosine_protocol.records import NodeRecord
 
 NEAR_EQUAL: Final = 1.25
+"""A choice: within a quarter the announced speeds do not say who is faster."""
 BEHIND_ALL: Final = 1e6
+"""More than any number of steps of `NEAR_EQUAL` between two waits."""
 NOT_KNOWN: Final[Mapping[str, float]] = MappingProxyType({})
 
 Chance = Callable[[], float]

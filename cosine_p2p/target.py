@@ -15,7 +15,9 @@ from cosine_p2p.tokenizer_files import NAMES, TokenizerFiles, parse_digest
 from cosine_protocol.errors import UsageError
 
 MAX_HEADER_BYTES: Final = 100 << 20
+"""About safetensors' own limit, 100 MB."""
 _READ_BYTES: Final = 1 << 20
+"""A choice: bounds memory while hashing."""
 _MARK: Final = b"cosine/target/1"
 
 

@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from typing import Final
 
 REPLACEMENT: Final = "\ufffd"
+"""What decoding puts for bytes that are no character, or not yet."""
 MAX_HELD_REPLACEMENTS: Final = 4
+"""A character has at most four bytes: more of them will not become one."""
 CONTEXT_TOKENS: Final = 16
 """Tokens decoded again before new ones: what a token's text depends on lies in the few before it."""
 SETTLED_AFTER_TOKENS: Final = 32
+"""A choice: twice the context, so that on average each token is decoded a few times."""
 
 Decode = Callable[[Sequence[int]], str]
 

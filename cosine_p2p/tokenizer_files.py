@@ -34,11 +34,13 @@ NAMES: Final = (
     "vocab.json",
     "vocab.txt",
 )
+"""The files that the tokenizers of transformers are saved as."""
 # Any of these alone makes a tokenizer; the others only describe one.
 _VOCABULARIES: Final = frozenset(NAMES) & {
     "sentencepiece.bpe.model", "spiece.model", "tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt"
 }  # fmt: skip
 ANSWER_TIMEOUT_S: Final = 10.0
+"""A choice: a piece is at most `MAX_CHUNK_BYTES`."""
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 

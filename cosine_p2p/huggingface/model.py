@@ -13,6 +13,7 @@ from cosine_p2p.options import choice_seed
 from cosine_protocol.errors import UsageError
 
 DTYPE_PREFIX: Final = "torch."
+"""As in `str(torch.float32)`."""
 
 
 class Streamer(Protocol):

@@ -31,6 +31,7 @@ HONOURED: Final = frozenset(
         "top_p",
     }
 )
+"""These a swarm does as transformers does them."""
 IGNORED: Final = frozenset(
     {
         "assistant_confidence_threshold",
@@ -118,6 +119,7 @@ REFUSED: Final = frozenset(
         "watermarking_config",
     }
 )
+"""These change which tokens come, in ways that a swarm cannot follow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,8 @@ from cosine_protocol import limits
 from cosine_protocol.errors import UsageError
 
 MAX_KNOWN_PEERS: Final = 16_384
-"""Bounds memory: some 2 KiB a peer with as many addresses as a record may hold."""
+"""Bounds memory: a record holds at most 4 KiB of addresses."""
+# Plain names: what an address is like, and the protocols of the multiaddr table that nodes use.
 _EXAMPLE: Final = "/ip4/192.0.2.1/tcp/4001/p2p/12D3KooW..."
 _HOSTS: Final = frozenset({"ip4", "ip6", "dns", "dns4", "dns6", "dnsaddr"})
 _PORTS: Final = frozenset({"tcp", "udp"})

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DEFAULT_NETWORK = "main"
+"""Networks are told apart by name; this one is everybody's."""
 DEFAULT_HOST_MADDRS = ("/ip4/0.0.0.0/tcp/0",)
+"""Every interface, any free port."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,9 @@ from cosine_protocol.identity import public_key_of
 # asyncio's default of 100 loses streams in bursts of some hundred.
 BACKLOG: Final = 4096
 CONTROL_TIMEOUT_S: Final = 5.0
+"""A choice: the daemon is on this machine."""
 END_TIMEOUT_S: Final = 3.0
+"""A choice: then the daemon is killed."""
 # In a session of its own p2pd survives the Ctrl-C that tells us to drain; it ends when our connections do.
 _DETACH: Final = "import os, sys; os.setsid(); os.execv(sys.argv[1], sys.argv[1:])"
 # On one processor the race that `relay` tells of nearly always ends well.

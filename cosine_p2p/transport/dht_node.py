@@ -25,7 +25,9 @@ from cosine_protocol import limits
 from cosine_protocol.errors import BadSignature, MalformedMessage, PeerLost
 
 RPC_TIMEOUT_S: Final = 3.0
+"""hivemind's default."""
 OPERATION_TIMEOUT_S: Final = 20.0
+"""A choice: room for several rounds of Kademlia with nodes that do not answer."""
 # No claimed expiry is ever sufficient, so no single node can end a search early.
 _NEVER_SUFFICIENT: Final = math.nan
 

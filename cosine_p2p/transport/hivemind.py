@@ -23,11 +23,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 15.0
+"""A choice: how old the peers may be that a restarted daemon asks."""
 CIRCUIT_WAIT_S: Final = 5.0
+"""A choice: time for a relay to answer, before a warning is due."""
 MAX_KNOWN_PEERS: Final = 8
+"""Bounds the peers that a restarted daemon dials."""
 MAX_STREAMS: Final = 4096
+"""Bounds memory, at one for each place in the listening socket's backlog."""
 FIRST_RETRY_S: Final = 0.5
+"""A choice."""
 MAX_RETRY_S: Final = 30.0
+"""A choice: pauses between restarts double up to here."""
 
 Restarted = Callable[[], Awaitable[None]]
 

@@ -22,9 +22,13 @@ from cosine_p2p.transport.libp2p_library import (
 logger = logging.getLogger(__name__)
 
 MAX_UNREAD_BYTES: Final = 2 * MAX_WINDOW_SIZE
+"""Bounds memory for all streams of a connection: two full windows of yamux."""
 MAX_LINE_BYTES: Final = 1024
+"""Bounds an answer of multistream-select; protocol names are far shorter."""
 WRITE_TIMEOUT_S: Final = 10.0
+"""A choice: a peer that takes nothing for so long is gone."""
 CLOSE_TIMEOUT_S: Final = 0.5
+"""A choice: closing tells the peer, if it still listens."""
 _MULTISTREAM: Final = "/multistream/1.0.0"
 _NOISE: Final = "/noise"
 _YAMUX: Final = "/yamux/1.0.0"

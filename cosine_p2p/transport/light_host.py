@@ -36,9 +36,13 @@ from cosine_protocol.errors import PeerLost
 logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS: Final = 128
+"""Bounds open sockets; idle connections make room."""
 MAX_HOP_BYTES: Final = 4096
+"""go-libp2p's own bound on a message of circuit relay v2."""
 UNLIMITED_BYTES: Final = 1 << 63
+"""A reservation without a limit is told as this many."""
 MAX_ATTEMPTS: Final = 8
+"""Bounds the addresses of one peer that are dialled at once."""
 # Relays are for peers that cannot be reached directly.
 RELAY_DELAY_S: Final = 0.5
 _HOP: Final = "/libp2p/circuit/relay/0.2.0/hop"

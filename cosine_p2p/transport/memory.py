@@ -11,6 +11,7 @@ from cosine_p2p.transport.base import StreamHandler
 from cosine_protocol.errors import PeerLost
 
 DIAL_TIMEOUT_S: Final = 4.0
+"""As on the real network."""
 
 
 class Route(Protocol):

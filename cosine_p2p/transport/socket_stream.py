@@ -7,7 +7,9 @@ from typing import Final
 from cosine_protocol.errors import PeerLost
 
 READ_BYTES: Final = 64 << 10
+"""A choice: at most so much is read at once."""
 LINGER_S: Final = 1.0
+"""A choice: what is queued at the end gets this long to leave."""
 
 
 class SocketStream:

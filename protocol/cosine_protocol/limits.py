@@ -3,34 +3,66 @@
 from typing import Final
 
 MAX_FRAME_BYTES: Final = 1 << 20
+"""Bounds memory: a stream buffers one frame. The longest message, an `Open` with the longest prompt, fits."""
 MAX_PROMPT_TOKENS: Final = 131_072
+"""The longest context of common open models, 128 Ki tokens."""
 MAX_NEW_TOKENS: Final = 131_072
+"""As many as a prompt may have."""
 MAX_COMMIT_TOKENS: Final = 256
+"""As many as a tree may have nodes, of which a pass commits the accepted ones and one more."""
 MAX_TREE_NODES: Final = 256
+"""A choice above what any pass pays for; at most 255 fit the byte that names a parent."""
 MAX_TREE_DEPTH: Final = 64
+"""A choice above the depth to which drafts pay."""
 MAX_GUESS_TOKENS: Final = 16
+"""A choice above the length to which a guess pays."""
 MAX_WINDOW_NODES: Final = 1024
+"""Bounds what a drafter may have under way, at four full trees."""
 MAX_AUTHORS: Final = 64
+"""Authors are told apart by one byte; a choice far above the drafters that help one request."""
 MAX_EOS_TOKENS: Final = 64
+"""A choice above the few that models have."""
 MAX_TEXT_BYTES: Final = 1024
+"""Bounds an error's sentence."""
 MAX_NAME_BYTES: Final = 256
+"""Names of models, networks and cells: a choice above the 96 characters of a Hugging Face id."""
 MAX_PEER_ID_BYTES: Final = 64
+"""An Ed25519 peer id has 52 characters."""
 MAX_FEATURES: Final = 32
+"""A choice; none is in use."""
 MAX_RECORD_BYTES: Final = 4096
+"""Bounds what a storing node keeps for one owner of a cell."""
 MAX_RECORD_TTL_S: Final = 900.0
+"""Bounds how long a node that is gone is still found."""
 MAX_RECORD_SKEW_S: Final = 60.0
+"""A choice above what clocks set by NTP differ, to bear those that are not."""
 MAX_CELL_OWNERS: Final = 64
+"""Bounds one answer of a DHT node: a full cell of the largest records is 256 KiB."""
 MAX_EXPERTISE: Final = 16
+"""A choice: domains of one drafter."""
 MAX_ADDRESSES: Final = 16
+"""A choice: as many as a host with several interfaces and a relay announces."""
 MAX_FILE_BYTES: Final = 64 << 20
+"""Bounds a download; a tokenizer.json in common use has at most tens of MB."""
 MAX_CHUNK_BYTES: Final = 256 << 10
+"""A quarter of a frame, so that other messages get between two pieces."""
 MAX_REQUEST_NUMBER: Final = (1 << 53) - 1
+"""Whole numbers up to here are exact in every language that has doubles only."""
 MAX_TOKEN_ID: Final = (1 << 31) - 1
+"""Fits a signed 32-bit integer."""
 DIGEST_BYTES: Final = 16
+"""BLAKE2b-128: collisions would take 2^64 hashes, within the life of one request."""
 CONTENT_DIGEST_BYTES: Final = 32
+"""SHA-256."""
 SIGNATURE_BYTES: Final = 64
+"""Ed25519 (RFC 8032)."""
 NONCE_BYTES: Final = 16
+"""128 random bits never repeat."""
 MAX_TEMPERATURE: Final = 1e6
+"""At a million any distribution is all but uniform."""
 MIN_TOP_P: Final = 1e-9
+"""Above 0, where no token would be left."""
 MIN_REPETITION_PENALTY: Final = 1e-6
+"""Above 0, by which scores would be divided."""
 MAX_REPETITION_PENALTY: Final = 1e6
+"""The inverse of the least one."""

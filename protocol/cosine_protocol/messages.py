@@ -29,6 +29,7 @@ AuthorIndices = Annotated[bytes, Bytes(limits.MAX_TREE_NODES)]
 CommittedTokens = Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_NEW_TOKENS)]
 CommitTokens = Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_COMMIT_TOKENS)]
 MAX_RETRY_AFTER_S = 3600.0
+"""Bounds a peer's word: an hour is as good as a refusal."""
 
 
 class Pacing(IntEnum):

@@ -12,6 +12,7 @@ BASE = -1
 """The parent of a node that directly extends the block's base."""
 
 MAX_BLOCK_NODES = min(MAX_TREE_NODES, 255)
+"""On the wire a node's parent is one byte, of which 0 is the base."""
 
 
 @dataclass(frozen=True, slots=True)
