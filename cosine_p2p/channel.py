@@ -32,7 +32,7 @@ _RTT_WEIGHT: Final = 0.3
 
 @dataclass(slots=True)
 class StepCounts:
-    """What a serving peer reports with each heartbeat, so that the other end can tell alive from stalled."""
+    """Counts that a serving peer reports with each heartbeat, so that the other end can tell alive from stalled."""
 
     steps: int = 0
     prefill_tokens: int = 0
@@ -71,7 +71,10 @@ class Channel:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._flush()
+        # What is queued gets a moment to leave, unless the stream is broken.
+        self._is_ending = True
+        self._has_outgoing.set()
+        await asyncio.wait(self._tasks[:1], timeout=HEARTBEAT_S)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -93,10 +96,24 @@ class Channel:
         return self._waiting_bytes
 
     async def receive(self) -> m.Message:
-        """The next message that is not part of the channel's own upkeep."""
+        """The next message that is not part of the channel's own upkeep: the first hello, pings and pongs."""
         while True:
             message = await self._next_message()
-            if not self._keep_up(message):
+            if not self._is_greeted:
+                if not isinstance(message, m.Hello):
+                    raise RemoteProtocolError(f"{self.peer_id} did not start with a hello")
+                self.features = common_features(FEATURES, message)
+                self._is_greeted = True
+            elif isinstance(message, m.Ping):
+                self.remote_progress = StepCounts(message.steps, message.prefill_tokens)
+                self.post(m.Pong(message.number))
+            elif isinstance(message, m.Pong):
+                sent_at_s = self._pings.pop(message.number, None)
+                if sent_at_s is not None:
+                    sample_s = asyncio.get_running_loop().time() - sent_at_s
+                    known_s = sample_s if self.rtt_s is None else self.rtt_s
+                    self.rtt_s = known_s + _RTT_WEIGHT * (sample_s - known_s)
+            else:
                 return message
 
     async def _next_message(self) -> m.Message:
@@ -114,29 +131,6 @@ class Channel:
         check_allowed(self.protocol, message)
         return message
 
-    def _keep_up(self, message: m.Message) -> bool:
-        """Whether a message belonged to the channel itself and is dealt with."""
-        if not self._is_greeted:
-            if not isinstance(message, m.Hello):
-                raise RemoteProtocolError(f"{self.peer_id} did not start with a hello")
-            self.features = common_features(FEATURES, message)
-            self._is_greeted = True
-        elif isinstance(message, m.Ping):
-            self.remote_progress = StepCounts(message.steps, message.prefill_tokens)
-            self.post(m.Pong(message.number))
-        elif isinstance(message, m.Pong):
-            self._note_rtt(message.number)
-        else:
-            return False
-        return True
-
-    def _note_rtt(self, number: int) -> None:
-        sent_at_s = self._pings.pop(number, None)
-        if sent_at_s is None:
-            return
-        sample_s = asyncio.get_running_loop().time() - sent_at_s
-        self.rtt_s = sample_s if self.rtt_s is None else self.rtt_s + _RTT_WEIGHT * (sample_s - self.rtt_s)
-
     async def _beat(self) -> None:
         number = 0
         while True:
@@ -147,29 +141,20 @@ class Channel:
             await asyncio.sleep(HEARTBEAT_S)
 
     async def _write_all(self) -> None:
-        while True:
-            await self._has_outgoing.wait()
-            self._has_outgoing.clear()
-            try:
-                await self._write_waiting()
-            except PeerLost:
-                return
-            if self._is_ending:
-                return
-
-    async def _write_waiting(self) -> None:
-        while self._outgoing:
-            data = b"".join(self._outgoing)
-            self._outgoing.clear()
-            await self._stream.write(data)
-            self._waiting_bytes -= len(data)
-            self.bytes_sent += len(data)
-
-    async def _flush(self) -> None:
-        """Give what is queued a moment to leave, unless the stream is broken."""
-        self._is_ending = True
-        self._has_outgoing.set()
-        await asyncio.wait(self._tasks[:1], timeout=HEARTBEAT_S)
+        try:
+            while True:
+                await self._has_outgoing.wait()
+                self._has_outgoing.clear()
+                while self._outgoing:
+                    data = b"".join(self._outgoing)
+                    self._outgoing.clear()
+                    await self._stream.write(data)
+                    self._waiting_bytes -= len(data)
+                    self.bytes_sent += len(data)
+                if self._is_ending:
+                    return
+        except PeerLost:
+            return
 
 
 async def serve_channel(

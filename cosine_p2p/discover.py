@@ -13,13 +13,13 @@ from hashlib import sha256
 from itertools import count
 from typing import Final
 
-from cosine_p2p.link import Delivery, Links
+from cosine_p2p.link import Links
 from cosine_p2p.postings import RecordOpener
 from cosine_p2p.transport.base import Transport
 from cosine_protocol import limits
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
-from cosine_protocol.errors import BadSignature, MalformedMessage, PeerLost, UsageError
+from cosine_protocol.errors import BadSignature, MalformedMessage, PeerError, PeerLost, UsageError
 from cosine_protocol.protocols import DISCOVER
 from cosine_protocol.records import NodeRecord, SignedRecord
 
@@ -59,7 +59,7 @@ class DiscoverCells:
         note_addresses: NoteAddresses,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._desk = _Desk(transport)
+        self._nodes = _AskedNodes(transport)
         self._peer_id = transport.peer_id
         self._initial_peers = tuple(initial_peers)
         self._opener = opener
@@ -69,12 +69,27 @@ class DiscoverCells:
         self._failed: dict[str, None] = {}
 
     async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
-        """Raises `PeerLost` with the reason of each node if none answers, `UsageError` for too long a name."""
+        """Ask until enough nodes have answered, meeting more on the way.
+
+        Raises `PeerLost` with the reason of each node if none answers, `UsageError` for too long a name.
+        """
         if any(len(cell.encode()) > limits.MAX_NAME_BYTES for cell in cells):
             raise UsageError("The target's name is too long to be looked up; name it by its digest in hex.")
-        found = _Found(self._opener, self._clock())
-        with self._desk.kept_open():
-            await self._ask_enough(cells, found)
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + READ_TIMEOUT_S
+        found = _FoundRecords(self._opener, self._clock())
+        look_up = _LookUp(self._nodes, cells)
+        with self._nodes.kept_open():
+            while len(look_up.answered) < WANTED_ANSWERS and loop.time() < deadline_s:
+                peers = self._next_peers(look_up)
+                if not peers:
+                    break
+                for answer in await look_up.ask(peers, deadline_s):
+                    found.add(answer)
+                self._learn(look_up, found)
+        if not look_up.answered:
+            tried = "; ".join(f"{peer_id}: {reason}" for peer_id, reason in look_up.reasons.items())
+            raise PeerLost("the directory", f"no node answered a look-up ({tried})")
         return {cell: found.records_in(cell) for cell in cells}
 
     async def write(self, cell: str, owner: str, data: bytes, expires_at_s: float) -> bool:
@@ -82,37 +97,21 @@ class DiscoverCells:
         return False
 
     async def close(self) -> None:
-        await self._desk.close()
+        await self._nodes.close()
 
-    async def _ask_enough(self, cells: Sequence[str], found: "_Found") -> None:
-        """Ask until enough nodes have answered, meeting more on the way."""
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + READ_TIMEOUT_S
-        panel = _Panel(self._desk, cells)
-        while len(panel.answered) < WANTED_ANSWERS and loop.time() < deadline_s:
-            peers = self._next_peers(panel)
-            if not peers:
-                break
-            for answer in await panel.ask(peers, deadline_s):
-                found.add(answer)
-            self._learn(panel, found)
-        if not panel.answered:
-            tried = "; ".join(f"{peer_id}: {reason}" for peer_id, reason in panel.reasons.items())
-            raise PeerLost("the directory", f"no node answered a look-up ({tried})")
-
-    def _next_peers(self, panel: "_Panel") -> list[str]:
-        """Those that failed before come last; nobody can place itself first among those met."""
+    def _next_peers(self, look_up: "_LookUp") -> list[str]:
+        """Nodes to ask next. Those that failed before come last; nobody can place itself first among those met."""
         met = sorted(self._met, key=lambda peer_id: sha256(f"{self._peer_id} {peer_id}".encode()).digest())
         known = dict.fromkeys((*self._initial_peers, *met))
         trusted = [peer_id for peer_id in known if peer_id not in self._failed]
-        order = [peer_id for peer_id in (*trusted, *self._failed) if peer_id not in panel.asked]
-        room = min(WANTED_ANSWERS - len(panel.answered), MAX_ASKED - len(panel.asked))
+        order = [peer_id for peer_id in (*trusted, *self._failed) if peer_id not in look_up.asked]
+        room = min(WANTED_ANSWERS - len(look_up.answered), MAX_ASKED - len(look_up.asked))
         return order[: max(0, room)]
 
-    def _learn(self, panel: "_Panel", found: "_Found") -> None:
-        for peer_id in panel.answered:
+    def _learn(self, look_up: "_LookUp", found: "_FoundRecords") -> None:
+        for peer_id in look_up.answered:
             self._failed.pop(peer_id, None)
-        for peer_id in panel.reasons:
+        for peer_id in look_up.reasons:
             self._failed.pop(peer_id, None)
             self._failed[peer_id] = None
         for record in found.take_new():
@@ -121,7 +120,7 @@ class DiscoverCells:
                 self._met[record.peer_id] = None
 
 
-class _Found:
+class _FoundRecords:
     """The records of one look-up."""
 
     def __init__(self, opener: RecordOpener, now_s: float) -> None:
@@ -152,7 +151,7 @@ class _Found:
             self._new.append(record)
 
     def take_new(self) -> list[NodeRecord]:
-        """Those added since the last call."""
+        """The records added since the last call."""
         new, self._new = self._new, []
         return new
 
@@ -161,14 +160,14 @@ class _Found:
         return {owner: data for (place, owner), (_, data) in self._newest.items() if place == cell}
 
 
-class _Panel:
-    """The nodes asked in one look-up: who answered, and why others did not."""
+class _LookUp:
+    """One look-up: the nodes asked, those that answered, and why others did not."""
 
-    def __init__(self, desk: "_Desk", cells: Sequence[str]) -> None:
+    def __init__(self, nodes: "_AskedNodes", cells: Sequence[str]) -> None:
         self.asked: set[str] = set()
         self.answered: set[str] = set()
         self.reasons: dict[str, str] = {}
-        self._desk = desk
+        self._nodes = nodes
         self._cells = cells
         self._patience_s: float | None = None
 
@@ -178,14 +177,20 @@ class _Panel:
         began_s = loop.time()
         self.asked.update(peers)
         until_s = deadline_s if self._patience_s is None else began_s + self._patience_s
-        asking = {asyncio.ensure_future(self._desk.ask(peer_id, self._cells)): peer_id for peer_id in peers}
+        asking = {asyncio.ensure_future(self._nodes.ask(peer_id, self._cells)): peer_id for peer_id in peers}
         waiting, answers = set(asking), []
         try:
             while waiting and loop.time() < until_s:
                 done, waiting = await asyncio.wait(
                     waiting, timeout=until_s - loop.time(), return_when=asyncio.FIRST_COMPLETED
                 )
-                answers += [answer for task in done if (answer := self._note(task, asking[task])) is not None]
+                for task in done:
+                    peer_id = asking[task]
+                    try:
+                        answers.append(task.result())
+                        self.answered.add(peer_id)
+                    except PeerLost as lost:
+                        self.reasons[peer_id] = lost.reason
                 if answers and self._patience_s is None:
                     self._patience_s = max(MIN_PATIENCE_S, loop.time() - began_s)
                     until_s = loop.time() + self._patience_s
@@ -196,18 +201,9 @@ class _Panel:
             await asyncio.gather(*asking, return_exceptions=True)
         return answers
 
-    def _note(self, task: "asyncio.Future[Answer]", peer_id: str) -> Answer | None:
-        try:
-            answer = task.result()
-        except PeerLost as lost:
-            self.reasons[peer_id] = lost.reason
-            return None
-        self.answered.add(peer_id)
-        return answer
 
-
-class _Desk:
-    """Asks single nodes. Links are kept for a while, since look-ups come in bursts."""
+class _AskedNodes:
+    """Asks single nodes, over links that are kept for a while, since look-ups come in bursts."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -232,19 +228,20 @@ class _Desk:
     async def ask(self, peer_id: str, cells: Sequence[str]) -> Answer:
         """The records a node knows in each cell, unchecked. Raises `PeerLost`."""
         link = await self._links.get(peer_id, DISCOVER)
-        numbers = [next(self._numbers) for _ in cells]
-        replies = [asyncio.get_running_loop().create_future() for _ in cells]
+        questions = [m.AskRecords(next(self._numbers), cell) for cell in cells]
         try:
-            for number, reply, cell in zip(numbers, replies, cells, strict=True):
-                link.subscribe(number, _settler(reply))
-                link.post(m.AskRecords(number, cell))
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                return {cell: _records_of(await reply) for cell, reply in zip(cells, replies, strict=True)}
+                answers = await asyncio.gather(*map(link.ask, questions))
         except TimeoutError:
             raise PeerLost(peer_id, f"no answer within {ANSWER_TIMEOUT_S:g} s") from None
-        finally:
-            for number in numbers:
-                link.unsubscribe(number)
+        except PeerError as refused:
+            raise PeerLost(peer_id, f"it refused: {refused.message}") from None
+        records = {}
+        for cell, answer in zip(cells, answers, strict=True):
+            if not isinstance(answer, m.Records):
+                raise PeerLost(peer_id, "it did not answer what was asked")
+            records[cell] = answer.records
+        return records
 
     async def close(self) -> None:
         if self._hanging_up is not None:
@@ -257,22 +254,3 @@ class _Desk:
         task = asyncio.ensure_future(links.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
-
-
-def _settler(reply: "asyncio.Future[Delivery]") -> Callable[[Delivery], None]:
-    def settle(delivery: Delivery) -> None:
-        if not reply.done():
-            reply.set_result(delivery)
-
-    return settle
-
-
-def _records_of(delivery: Delivery) -> tuple[bytes, ...]:
-    """Raises `PeerLost` if the node did not give them."""
-    if delivery.lost is not None:
-        raise PeerLost(delivery.peer_id, delivery.lost)
-    if isinstance(delivery.message, m.Error):
-        raise PeerLost(delivery.peer_id, f"it refused: {delivery.message.message}")
-    if not isinstance(delivery.message, m.Records):
-        raise PeerLost(delivery.peer_id, "it did not answer what was asked")
-    return delivery.message.records

@@ -8,7 +8,7 @@ from cosine_p2p.channel import Channel
 from cosine_p2p.transport.base import Transport
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
-from cosine_protocol.errors import PeerLost, RemoteProtocolError
+from cosine_protocol.errors import PeerError, PeerLost, RemoteProtocolError
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,40 +62,52 @@ class Link:
         await asyncio.gather(self._reader, return_exceptions=True)
         await self.channel.__aexit__(None, None, None)
 
+    async def ask(self, question: m.AskRecords | m.AskStatus) -> m.Message:
+        """The answer to a question. Raises `PeerLost`, and `PeerError` if the peer refuses."""
+        delivered: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
+
+        def note(delivery: Delivery) -> None:
+            if not delivered.done():
+                delivered.set_result(delivery)
+
+        self.subscribe(question.number, note)
+        try:
+            if not self.post(question):
+                raise PeerLost(self.channel.peer_id, "it reads too slowly")
+            delivery = await delivered
+        finally:
+            self.unsubscribe(question.number)
+        match delivery.message:
+            case None:
+                raise PeerLost(delivery.peer_id, delivery.lost or "the link ended")
+            case m.Error(code=code, message=message, retry_after_s=retry_after_s):
+                raise PeerError(code, message, retry_after_s)
+            case answer:
+                return answer
+
     async def _read(self) -> None:
-        reason = "the link was closed"
+        channel, reason = self.channel, "the link was closed"
         try:
             while True:
-                self._deliver(await self.channel.receive())
+                message = await channel.receive()
+                body: m.Draft | m.Account | None = None
+                if isinstance(message, m.Fragment):
+                    body = decode_body(m.Draft, message.body)
+                elif isinstance(message, m.Final):
+                    body = decode_body(m.Account, message.body)
+                number = getattr(message if body is None else body, "number", 0)
+                if isinstance(message, m.Error) and number == 0:
+                    raise RemoteProtocolError(message.message)
+                if sink := self._sinks.get(number):
+                    sink(Delivery(channel.peer_id, channel.protocol, message, body))
         except PeerLost as lost:
             reason = lost.reason
         except RemoteProtocolError as error:
             reason = f"it broke the protocol: {error}"
         finally:
             self.is_alive = False
-            self._end(reason)
-
-    def _deliver(self, message: m.Message) -> None:
-        body = _body_of(message)
-        number = getattr(message if body is None else body, "number", 0)
-        delivery = Delivery(self.channel.peer_id, self.channel.protocol, message, body)
-        if isinstance(message, m.Error) and number == 0:
-            raise RemoteProtocolError(message.message)
-        if sink := self._sinks.get(number):
-            sink(delivery)
-
-    def _end(self, reason: str) -> None:
-        lost = Delivery(self.channel.peer_id, self.channel.protocol, None, lost=reason)
-        for sink in list(self._sinks.values()):
-            sink(lost)
-
-
-def _body_of(message: m.Message) -> m.Draft | m.Account | None:
-    if isinstance(message, m.Fragment):
-        return decode_body(m.Draft, message.body)
-    if isinstance(message, m.Final):
-        return decode_body(m.Account, message.body)
-    return None
+            for sink in list(self._sinks.values()):
+                sink(Delivery(channel.peer_id, channel.protocol, None, lost=reason))
 
 
 class Links:

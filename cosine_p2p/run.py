@@ -45,7 +45,7 @@ class Run:
 
     @property
     def request(self) -> Request:
-        """What the verifier is asked for."""
+        """The request as the verifier sees it."""
         return self._session.job.request
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
@@ -67,17 +67,16 @@ class Run:
             self._ended_s = _now_s()
             rest = self._assembler.finish().text if is_whole and not self._is_stopped else ""
             self._text.append(rest)
-            self._report(is_whole=is_whole)
+            reason = self._finish_reason() if is_whole else "given up"
+            self._log.info("%d tokens, %s", len(self._token_ids), reason)
+            if self._observer is not None:
+                (self._observer.observe if is_whole else self._observer.observe_abandoned)(self.result())
         if rest:
             yield Chunk(rest, (), TARGET_SOURCE)
 
-    def _report(self, *, is_whole: bool) -> None:
-        self._log.info("%d tokens, %s", len(self._token_ids), self._finish_reason() if is_whole else "given up")
-        if self._observer is not None:
-            (self._observer.observe if is_whole else self._observer.observe_abandoned)(self.result())
-
     def _chunks_of(self, committed: Tokens) -> Iterator[Chunk]:
         """One chunk for every run of tokens from one source."""
+        ledger = self._session.ledger
         pairs = zip(committed.tokens, committed.authors, strict=True)
         for author, run in groupby(pairs, key=lambda pair: pair[1]):
             ids, texts = [], []
@@ -90,15 +89,12 @@ class Run:
                     break
             self._token_ids += ids
             self._text.append("".join(texts))
-            yield Chunk("".join(texts), tuple(ids), self._source(author))
+            yield Chunk("".join(texts), tuple(ids), ledger.peer_ids[author - 1] if author else TARGET_SOURCE)
             if self._is_stopped:
                 return
 
-    def _source(self, author: int) -> str:
-        return self._session.ledger.peer_ids[author - 1] if author else TARGET_SOURCE
-
     def progress(self) -> Progress:
-        """What is known so far, at any time."""
+        """The generation as far as it has come, at any time."""
         session, tally = self._session, self._session.tally
         return Progress(
             tokens=len(self._token_ids),
@@ -132,8 +128,9 @@ class Run:
             bytes_received=received - self._bytes[1],
             drafters=session.ledger.reports(),
             verifiers=tuple(
-                VerifierReport(peer_id, self._rtt_ms(peer_id), tokens)
+                VerifierReport(peer_id, round(1e3 * link.rtt_s, 2) if link else 0.0, tokens)
                 for peer_id, tokens in tally.tokens_by_verifier.items()
+                for link in [self._links.alive(peer_id, VERIFY)]
             ),
             why=tuple(tally.why),
         )
@@ -142,10 +139,6 @@ class Run:
         if self._is_stopped:
             return "stop"
         return "eos" if self._session.finish is FinishReason.EOS else "length"
-
-    def _rtt_ms(self, peer_id: str) -> float:
-        link = self._links.alive(peer_id, VERIFY)
-        return round(1e3 * link.rtt_s, 2) if link is not None else 0.0
 
 
 def _now_s() -> float:

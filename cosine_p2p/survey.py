@@ -1,12 +1,12 @@
-"""Who is in the swarm, as seen from here: every announced node of a target, asked for its own account."""
+"""The nodes of a swarm as seen from here: every announced node of a target, asked for its own account."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 
 from cosine_p2p.client import Swarm
-from cosine_p2p.link import Delivery, Link, Links
+from cosine_p2p.link import Links
 from cosine_p2p.target import Target
 from cosine_protocol import messages as m
 from cosine_protocol.errors import CosineError, PeerError, PeerLost, RemoteProtocolError
@@ -53,26 +53,27 @@ class Surveyor:
         self._text = target
         self._target = Target.parse(target)
         self._ask_timeout_s = ask_timeout_s
-        self._turns = asyncio.Semaphore(at_once)
+        self._places = asyncio.Semaphore(at_once)
         self._links = Links(swarm.transport)
         self._numbers = count(1)
         self._asked: frozenset[str] = frozenset()
 
     async def survey(self) -> Survey:
-        """What is there now. Never raises for a peer's or the network's failure."""
+        """Look once. Never raises for a peer's or the network's failure."""
         verifiers, drafters = await asyncio.gather(self._find(Role.VERIFIER), self._find(Role.DRAFTER))
-        records = [*_by_peer(verifiers[0]), *_by_peer(drafters[0])]
-        await self._leave(self._asked - {record.peer_id for record in records})
-        self._asked = frozenset(record.peer_id for record in records)
-        nodes = await asyncio.gather(*map(self._sight, records))
+        records = [
+            *sorted(verifiers[0], key=lambda record: record.peer_id),
+            *sorted(drafters[0], key=lambda record: record.peer_id),
+        ]
+        # No links are kept to nodes that are no longer announced.
+        announced = frozenset(record.peer_id for record in records)
+        await asyncio.gather(*(self._links.drop(peer_id, STATUS) for peer_id in self._asked - announced))
+        self._asked = announced
+        nodes = await asyncio.gather(*map(self._look_at, records))
         return Survey(target=self._text, nodes=tuple(nodes), problem=verifiers[1] or drafters[1])
 
     async def close(self) -> None:
         await self._links.close()
-
-    async def _leave(self, gone: Iterable[str]) -> None:
-        """Keep no links to nodes that are no longer announced."""
-        await asyncio.gather(*(self._links.drop(peer_id, STATUS) for peer_id in gone))
 
     async def _find(self, role: Role) -> tuple[Sequence[NodeRecord], str]:
         """The announced nodes of a role, or none and the reason."""
@@ -83,8 +84,8 @@ class Surveyor:
         digest = self._target.digest
         return [record for record in found if digest is None or record.target_digest == digest], ""
 
-    async def _sight(self, record: NodeRecord) -> NodeSight:
-        async with self._turns:
+    async def _look_at(self, record: NodeRecord) -> NodeSight:
+        async with self._places:
             try:
                 async with asyncio.timeout(self._ask_timeout_s):
                     return await self._ask(record)
@@ -97,14 +98,17 @@ class Surveyor:
         return NodeSight(record=record, rtt_s=None, requests=None, passes=None, uptime_s=None, reason=reason)
 
     async def _ask(self, record: NodeRecord) -> NodeSight:
+        loop = asyncio.get_running_loop()
         is_new = self._links.alive(record.peer_id, STATUS) is None
         link = await self._links.get(record.peer_id, STATUS)
         if is_new:
             # The first answer also waits for the stream to be agreed on, which would count as distance.
-            await self._answer(link)
-        began_s = asyncio.get_running_loop().time()
-        status = await self._answer(link)
-        waited_s = asyncio.get_running_loop().time() - began_s
+            await link.ask(m.AskStatus(next(self._numbers)))
+        began_s = loop.time()
+        status = await link.ask(m.AskStatus(next(self._numbers)))
+        waited_s = loop.time() - began_s
+        if not isinstance(status, m.Status):
+            raise RemoteProtocolError(f"it answered with {type(status).__name__}")
         return NodeSight(
             record=record,
             rtt_s=min(waited_s, link.rtt_s or waited_s),
@@ -113,35 +117,3 @@ class Surveyor:
             uptime_s=status.uptime_s,
             reason="",
         )
-
-    async def _answer(self, link: Link) -> m.Status:
-        number = next(self._numbers)
-        delivered: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
-
-        def note(delivery: Delivery) -> None:
-            if not delivered.done():
-                delivered.set_result(delivery)
-
-        link.subscribe(number, note)
-        try:
-            if not link.post(m.AskStatus(number)):
-                raise PeerLost(link.channel.peer_id, "it reads too slowly")
-            return _status_of(await delivered)
-        finally:
-            link.unsubscribe(number)
-
-
-def _status_of(delivery: Delivery) -> m.Status:
-    match delivery.message:
-        case m.Status() as status:
-            return status
-        case None:
-            raise PeerLost(delivery.peer_id, delivery.lost or "the link ended")
-        case m.Error(code=code, message=message, retry_after_s=retry_after_s):
-            raise PeerError(code, message, retry_after_s)
-        case other:
-            raise RemoteProtocolError(f"it answered with {type(other).__name__}")
-
-
-def _by_peer(records: Sequence[NodeRecord]) -> list[NodeRecord]:
-    return sorted(records, key=lambda record: record.peer_id)
