@@ -28,12 +28,8 @@ class KvStore:
 
     @property
     def spare_slot(self) -> int:
-        """Where a pass writes what nobody will read."""
+        """The slot that a pass writes what nobody will read to."""
         return self.slots
-
-    @property
-    def layers(self) -> int:
-        return len(self._layers)
 
     @property
     def bytes(self) -> int:
@@ -47,5 +43,6 @@ class KvStore:
         return pages
 
     def _zeros(self, like: Tensor) -> Tensor:
-        rows = torch.zeros((1, self.slots + 1, like.shape[1], like.shape[3]), dtype=like.dtype, device=like.device)
-        return rows.transpose(1, 2)
+        # One slot more than the pool has: the spare one.
+        shape = (1, self.slots + 1, like.shape[1], like.shape[3])
+        return torch.zeros(shape, dtype=like.dtype, device=like.device).transpose(1, 2)

@@ -19,14 +19,13 @@ from cosine_node.engine.torch_engine import TorchEngine
 from cosine_protocol.errors import UsageError
 
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
+"""The names that users give to dtypes."""
 INT4_GROUP: Final = 64
-"""Weights of a row that share a scale in int4."""
+"""A choice among the sizes of torchao's int4 kernel: weights of a row that share a scale."""
 
 
 class Quantisation(StrEnum):
-    """How many bits a weight of a linear layer is held in; activations keep their dtype."""
+    """The number of bits that a weight of a linear layer is held in; activations keep their dtype."""
 
     INT8 = "int8"
     INT4 = "int4"
@@ -37,8 +36,15 @@ def check_options(*, dtype: str, device: str, quantize: str | None) -> None:
     where = resolve_device(device)
     if dtype != "auto":
         _named_dtype(dtype)
-    if quantize is not None:
-        _check_quantisation(resolve_quantisation(quantize), where)
+    if quantize is None:
+        return
+    kind = resolve_quantisation(quantize)
+    if kind is Quantisation.INT4 and where.type != "cuda":
+        raise UsageError(f"Weights in int4 need a CUDA device, not '{where.type}'; use --quantize int8.")
+    if not is_torchao_available():
+        raise UsageError(f"--quantize {kind} needs the package torchao 0.15 or newer: pip install torchao.")
+    if kind is Quantisation.INT4 and not is_accelerate_available():
+        raise UsageError("--quantize int4 needs the package accelerate: pip install accelerate.")
 
 
 def load_engine(
@@ -64,7 +70,11 @@ def load_engine(
         if quantize is None:
             model = _model(source, dtype=kind)
         else:
-            _refuse_to_quantise(source, config)
+            stored = quantisation_of(config)
+            if stored is not None:
+                raise UsageError(
+                    f"'{source}' is stored in {stored} and cannot be quantised again; drop --quantize."
+                )
             model = _quantised(source, resolve_quantisation(quantize), dtype=kind, device=where)
         check_exactness(model.to(where))
         return TorchEngine(model, pool_tokens=pool_tokens)
@@ -84,23 +94,23 @@ def resolve_device(name: str) -> torch.device:
         raise UsageError(f"'{name}' is no device; use auto, cpu, cuda, cuda:0 or mps.") from error
     if device.type not in ("cpu", "cuda", "mps"):
         raise UsageError(f"'{name}' is no supported device; use auto, cpu, cuda, cuda:0 or mps.")
-    if not _is_present(device):
+    is_present = device.type == "cpu" or torch.backends.mps.is_available()
+    if device.type == "cuda":
+        is_present = (device.index or 0) < torch.cuda.device_count()
+    if not is_present:
         raise UsageError(f"This machine has no device '{name}'; use --device cpu or auto.")
     return device
 
 
-def _is_present(device: torch.device) -> bool:
-    if device.type == "cuda":
-        return (device.index or 0) < torch.cuda.device_count()
-    return device.type == "cpu" or torch.backends.mps.is_available()
-
-
 def resolve_dtype(name: str, *, device: torch.device, config: Any) -> torch.dtype:
     """The dtype of that name; `auto` is float32 on a CPU, else as stored. Raises `UsageError` if unknown."""
-    if name == "auto":
-        stored = config.get_text_config().dtype
-        return torch.float32 if device.type == "cpu" or stored is None else _as_dtype(stored)
-    return _named_dtype(name)
+    if name != "auto":
+        return _named_dtype(name)
+    stored = config.get_text_config().dtype
+    # CPUs are slower in 16 bits than in 32 unless they have instructions for it.
+    if device.type == "cpu":
+        return torch.float32
+    return stored if isinstance(stored, torch.dtype) else DTYPES.get(str(stored), torch.float32)
 
 
 def _named_dtype(name: str) -> torch.dtype:
@@ -116,33 +126,15 @@ def resolve_quantisation(name: str) -> Quantisation:
     return Quantisation(name)
 
 
-def _check_quantisation(kind: Quantisation, device: torch.device) -> None:
-    if kind is Quantisation.INT4 and device.type != "cuda":
-        raise UsageError(f"Weights in int4 need a CUDA device, not '{device.type}'; use --quantize int8.")
-    if not is_torchao_available():
-        raise UsageError(f"--quantize {kind} needs the package torchao 0.15 or newer: pip install torchao.")
-    if kind is Quantisation.INT4 and not is_accelerate_available():
-        raise UsageError("--quantize int4 needs the package accelerate: pip install accelerate.")
-
-
-def _as_dtype(stored: Any) -> torch.dtype:
-    return stored if isinstance(stored, torch.dtype) else DTYPES.get(str(stored), torch.float32)
-
-
 def read_config(source: str) -> Any:
     """A model's configuration, without its weights. Raises `UsageError` if there is none of a known kind."""
-    if _looks_like_a_path(source) and not Path(source).is_dir():
+    looks_like_a_path = source.startswith((".", "~")) or os.path.isabs(source) or source.count("/") > 1
+    if looks_like_a_path and not Path(source).is_dir():
         raise UsageError(f"There is no folder '{source}' to load a model from.")
     try:
         return AutoConfig.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise UsageError(f"No model can be read from '{source}': {_first_line(error)}") from error
-
-
-def _refuse_to_quantise(source: str, config: Any) -> None:
-    stored = quantisation_of(config)
-    if stored is not None:
-        raise UsageError(f"'{source}' is stored in {stored} and cannot be quantised again; drop --quantize.")
 
 
 def _quantised(source: str, kind: Quantisation, *, dtype: torch.dtype, device: torch.device) -> Any:
@@ -167,6 +159,7 @@ def _quantised(source: str, kind: Quantisation, *, dtype: torch.dtype, device: t
 
 
 def _model(source: str, *, dtype: torch.dtype, **quantisation: Any) -> Any:
+    # Neither code nor pickles of strangers are run: weights are safetensors, classes those of transformers.
     if not sys.stderr.isatty():
         disable_progress_bar()
     try:
@@ -182,10 +175,6 @@ def _model(source: str, *, dtype: torch.dtype, **quantisation: Any) -> Any:
         raise
     except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
         raise UsageError(f"The weights of '{source}' cannot be read: {_first_line(error)}") from error
-
-
-def _looks_like_a_path(source: str) -> bool:
-    return source.startswith((".", "~")) or os.path.isabs(source) or source.count("/") > 1
 
 
 def _first_line(error: BaseException) -> str:

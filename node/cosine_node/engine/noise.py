@@ -13,13 +13,13 @@ from torch import Tensor
 
 from cosine_protocol.noise import GAMMA, MIX_A, MIX_B, position_key
 
-Place = tuple[int, int]
-"""A seed and an output position."""
+SeedPosition = tuple[int, int]
+"""A seed and an output position: all that the noise of a token depends on."""
 
 REUSED_POSITIONS: Final = 128
-"""Noise vectors kept, because the siblings of a tree and the next pass ask for the same position again."""
+"""Bounds memory: noise vectors kept. The siblings of a tree and the next pass need the same positions again."""
 DRAWN_ROWS: Final = 16
-"""Rows drawn at a time on a GPU, to bound the float64 intermediates."""
+"""Bounds memory: rows drawn at a time on a GPU, whose intermediates are float64."""
 
 
 def _signed(word: int) -> int:
@@ -71,21 +71,21 @@ def gumbel_noise(*, seed: int, position: int, vocab_tokens: int, device: torch.d
     return _drawn([key], vocab_tokens=vocab_tokens, device=device)[0]
 
 
-def gumbel_rows(places: Sequence[Place], *, vocab_tokens: int, device: torch.device) -> Tensor:
-    """The noise at several (seed, position), float32 [places, vocab]."""
+def gumbel_rows(seed_positions: Sequence[SeedPosition], *, vocab_tokens: int, device: torch.device) -> Tensor:
+    """The noise at several output positions, float32 [seed_positions, vocab]."""
     if device.type != "cuda":
         return torch.stack(
-            [gumbel_noise(seed=s, position=p, vocab_tokens=vocab_tokens, device=device) for s, p in places]
+            [gumbel_noise(seed=s, position=p, vocab_tokens=vocab_tokens, device=device) for s, p in seed_positions]
         )
-    return drawn_together(places, vocab_tokens=vocab_tokens, device=device)
+    return drawn_together(seed_positions, vocab_tokens=vocab_tokens, device=device)
 
 
-def drawn_together(places: Sequence[Place], *, vocab_tokens: int, device: torch.device) -> Tensor:
-    """What `gumbel_rows` gives, drawn anew a few rows at a time: few launches rather than a cache."""
-    rank = {place: i for i, place in enumerate(dict.fromkeys(places))}
+def drawn_together(seed_positions: Sequence[SeedPosition], *, vocab_tokens: int, device: torch.device) -> Tensor:
+    """The result of `gumbel_rows`, drawn anew a few rows at a time: few launches rather than a cache."""
+    rank = {seed_position: i for i, seed_position in enumerate(dict.fromkeys(seed_positions))}
     keys = [_signed(position_key(seed=seed, position=position)) for seed, position in rank]
     blocks = [
         _drawn(keys[start : start + DRAWN_ROWS], vocab_tokens=vocab_tokens, device=device)
         for start in range(0, len(keys), DRAWN_ROWS)
     ]
-    return torch.cat(blocks)[[rank[place] for place in places]]
+    return torch.cat(blocks)[[rank[seed_position] for seed_position in seed_positions]]

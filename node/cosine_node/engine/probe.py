@@ -18,13 +18,16 @@ from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
 
 TRIAL_WINDOW: Final = 4
+"""Shorter than every sequence of the trial, so that a model that ignores its window is noticed."""
 TRIAL_SLOTS: Final = 64
+"""Bounds memory: more than the tokens of the trial, whose sequences lie apart in it."""
 FULL_TOLERANCE: Final = 1e-3
-"""Largest relative error of a row of float32 logits."""
+"""A choice: largest relative error of a row of float32 logits, far above the rounding of another order of sums."""
 SIXTEEN_BIT_TOLERANCE: Final = 0.1
 """Median relative error of rows in 16 bits: rounding moves experts of a mixture, a lost state all rows."""
 
-TRUNK: Final = tuple(range(7, 97, 9))
+# The tokens of the trial: any ids that differ.
+KEPT: Final = tuple(range(7, 97, 9))
 LEFT: Final = (11, 23, 31)
 RIGHT: Final = (13, 29, 37)
 OTHER: Final = (41, 5, 17, 3, 59, 61)
@@ -55,9 +58,10 @@ def check_exactness(model: Any) -> None:
 def trial_errors(model: Any) -> Tensor:
     """Relative error [rows] of a forked tree and a second sequence in one pass, against eager forwards."""
     model.eval().set_attn_implementation("eager")
-    branches = [_eager(model, (*TRUNK, *branch))[len(TRUNK) :] for branch in (LEFT, RIGHT)]
+    branches = [_eager(model, (*KEPT, *branch))[len(KEPT) :] for branch in (LEFT, RIGHT)]
     expected = torch.cat([*branches, _eager(model, OTHER)])
     found = _packed(model).float()
+    # Relative to the spread of the logits: adding a constant to all of them changes no choice.
     spread = (expected - expected.mean(-1, keepdim=True)).norm(dim=-1)
     errors: Tensor = (found - expected).norm(dim=-1) / spread.clamp_min(torch.finfo(torch.float32).tiny)
     return errors
@@ -70,30 +74,28 @@ def _eager(model: Any, tokens: Sequence[int]) -> Tensor:
 
 
 def _packed(model: Any) -> Tensor:
+    """The same logits from one packed pass: the branches as a tree below a kept prefix, and the other sequence."""
     packed = PackedModel(model, slots=TRIAL_SLOTS)
-    trunk, other = (SequenceTree(sampling=Sampling(), prompt_tokens=0) for _ in range(2))
-    first = _add(trunk, _row(_in_vocabulary(model, TRUNK)), first_slot=20)
-    packed.logits([(trunk, first)], wanted=[0])
-    trunk.keep(first.nodes)
-    forked = Row(
+    forked, other = (SequenceTree(sampling=Sampling(), prompt_tokens=0) for _ in range(2))
+    kept = _chain(_in_vocabulary(model, KEPT))
+    forked.add(kept, range(20, 20 + len(KEPT)))
+    packed.logits([(forked, kept)], wanted=[0])
+    forked.keep(kept.nodes)
+    fork = Row(
         sequence=0,
         tokens=_in_vocabulary(model, (*LEFT, *RIGHT)),
         nodes=tuple(range(len(LEFT) + len(RIGHT))),
         parents=(PREFIX, 0, 1, PREFIX, 3, 4),
     )
-    second = _row(_in_vocabulary(model, OTHER))
-    feeds = [(trunk, _add(trunk, forked, first_slot=40)), (other, _add(other, second, first_slot=1))]
-    return packed.logits(feeds, wanted=list(range(len(forked.tokens) + len(second.tokens))))
+    forked.add(fork, range(40, 40 + len(fork.tokens)))
+    second = _chain(_in_vocabulary(model, OTHER))
+    other.add(second, range(1, 1 + len(OTHER)))
+    return packed.logits([(forked, fork), (other, second)], wanted=list(range(len(fork.tokens) + len(OTHER))))
 
 
-def _row(tokens: tuple[int, ...]) -> Row:
+def _chain(tokens: tuple[int, ...]) -> Row:
     nodes = tuple(range(len(tokens)))
     return Row(sequence=0, tokens=tokens, nodes=nodes, parents=(PREFIX, *nodes[:-1]))
-
-
-def _add(tree: SequenceTree, row: Row, *, first_slot: int) -> Row:
-    tree.add(row, range(first_slot, first_slot + len(row.tokens)))
-    return row
 
 
 def _in_vocabulary(model: Any, tokens: Sequence[int]) -> tuple[int, ...]:
@@ -104,18 +106,16 @@ def _in_vocabulary(model: Any, tokens: Sequence[int]) -> tuple[int, ...]:
 @contextmanager
 def short_windows(model: Any) -> Iterator[None]:
     """Make every sliding window `TRIAL_WINDOW` tokens long for a while, in configurations and modules."""
-    holders = [model.config, model.config.get_text_config(), *model.modules()]
-    found = {id(holder): (holder, _own_window(holder)) for holder in holders}
-    windowed = [(holder, window) for holder, window in found.values() if window]
+    windowed: dict[int, tuple[Any, int]] = {}
+    for holder in (model.config, model.config.get_text_config(), *model.modules()):
+        window = vars(holder).get("sliding_window")
+        # Some configurations have a flag of that name.
+        if isinstance(window, int) and not isinstance(window, bool) and window:
+            windowed[id(holder)] = (holder, window)
     try:
-        for holder, _ in windowed:
+        for holder, _ in windowed.values():
             holder.sliding_window = TRIAL_WINDOW
         yield
     finally:
-        for holder, window in windowed:
+        for holder, window in windowed.values():
             holder.sliding_window = window
-
-
-def _own_window(holder: Any) -> int | None:
-    window = vars(holder).get("sliding_window")
-    return window if isinstance(window, int) and not isinstance(window, bool) else None

@@ -1,7 +1,7 @@
-"""The keyed sampler: from logits to choices, in the processor order of DESIGN idea I.
+"""The keyed sampler: from logits to choices (docs/design.md, "The output is a function of the request").
 
 Repetition penalty, temperature, top-k, top-p, min-p, renormalise, add noise, argmax; at temperature 0 the
-penalty alone, then argmax. Everything is computed in float32.
+penalty alone, then argmax. Everything is computed in float32: drafters and target must break near-ties alike.
 """
 
 import math
@@ -20,14 +20,14 @@ from cosine_protocol.request import Sampling
 COLDEST: Final = 1e-30
 """Smaller temperatures would underflow in float32; at this one all but exact ties is greedy already."""
 
+# Selecting the best by columns of so many scores is faster than `topk` from so many scores on (measured on a CPU).
 COLUMN_TOKENS: Final = 64
 WORTH_SPLITTING: Final = 1 << 14
-"""Scores from which on selecting the best by columns is faster than `topk` (measured on a CPU)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What one row of logits is to be turned into: `candidates` tokens for output position `position`.
+    """The choice that is wanted of one row of logits: `candidates` tokens for output position `position`.
 
     `prefix` and `path` are the token ids the repetition penalty sees; rows of one sequence share `prefix`.
     """
@@ -55,19 +55,15 @@ def choose(logits: Tensor, queries: Sequence[Query]) -> list[Choice | None]:
     Infinity here is +inf, or a row of nothing but -inf: a model may rule out single tokens by -inf.
     """
     choices: list[Choice | None] = [None] * len(queries)
-    for recipe, rows in _by_recipe(queries).items():
+    groups: dict[Recipe, list[int]] = {}
+    for row, query in enumerate(queries):
+        groups.setdefault(_recipe(query.sampling), []).append(row)
+    for recipe, rows in groups.items():
         block = logits if len(rows) == len(queries) else logits[rows]
         asked = [queries[row] for row in rows]
         for row, choice in zip(rows, _choose_alike(block.float(), asked, recipe), strict=True):
             choices[row] = choice
     return choices
-
-
-def _by_recipe(queries: Sequence[Query]) -> dict[Recipe, list[int]]:
-    groups: dict[Recipe, list[int]] = {}
-    for row, query in enumerate(queries):
-        groups.setdefault(_recipe(query.sampling), []).append(row)
-    return groups
 
 
 def _recipe(sampling: Sampling) -> Recipe:
@@ -81,13 +77,11 @@ def _choose_alike(logits: Tensor, queries: Sequence[Query], recipe: Recipe) -> l
     if recipe.repetition_penalty != 1:
         scores = penalise(scores, seen=_seen(scores, queries), penalty=recipe.repetition_penalty)
     if recipe.temperature > 0:
-        scores = log_probabilities(scores, recipe) + _noise(scores, queries)
+        # The maximum of log-probabilities plus Gumbel noise is a sample (Gumbel-max; Maddison et al. 2014).
+        seed_positions = [(query.sampling.seed, query.position) for query in queries]
+        noise = gumbel_rows(seed_positions, vocab_tokens=scores.shape[1], device=scores.device)
+        scores = log_probabilities(scores, recipe) + noise
     return _ranked(scores, queries)
-
-
-def _noise(scores: Tensor, queries: Sequence[Query]) -> Tensor:
-    places = [(query.sampling.seed, query.position) for query in queries]
-    return gumbel_rows(places, vocab_tokens=scores.shape[1], device=scores.device)
 
 
 def _seen(scores: Tensor, queries: Sequence[Query]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which models packed passes are exact for, as far as configurations tell."""
+"""The models that packed passes are exact for, as far as configurations tell."""
 
 from typing import Any, Final
 
@@ -8,15 +8,15 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from cosine_protocol.errors import UsageError
 
 EXACT_LAYER_TYPES: Final = frozenset({"full_attention", "sliding_attention", "attention"})
+"""The names that configurations have for layers whose state is keys and values only."""
 STRETCHED_ROPES: Final = frozenset({"dynamic", "longrope"})
 """Rotary embeddings whose frequencies depend on the longest sequence in the batch."""
 
 UNBOUNDED_TOKENS: Final = 1 << 20
-"""The context of a model whose configuration names none."""
-
+"""A choice: the context of a model whose configuration names none. The pool bounds it sooner."""
 
 LOADED_SCHEMES: Final = {"Int8WeightOnlyConfig": "int8", "Int4WeightOnlyConfig": "int4"}
-"""What torchao calls the quantisations that `cosine_node.engine.loading` applies."""
+"""The names that torchao has for the quantisations that `cosine_node.engine.loading` applies."""
 
 
 class UnsupportedModel(UsageError):
@@ -39,7 +39,7 @@ def refuse_by_config(config: Any) -> None:
         raise UnsupportedModel(config.model_type, "it is an encoder-decoder model")
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise UnsupportedModel(config.model_type, "it is no causal language model")
-    if _is_stateful(config):
+    if getattr(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], "_is_stateful", False):
         raise UnsupportedModel(config.model_type, "it keeps a recurrent state, which a token tree cannot share")
     foreign = sorted(set(getattr(text, "layer_types", None) or ()) - EXACT_LAYER_TYPES)
     if foreign:
@@ -48,34 +48,27 @@ def refuse_by_config(config: Any) -> None:
         raise UnsupportedModel(config.model_type, "its attention works in chunks")
 
 
-def _is_stateful(config: Any) -> bool:
-    return bool(getattr(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], "_is_stateful", False))
-
-
 def context_tokens(config: Any) -> int:
     """The longest sequence whose tokens do not depend on the rest of the pass."""
     text = config.get_text_config()
     longest: int = getattr(text, "max_position_embeddings", None) or UNBOUNDED_TOKENS
-    for rope in _ropes(text):
+    # Models with several kinds of layers nest the parameters of each rotary embedding under its kind.
+    parameters = getattr(text, "rope_parameters", None) or {}
+    for rope in (parameters, *(rope for rope in parameters.values() if isinstance(rope, dict))):
         if rope.get("rope_type") in STRETCHED_ROPES:
             longest = min(longest, rope.get("original_max_position_embeddings") or longest)
     return longest
 
 
-def _ropes(text: Any) -> list[dict[str, Any]]:
-    parameters = getattr(text, "rope_parameters", None) or {}
-    return [parameters, *(rope for rope in parameters.values() if isinstance(rope, dict))]
-
-
 def numerics(model: Any) -> str:
-    """What near-ties depend on: the dtype, and the quantisation if there is one, as in `bfloat16/int8`."""
+    """The dtype, and the quantisation if there is one, as in `bfloat16/int8`: near-ties depend on them."""
     name = str(model.dtype).removeprefix("torch.")
     quantisation = quantisation_of(model.config)
     return name if quantisation is None else f"{name}/{quantisation}"
 
 
 def quantisation_of(config: Any) -> str | None:
-    """How a configuration's weights are quantised: int8 or int4 if done at load time, else the stored method."""
+    """The quantisation of a configuration's weights: int8 or int4 if done at load time, else the stored method."""
     quantisation = getattr(config, "quantization_config", None)
     if quantisation is None:
         return None

@@ -1,4 +1,4 @@
-"""How many CPU threads a node's passes use."""
+"""The number of CPU threads that a node's passes use."""
 
 from pathlib import Path
 from typing import Final
@@ -6,6 +6,7 @@ from typing import Final
 import torch
 
 SMALL_MODEL_BYTES: Final = 400_000_000
+"""A choice: some 100 million weights in float32. Smaller models are what several nodes on one machine run."""
 
 
 def limit_threads(threads: int | None, folder: Path) -> None:
