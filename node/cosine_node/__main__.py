@@ -1,4 +1,4 @@
-"""`python -m cosine_node` is `cosine-node`."""
+"""Runs the command `cosine-node` as `python -m cosine_node`."""
 
 from cosine_node.cli import main
 

@@ -14,19 +14,24 @@ from cosine_protocol.records import NodeRecord, seal_record
 
 logger = logging.getLogger(__name__)
 
+# Choices between fresh records and little traffic: a record is renewed when a third of its life is over, so that it
+# outlives two renewals that fail; a load that changes with every request is announced every few seconds at most.
 LIFETIME_S: Final = 300.0
 MIN_INTERVAL_S: Final = 5.0
 RETRY_S: Final = 10.0
+
+# The last record lapses at once, and a network that is away does not hold up the end of the node.
 GOODBYE_LIFETIME_S: Final = 1.0
 GOODBYE_TIMEOUT_S: Final = 3.0
-# The key `latest` is signed for: it travels in `Status`, not in the DHT.
+
 STATUS_KEY: Final = "status"
+"""The key `latest` is signed for: it travels in `Status`, not in the DHT."""
 
 Sleep = Callable[[float], Awaitable[None]]
 
 
 class Announcer:
-    """Announces what `describe` returns, as often as needed. `describe` need not set sequence and times.
+    """Announces the record that `describe` returns, as often as needed; its sequence and times are set here.
 
     `clock` gives Unix seconds, `sleep` waits seconds. Run it with `run`; call `changed` when load or addresses
     change, or the transport is back; end with `stop`.
@@ -62,7 +67,7 @@ class Announcer:
         self._has_changed.set()
 
     async def restarted(self) -> None:
-        """The transport is back: announce again whether or not anything changed."""
+        """Announce again once the transport is back, also where nothing has changed."""
         self._announced = None
         self._has_changed.set()
 
@@ -95,14 +100,13 @@ class Announcer:
                 change = asyncio.ensure_future(self._has_changed.wait())
                 await asyncio.wait([renewal, change], return_when=asyncio.FIRST_COMPLETED)
                 change.cancel()
-                if self._has_changed.is_set() and self._differs():
+                if self._has_changed.is_set() and (
+                    self._announced is None or _undated(self._describe()) != _undated(self._announced)
+                ):
                     return
                 self._has_changed.clear()
         finally:
             renewal.cancel()
-
-    def _differs(self) -> bool:
-        return self._announced is None or _undated(self._describe()) != _undated(self._announced)
 
     async def _announce(self, described: NodeRecord, lifetime_s: float) -> bool:
         now_s = self._clock()
@@ -119,4 +123,5 @@ class Announcer:
 
 
 def _undated(record: NodeRecord) -> NodeRecord:
+    """A record without what differs at every announcement."""
     return replace(record, sequence=0, issued_at_s=0.0, lifetime_s=0.0)

@@ -1,4 +1,4 @@
-"""What services count of their work, as plain numbers for whoever reads them."""
+"""Counts that services keep of their work, as plain numbers."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -7,12 +7,14 @@ from typing import Final
 
 from cosine_protocol.errors import ErrorCode
 
+# Bounds of the histograms of passes: from a small model on a GPU to a large one on a processor, and as many rows as
+# an engine of many requests takes at once.
 PASS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 PASS_ROWS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
 
 class Histogram:
-    """How many values lay at or below each bound, and not below the one before; the last count is of the rest."""
+    """Counts of values at or below each bound and above the one before; the last count is of the rest."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
@@ -26,13 +28,12 @@ class Histogram:
 
 @dataclass(slots=True)
 class Counts:
-    """What verifiers and drafters count alike, since they began.
+    """Counts that verifiers and drafters share, since they began, but for the `streams` that are open now.
 
     `ended` are requests that were served, by how that ended; `refused` are those that never were.
     """
 
     streams: int = 0
-    """Open now."""
     opened: int = 0
     refused: Counter[ErrorCode] = field(default_factory=Counter)
     ended: Counter[str] = field(default_factory=Counter)
@@ -41,14 +42,17 @@ class Counts:
     pass_rows: Histogram = field(default_factory=lambda: Histogram(PASS_ROWS))
 
     def note_pass(self, *, seconds: float, rows: int) -> None:
-        """A pass was finished."""
+        """Count a pass that was finished."""
         self.pass_s.add(seconds)
         self.pass_rows.add(rows)
 
 
 @dataclass(slots=True)
 class VerifierCounts(Counts):
-    """Nodes are those of drafters, not the verifier's own: received, fed in a pass, and committed."""
+    """Counts of a verifier.
+
+    Nodes are those of drafters, not the verifier's own: received, fed in a pass, and committed.
+    """
 
     passes_abandoned: int = 0
     preempted: int = 0
@@ -60,7 +64,10 @@ class VerifierCounts(Counts):
 
 @dataclass(slots=True)
 class DrafterCounts(Counts):
-    """`busy` are answers that there is no room; fragments are dropped where a client reads too slowly."""
+    """Counts of a drafter.
+
+    `busy` are answers that there is no room; fragments are dropped where a client reads too slowly.
+    """
 
     busy: int = 0
     prompt_tokens: int = 0

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
 from cosine_p2p.channel import Channel
 from cosine_p2p.tokenizer_files import TokenizerFiles
@@ -13,16 +14,17 @@ from cosine_protocol.protocols import DISCOVER
 
 ReadRecords = Callable[[str], Awaitable[Sequence[bytes]]]
 
-READ_TIMEOUT_S = 10.0
-# A frame holds this much beside the array around it.
-_MAX_RECORDS_BYTES = limits.MAX_FRAME_BYTES // 2
+READ_TIMEOUT_S: Final = 10.0
+"""A choice: longer than a look-up in the DHT takes, shorter than a client waits."""
+
+MAX_RECORDS_BYTES: Final = limits.MAX_FRAME_BYTES // 2
+"""A frame holds this much beside the array around it."""
 
 
 class DiscoverService:
     """Answers one question after the other on each stream.
 
-    `read_records` gives the signed records under a cell name. It is the shell's way into the DHT and may fail
-    with a `CosineError`.
+    `read_records` gives the signed records under a cell name, from the DHT; it may fail with a `CosineError`.
     """
 
     def __init__(self, read_records: ReadRecords, files: TokenizerFiles | None = None) -> None:
@@ -42,13 +44,15 @@ class DiscoverService:
                 channel.post(m.Error(0, ErrorCode.MALFORMED, str(error)[:256], None))
 
     async def _answer(self, question: m.Message) -> m.Message:
-        if isinstance(question, m.AskFile):
-            return self._piece(question)
-        if isinstance(question, m.AskRecords):
-            return await self._records(question)
-        raise RemoteProtocolError(f"{type(question).__name__} is no question")
+        match question:
+            case m.AskFile():
+                return self._file_piece(question)
+            case m.AskRecords():
+                return await self._records(question)
+            case _:
+                raise RemoteProtocolError(f"{type(question).__name__} is no question")
 
-    def _piece(self, question: m.AskFile) -> m.Message:
+    def _file_piece(self, question: m.AskFile) -> m.Message:
         if self._files is None or question.tokenizer_digest != self._digest:
             return m.Error(question.number, ErrorCode.WRONG_TOKENIZER, "this node has another tokenizer", None)
         data = self._files.files.get(question.name, b"")
@@ -61,12 +65,8 @@ class DiscoverService:
                 records = await self._read_records(question.key)
         except (CosineError, TimeoutError):
             return m.Error(question.number, ErrorCode.INTERNAL, "the directory did not answer", None)
-        return m.Records(question.number, tuple(_bounded(records)))
-
-
-def _bounded(records: Sequence[bytes]) -> list[bytes]:
-    kept: list[bytes] = []
-    for record in records[: limits.MAX_CELL_OWNERS]:
-        if len(record) <= limits.MAX_RECORD_BYTES and sum(map(len, kept)) + len(record) <= _MAX_RECORDS_BYTES:
-            kept.append(record)
-    return kept
+        sent: list[bytes] = []
+        for record in records[: limits.MAX_CELL_OWNERS]:
+            if len(record) <= limits.MAX_RECORD_BYTES and sum(map(len, sent)) + len(record) <= MAX_RECORDS_BYTES:
+                sent.append(record)
+        return m.Records(question.number, tuple(sent))

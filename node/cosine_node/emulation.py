@@ -13,10 +13,15 @@ from cosine_node.engine.curve import CostCurve
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 
+# Tokens of a pass, and its time in those of a pass of one token: the timings above.
 VERIFIER_SHAPE: Final = ((1, 1.0), (4, 1.0), (8, 1.099), (16, 1.36), (32, 1.946))
 DRAFTER_SHAPE: Final = ((1, 1.0), (4, 1.0), (8, 1.041), (16, 1.25), (32, 1.65))
+
 DEFAULT_PROFILE: Final = "60/6@10"
+"""A verifier of some billion parameters and drafters a tenth as slow, as on a volunteer's machine, 10 ms away."""
+
 _PROFILE: Final = re.compile(r"(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)(?:@(\d+(?:\.\d+)?))?")
+"""VERIFIER_MS/DRAFTER_MS[@RTT_MS]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,7 @@ class Emulation:
         return CostCurve(tuple((tokens, scale_s * factor) for tokens, factor in shape))
 
     def describe(self) -> dict[str, object]:
-        """Every emulated latency by name, for whoever reads a figure."""
+        """Every emulated latency by name, to stand beside the figures measured with it."""
         return {
             "profile": self.name,
             "verifier_pass_ms": {str(t): round(self.verifier_ms * f, 2) for t, f in VERIFIER_SHAPE},

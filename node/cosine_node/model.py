@@ -1,4 +1,4 @@
-"""From what a volunteer names to something a node can serve: the engine, its curve, and who it is by content."""
+"""Loads the model that a volunteer names: the engine, its cost curve, and its identity by content."""
 
 import json
 import logging
@@ -22,14 +22,18 @@ from cosine_protocol.records import Role
 
 LOG = logging.getLogger(__name__)
 NGRAM: Final = "ngram"
+"""The model of a drafter that has no weights: it counts what followed in the text so far."""
+
 POOL_TOKENS: Final = 32_768
+"""A choice: 16 requests of 2,048 tokens; a pool of a 1-billion-parameter model then takes about 1 GiB."""
 
 Emit = Callable[[str, dict[str, object]], None]
+"""Tells an event of a node: its name and its fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
-    """What to load and how. `target` is whom a drafter drafts for, in its tokens, or a verifier's public name."""
+    """A model to load and how. `target` is the model a drafter drafts for, or a verifier's public name."""
 
     model: str
     target: str
@@ -58,44 +62,37 @@ class ServedModel:
 def load_served(source: ModelSource, role: Role, emit: Emit) -> ServedModel:
     """Fetch, load and measure a model. Blocks; raises `UsageError` with one sentence for the volunteer."""
     if source.model != NGRAM:
-        _check_options(source)
+        from cosine_node.engine.loading import check_options
+
+        check_options(dtype=source.dtype, device=source.device, quantize=source.quantize)
     target_folder = _fetch(source.model if role is Role.VERIFIER else source.target, emit)
-    if role is Role.DRAFTER and source.model != NGRAM:
-        _fetch(source.model, emit)
+    has_own_folder = role is Role.DRAFTER and source.model != NGRAM
+    folder = _fetch(source.model, emit) if has_own_folder else target_folder
     emit("loading", {"model": source.model})
-    engine = _load_engine(source, target_folder)
+    engine = _load_engine(source, folder)
     emit("measuring", {"model": source.model})
     curve = measure_curve(engine, clock=time.perf_counter)
     files = TokenizerFiles.read(target_folder)
     if files is None:
         raise UsageError(f"The target {source.target!r} has no tokenizer files; serve a model that has them.")
-    if role is Role.DRAFTER and source.model != NGRAM:
-        own = _other_tokenizer(fetch_folder(source.model), files)
-        if own is not None:
-            LOG.warning(
-                "%s has another tokenizer than %s: its drafts are matched as text", source.model, source.target
-            )
-            engine, curve = _retokenized(engine, curve, own, files, target_folder)
-    identity = identify_target(target_folder, name=source.target)
-    digest = identity.target_digest
-    name = digest.hex() if Path(source.target).expanduser().is_dir() else source.target
+    if has_own_folder and (own := _other_tokenizer(folder, files)) is not None:
+        LOG.warning("%s has another tokenizer than %s: its drafts are matched as text", source.model, source.target)
+        engine, curve = _retokenized(engine, curve, own, files, target_folder)
+    digest = identify_target(target_folder, name=source.target).target_digest
+    target_name = digest.hex() if Path(source.target).expanduser().is_dir() else source.target
+    # A model is never called by a path of the volunteer's machine.
+    model_path = Path(source.model).expanduser()
     return ServedModel(
         engine=engine,
         curve=curve,
-        model_name=_public_name(source.model),
-        target_name=name,
-        names=tuple(dict.fromkeys((name, digest.hex()))),
+        model_name=model_path.resolve().name if model_path.is_dir() else source.model,
+        target_name=target_name,
+        names=tuple(dict.fromkeys((target_name, digest.hex()))),
         target_digest=digest,
         tokenizer_digest=files.digest,
         tokenizer_folder=target_folder,
         eos=read_eos(target_folder),
     )
-
-
-def _check_options(source: ModelSource) -> None:
-    from cosine_node.engine.loading import check_options
-
-    check_options(dtype=source.dtype, device=source.device, quantize=source.quantize)
 
 
 def _fetch(source: str, emit: Emit) -> Path:
@@ -105,44 +102,40 @@ def _fetch(source: str, emit: Emit) -> Path:
 
 
 def fetch_folder(source: str) -> Path:
-    """The local folder of `zoo:NAME`, a folder, or a Hugging Face id, which is downloaded if need be."""
-    place = zoo.resolve(source)
-    return place if isinstance(place, Path) else _download(place)
+    """The local folder of `zoo:NAME`, a folder, or a Hugging Face id, which is downloaded if need be.
 
-
-def _download(model_id: str) -> Path:
+    Raises `UsageError`.
+    """
+    resolved = zoo.resolve(source)
+    if isinstance(resolved, Path):
+        return resolved
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    patterns = ["*.json", "*.safetensors", *NAMES]
     try:
-        return Path(snapshot_download(model_id, allow_patterns=patterns))
+        return Path(snapshot_download(resolved, allow_patterns=["*.json", "*.safetensors", *NAMES]))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UsageError(
-            f"No model {model_id!r} was found: it is no folder here and no zoo:NAME, and the Hugging Face hub "
+            f"No model {resolved!r} was found: it is no folder here and no zoo:NAME, and the Hugging Face hub "
             f"answered: {reason}"
         ) from None
 
 
-def _load_engine(source: ModelSource, target_folder: Path) -> Engine:
+def _load_engine(source: ModelSource, folder: Path) -> Engine:
+    """The engine of the model in a folder; of `NGRAM` that of the target's vocabulary and context."""
     if source.model == NGRAM:
-        return _ngram_engine(target_folder)
+        from cosine_node.engine.ngram import NgramEngine
+
+        vocab_tokens, context_tokens = _target_sizes(folder)
+        return NgramEngine(vocab_tokens=vocab_tokens, context_tokens=context_tokens)
     from cosine_node.engine.loading import load_engine
     from cosine_node.engine.threads import limit_threads
 
-    folder = fetch_folder(source.model)
     limit_threads(source.threads, folder)
     return load_engine(
         str(folder), dtype=source.dtype, device=source.device, quantize=source.quantize, pool_tokens=POOL_TOKENS
     )
-
-
-def _ngram_engine(target_folder: Path) -> Engine:
-    from cosine_node.engine.ngram import NgramEngine
-
-    vocab_tokens, context_tokens = _target_sizes(target_folder)
-    return NgramEngine(vocab_tokens=vocab_tokens, context_tokens=context_tokens)
 
 
 def _target_sizes(target_folder: Path) -> tuple[int, int]:
@@ -170,7 +163,7 @@ def _other_tokenizer(folder: Path, target: TokenizerFiles) -> TokenizerFiles | N
 def _retokenized(
     engine: Engine, curve: CostCurve, own: TokenizerFiles, target: TokenizerFiles, target_folder: Path
 ) -> tuple[Engine, CostCurve]:
-    """A drafter of other tokens, in the target's, and what a pass costs by those."""
+    """A drafter of other tokens, in the target's, with the cost of a pass by those."""
     own_tokens, target_tokens = PlainTokens(_tokenizer(own)), PlainTokens(_tokenizer(target))
     retokenized = RetokenizedEngine(
         engine,
@@ -186,6 +179,7 @@ def _retokenized(
 
 
 def _tokenizer(files: TokenizerFiles) -> Tokenizer:
+    """Raises `UsageError` for files that hold none to compare with."""
     data = files.files.get("tokenizer.json")
     if data is None:
         raise UsageError("A drafter and its target need a tokenizer.json to be compared.")
@@ -196,7 +190,7 @@ def _tokenizer(files: TokenizerFiles) -> Tokenizer:
 
 
 def read_eos(folder: Path) -> tuple[int, ...]:
-    """The end-of-sequence ids a model generates by: of its generation config, else of its config.
+    """The end-of-sequence ids of a model: of its generation config, else of its config.
 
     Raises `UsageError` if one of them cannot be read.
     """
@@ -209,9 +203,3 @@ def read_eos(folder: Path) -> tuple[int, ...]:
         except (OSError, ValueError, AttributeError, TypeError) as error:
             raise UsageError(f"{file} cannot be read ({error}); fetch the model again.") from None
     return ()
-
-
-def _public_name(source: str) -> str:
-    """How a model is called in records: never by a path of the volunteer's machine."""
-    path = Path(source).expanduser()
-    return path.resolve().name if path.is_dir() else source

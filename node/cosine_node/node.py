@@ -2,18 +2,18 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cosine_node.announcing import Announcer
-from cosine_node.discover_service import DiscoverService
+from cosine_node.discover_service import DiscoverService, ReadRecords
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.emulation import Emulation
 from cosine_node.engine.curve import CostCurve
-from cosine_node.model import ModelSource, ServedModel, load_served
+from cosine_node.model import Emit, ModelSource, ServedModel, load_served
 from cosine_node.runner import PacedRunner, Runner, ThreadRunner
 from cosine_node.status_service import StatusService
 from cosine_node.verifier.service import VerifierConfig, VerifierService
@@ -34,17 +34,20 @@ if TYPE_CHECKING:
     from cosine_node.metrics.node import ObservedNode
 
 LOG = logging.getLogger(__name__)
-LOAD_CHECK_S: Final = 5.0
-DRAIN_S: Final = 20.0
-FAREWELL_S: Final = 0.5
 
-Emit = Callable[[str, dict[str, object]], None]
-"""Says what happens to whoever started the node: an event name and its fields."""
+LOAD_CHECK_S: Final = 5.0
+"""The announcer changes a record no more often."""
+
+DRAIN_S: Final = 20.0
+"""A choice: most generations end in this time; the others go on at another node, where clients keep their text."""
+
+FAREWELL_S: Final = 0.5
+"""A choice: longer than the last messages take to leave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkOptions:
-    """How the nodes of a process meet the network."""
+    """Options of the network that the nodes of a process share."""
 
     network: str
     identity_file: Path | None
@@ -69,7 +72,7 @@ class NetworkOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
-    """What a node serves."""
+    """Options of one node."""
 
     role: Role
     source: ModelSource
@@ -83,7 +86,7 @@ Service = VerifierService | DrafterService
 
 
 async def run_bootstrap(network: NetworkOptions, emit: Emit, stop: asyncio.Event) -> None:
-    """A node that only keeps the DHT and relays, until `stop` is set."""
+    """Run a node that only keeps the DHT and relays, until `stop` is set."""
     claimed = claim_identity(network.identity_file)
     emit("joining", _joining_fields(network))
     transport = await HivemindTransport.start(network.transport_config(claimed.file, is_relay=True))
@@ -99,7 +102,7 @@ async def run_bootstrap(network: NetworkOptions, emit: Emit, stop: asyncio.Event
 async def run_nodes(
     network: NetworkOptions, options: Sequence[NodeOptions], emit: Emit, stop: asyncio.Event
 ) -> None:
-    """A verifier or some drafters in this process, until `stop` is set; then they drain and say goodbye.
+    """Run a verifier or some drafters in this process until `stop` is set; then they drain and say goodbye.
 
     Each has an identity, a transport, a record and an engine loop of its own. None is announced before all are
     loaded; an error of one sets `stop`, so that the others drain, and is raised. Raises `UsageError` for a model,
@@ -110,7 +113,14 @@ async def run_nodes(
         for file in identity_files(network.identity_file, len(options)):
             claims.append(claim_identity(file))
             stack.callback(claims[-1].release)
-        served = [await _load(each, emit, has_others=len(options) > 1) for each in options]
+        served = []
+        for each in options:
+            try:
+                served.append(await asyncio.to_thread(load_served, each.source, each.role, emit))
+            except UsageError as error:
+                if len(options) == 1:
+                    raise
+                raise UsageError(f"{each.source.model} cannot be served: {error}") from error
         nodes = []
         for claimed, one, each in zip(claims, served, options, strict=True):
             emit("joining", _joining_fields(network))
@@ -120,7 +130,11 @@ async def run_nodes(
             # Nodes that begin a network begin the same one.
             network = replace(network, initial_peers=network.initial_peers or await transport.visible_maddrs())
         if network.metrics_port is not None:
-            _serve_metrics(stack, network, network.metrics_port, nodes)
+            from cosine_node.metrics.node import node_registry
+            from cosine_node.metrics.server import serving_metrics
+
+            registry = node_registry([node.observed() for node in nodes])
+            stack.enter_context(serving_metrics(registry, host=network.metrics_host, port=network.metrics_port))
         await together([node.live(emit, stop) for node in nodes], stop)
 
 
@@ -146,15 +160,6 @@ async def together(works: Sequence[Awaitable[None]], stop: asyncio.Event) -> Non
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _load(options: NodeOptions, emit: Emit, *, has_others: bool) -> ServedModel:
-    try:
-        return await asyncio.to_thread(load_served, options.source, options.role, emit)
-    except UsageError as error:
-        if not has_others:
-            raise
-        raise UsageError(f"{options.source.model} cannot be served: {error}") from error
-
-
 def _joining_fields(network: NetworkOptions) -> dict[str, object]:
     return {"network": network.network, "initial_peers": list(network.initial_peers)}
 
@@ -163,15 +168,15 @@ async def _ready_fields(transport: HivemindTransport, role: str) -> dict[str, ob
     return {"peer_id": transport.peer_id, "role": role, "maddrs": list(await transport.visible_maddrs())}
 
 
-def _cell_reader(transport: HivemindTransport) -> Callable[[str], "asyncio.Future[Sequence[bytes]]"]:
+def _cell_reader(transport: HivemindTransport) -> ReadRecords:
     async def read(cell: str) -> Sequence[bytes]:
         return list((await transport.read([cell])).get(cell, {}).values())
 
-    return lambda cell: asyncio.ensure_future(read(cell))
+    return read
 
 
 class _Node:
-    """The parts of a running node."""
+    """A node that runs: its service, its engine loop and its record."""
 
     def __init__(
         self,
@@ -186,41 +191,39 @@ class _Node:
         self._options = options
         self._addresses: tuple[str, ...] = ()
         self._curve = options.emulation.curve(options.role) if options.emulation else served.curve
-        self._runner = _runner(served, options, self._curve)
+        self._runner: Runner = ThreadRunner(served.engine)
+        if options.emulation:
+            self._runner = PacedRunner(self._runner, self._curve)
         self.service = _service(served, options, self._runner, self._curve, identity)
         directory = DhtDirectory(transport, identity, network=network.network, opener=transport.opener)
-        self.role = options.role
         self._announcer = Announcer(directory, identity, self._describe, served.names)
         transport.on_restart(self._announcer.restarted)
 
-    async def serve(self) -> bool:
-        """Answer streams, and be in the directory, before anybody is told that the node is ready.
+    async def live(self, emit: Emit, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set and everything begun is finished.
 
-        False if nobody took the record yet; it is offered again later.
+        The node answers streams and is in the directory before anybody is told that it is ready.
         """
+        emit("announcing", {"target": self._served.target_name})
         files = TokenizerFiles.read(self._served.tokenizer_folder)
         handlers: dict[str, StreamHandler] = {
             VERIFY if self._options.role is Role.VERIFIER else DRAFT: self.service.handle,
             DISCOVER: DiscoverService(_cell_reader(self._transport), files).handle,
-            STATUS: StatusService(self._status).handle,
+            STATUS: StatusService(self._describe_status).handle,
         }
         one_way_s = self._options.emulation.one_way_s if self._options.emulation else 0.0
         for protocol, handler in handlers.items():
             await self._transport.serve(protocol, delayed(handler, one_way_s=one_way_s))
         self._addresses = await self._transport.visible_maddrs()
-        return await self._announcer.announce()
-
-    async def live(self, emit: Emit, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set and everything begun is finished."""
-        emit("announcing", {"target": self._served.target_name})
-        is_stored = await self.serve()
+        # A record that nobody took is offered again later.
+        is_stored = await self._announcer.announce()
         emit("announced", {"target": self._served.target_name, "stored": is_stored})
         ready = await _ready_fields(self._transport, self._options.role)
         emit("ready", ready | {"model": self._served.model_name})
-        await self.work(stop)
-        emit("stopped", self.summary())
+        await self._work(stop)
+        emit("stopped", self._summary())
 
-    async def work(self, stop: asyncio.Event) -> None:
+    async def _work(self, stop: asyncio.Event) -> None:
         """Run the service's loop and the announcements until `stop`; an error of the loop ends the node."""
         loops = [asyncio.ensure_future(work) for work in (self.service.run(), self._announcer.run(), self._watch())]
         stopping = asyncio.ensure_future(stop.wait())
@@ -236,8 +239,8 @@ class _Node:
             await asyncio.gather(*loops, stopping, return_exceptions=True)
             self._runner.close()
 
-    def summary(self) -> dict[str, object]:
-        """What the node did, for its last event."""
+    def _summary(self) -> dict[str, object]:
+        """The fields of the node's last event."""
         fields: dict[str, object] = {"peer_id": self._transport.peer_id, "passes": self.service.progress.steps}
         if isinstance(self._runner, PacedRunner):
             fields |= {"late_passes": self._runner.late_passes, "emulated": self._record_emulation()}
@@ -255,7 +258,7 @@ class _Node:
             target=served.target_name,
             numerics=served.engine.numerics,
             version=AGENT,
-            places=self._options.max_requests,
+            max_requests=self._options.max_requests,
             service=self.service,
             engine=served.engine,
             network=self._transport,
@@ -268,7 +271,7 @@ class _Node:
         try:
             async with asyncio.timeout(DRAIN_S):
                 await self.service.drain()
-            # What was said last still has to leave.
+            # The last messages still have to leave.
             await asyncio.sleep(FAREWELL_S)
         except TimeoutError:
             LOG.warning("requests were still running after %g s; they will go on elsewhere", DRAIN_S)
@@ -308,21 +311,8 @@ class _Node:
     def _record_emulation(self) -> str:
         return self._options.emulation.name if self._options.emulation else ""
 
-    def _status(self) -> tuple[bytes, int, int]:
+    def _describe_status(self) -> tuple[bytes, int, int]:
         return self._announcer.latest or b"", self.service.requests, self.service.progress.steps
-
-
-def _serve_metrics(stack: AsyncExitStack, network: NetworkOptions, port: int, nodes: Sequence[_Node]) -> None:
-    from cosine_node.metrics.node import node_registry
-    from cosine_node.metrics.server import serving_metrics
-
-    registry = node_registry([node.observed() for node in nodes])
-    stack.enter_context(serving_metrics(registry, host=network.metrics_host, port=port))
-
-
-def _runner(served: ServedModel, options: NodeOptions, curve: CostCurve) -> Runner:
-    runner = ThreadRunner(served.engine)
-    return PacedRunner(runner, curve) if options.emulation else runner
 
 
 def _service(

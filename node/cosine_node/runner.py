@@ -19,21 +19,21 @@ class Pass:
 
 
 class Runner(Protocol):
-    """Carries out one pass at a time for one engine."""
+    """Runs one pass at a time for one engine."""
 
     async def forward(self, rows: Sequence[Row]) -> Pass:
         """Raises what the engine raises."""
         ...
 
     def abandon(self) -> None:
-        """Nobody wants the pass under way any more: it may end early, with `PassAbandoned`."""
+        """Let the pass under way end early, with `PassAbandoned`: it is not wanted any more."""
         ...
 
     def close(self) -> None: ...
 
 
 class ThreadRunner:
-    """One worker thread: a pass never stalls heartbeats."""
+    """Runs passes in a thread of its own, so that none stalls heartbeats."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -53,7 +53,7 @@ class ThreadRunner:
 
 
 class InlineRunner:
-    """Runs the pass on the event loop and lets it last what a curve says, in the loop's own (virtual) time."""
+    """Runs passes on the event loop; each lasts as long as a curve says, in the loop's own (virtual) time."""
 
     def __init__(self, engine: Engine, curve: CostCurve) -> None:
         self._engine = engine
@@ -73,7 +73,7 @@ class InlineRunner:
         loop = asyncio.get_running_loop()
         ending: asyncio.Future[bool] = loop.create_future()
         self._ending = ending
-        timer = loop.call_later(seconds, _end, ending)
+        timer = loop.call_later(seconds, lambda: None if ending.done() else ending.set_result(False))
         try:
             return await ending
         finally:
@@ -88,16 +88,14 @@ class InlineRunner:
 
 
 class PacedRunner:
-    """Makes every pass last at least what a named measured curve says: an *emulated* device.
+    """Makes every pass last at least as long as a named measured curve says: an *emulated* device.
 
-    `late_passes` of `passes` took longer in reality than the curve, so figures of such a run are not the
-    emulated device's.
+    `late_passes` took longer in reality than the curve: figures of a run with many are not the emulated device's.
     """
 
     def __init__(self, runner: Runner, curve: CostCurve) -> None:
         self._runner = runner
         self._curve = curve
-        self.passes = 0
         self.late_passes = 0
 
     async def forward(self, rows: Sequence[Row]) -> Pass:
@@ -105,7 +103,6 @@ class PacedRunner:
         due_s = loop.time() + self._curve.seconds(count_tokens(rows))
         done = await self._runner.forward(rows)
         left_s = due_s - loop.time()
-        self.passes += 1
         self.late_passes += left_s < 0
         await asyncio.sleep(max(0.0, left_s))
         return Pass(done.results, done.elapsed_s + max(0.0, loop.time() - due_s + left_s))
@@ -115,11 +112,6 @@ class PacedRunner:
 
     def close(self) -> None:
         self._runner.close()
-
-
-def _end(ending: "asyncio.Future[bool]") -> None:
-    if not ending.done():
-        ending.set_result(False)
 
 
 def count_tokens(rows: Sequence[Row]) -> int:

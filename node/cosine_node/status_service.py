@@ -11,7 +11,7 @@ from cosine_protocol.protocols import STATUS
 
 
 class StatusService:
-    """`describe` gives the signed record, the requests served now, and the passes run so far."""
+    """Answers with what `describe` gives: the signed record, the requests served now, the passes run so far."""
 
     def __init__(self, describe: Callable[[], tuple[bytes, int, int]]) -> None:
         self._describe = describe

@@ -7,16 +7,19 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from cosine_p2p.generation import Generation
 
 ABANDONED: Final = "abort"
+"""The `finished_reason` that vLLM has for it."""
+
 FINISHED_REASONS: Final = {"eos": "stop", "stop": "stop", "length": "length"}
 """OpenAI's word for each of a generation's."""
 
+# Bounds of histograms, in seconds: from an embedded model in one room to a large one across an ocean.
 FIRST_TOKEN_S: Final = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 OUTPUT_TOKEN_S: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5)
 LATENCY_S: Final = (0.1, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0, 300.0, 600.0)
 
 
 class GenerationMetrics:
-    """Counts generations into a registry of the caller's; an `Observer` that a client may be given."""
+    """An `Observer` of a client that counts its generations into a registry of the caller's."""
 
     def __init__(self, registry: CollectorRegistry, *, model_name: str) -> None:
         self._model = model_name
@@ -48,7 +51,7 @@ class GenerationMetrics:
             self._each.labels(self._model).observe(per_token_s)
 
     def observe_abandoned(self, part: Generation) -> None:
-        """Count what was generated before its user left or it failed."""
+        """Count a generation that failed or whose user left, as far as it came."""
         self._count(part, ABANDONED)
 
     def _count(self, generation: Generation, reason: str) -> None:

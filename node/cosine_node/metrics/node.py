@@ -21,10 +21,11 @@ from cosine_node.engine.base import Engine
 from cosine_node.verifier.service import VerifierService
 
 LABELS: Final = ("role", "model_name", "peer_id")
+"""The labels of every metric of a node; its peer id tells it from the others of its process."""
 
 
 class NetworkState(Protocol):
-    """What a transport knows of itself."""
+    """A transport's own counts, as far as metrics show them."""
 
     @property
     def connected_peers(self) -> int: ...
@@ -38,7 +39,7 @@ class NetworkState(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedNode:
-    """A node of this process. `places` are the requests it serves at once."""
+    """A node of this process. `max_requests` are those it serves at once."""
 
     role: str
     model_name: str
@@ -46,7 +47,7 @@ class ObservedNode:
     target: str
     numerics: str
     version: str
-    places: int
+    max_requests: int
     service: VerifierService | DrafterService
     engine: Engine
     network: NetworkState
@@ -55,6 +56,11 @@ class ObservedNode:
     def labels(self) -> tuple[str, ...]:
         return self.role, self.model_name, self.peer_id
 
+
+# Short names for the tables below.
+COUNTER: Final = CounterMetricFamily
+GAUGE: Final = GaugeMetricFamily
+HISTOGRAM: Final = HistogramMetricFamily
 
 Kind = type[CounterMetricFamily] | type[GaugeMetricFamily] | type[HistogramMetricFamily]
 Value = float | Histogram | Mapping[str, float]
@@ -72,170 +78,130 @@ class Series(Generic[_Of]):
     label: str | None = None
 
     def family(self, nodes: Sequence[tuple[tuple[str, ...], _Of]]) -> Metric:
-        """What is read of some nodes now, under their labels."""
-        family: Any = self.kind(
-            self.name, self.text, labels=LABELS if self.label is None else (*LABELS, self.label)
-        )
+        """The values of some nodes now, under their labels."""
+        names = LABELS if self.label is None else (*LABELS, self.label)
+        family: Any = self.kind(self.name, self.text, labels=names)
         for labels, node in nodes:
-            self._add(family, labels, self.read(node))
+            value = self.read(node)
+            if isinstance(value, Histogram):
+                counts = [float(count) for count in accumulate(value.counts)]
+                bounds = [*map(str, value.bounds), "+Inf"]
+                family.add_metric(labels, buckets=list(zip(bounds, counts, strict=True)), sum_value=value.total)
+            elif isinstance(value, Mapping):
+                for name, number in value.items():
+                    family.add_metric((*labels, name), number)
+            else:
+                family.add_metric(labels, value)
         made: Metric = family
         return made
 
-    def _add(self, family: Any, labels: tuple[str, ...], value: Value) -> None:
-        if isinstance(value, Histogram):
-            counts = [float(count) for count in accumulate(value.counts)]
-            bounds = [*map(str, value.bounds), "+Inf"]
-            family.add_metric(labels, buckets=list(zip(bounds, counts, strict=True)), sum_value=value.total)
-        elif isinstance(value, Mapping):
-            for name, number in value.items():
-                family.add_metric((*labels, name), number)
-        else:
-            family.add_metric(labels, value)
 
-
+# The metrics of every node, of verifiers and of drafters.
 NODE: Final[tuple[Series[ObservedNode], ...]] = (
-    Series("cosine:node_requests_running", GaugeMetricFamily, "Requests served now.", lambda n: n.service.requests),
-    Series(
-        "cosine:node_requests_places", GaugeMetricFamily, "Requests served at once at most.", lambda n: n.places
-    ),
-    Series(
-        "cosine:node_requests_opened", CounterMetricFamily, "Requests taken.", lambda n: n.service.counts.opened
-    ),
+    Series("cosine:node_requests_running", GAUGE, "Requests served now.", lambda n: n.service.requests),
+    Series("cosine:node_requests_places", GAUGE, "Requests served at once at most.", lambda n: n.max_requests),
+    Series("cosine:node_requests_opened", COUNTER, "Requests taken.", lambda n: n.service.counts.opened),
     Series(
         "cosine:node_requests_refused",
-        CounterMetricFamily,
+        COUNTER,
         "Requests refused, by reason.",
         lambda n: {code.name.lower(): count for code, count in dict(n.service.counts.refused).items()},
         "reason",
     ),
     Series(
         "cosine:node_requests_ended",
-        CounterMetricFamily,
+        COUNTER,
         "Requests taken that ended, by how.",
         lambda n: dict(n.service.counts.ended),
         "finished_reason",
     ),
+    Series("cosine:node_streams", GAUGE, "Streams of clients open now.", lambda n: n.service.counts.streams),
+    Series("cosine:node_passes", COUNTER, "Forward passes finished.", lambda n: n.service.progress.steps),
+    Series("cosine:node_passes_failed", COUNTER, "Passes that failed.", lambda n: n.service.counts.passes_failed),
+    Series("cosine:node_pass_seconds", HISTOGRAM, "Time of a pass.", lambda n: n.service.counts.pass_s),
+    Series("cosine:node_pass_rows", HISTOGRAM, "Requests in a pass.", lambda n: n.service.counts.pass_rows),
     Series(
-        "cosine:node_streams", GaugeMetricFamily, "Streams of clients open now.", lambda n: n.service.counts.streams
-    ),
-    Series(
-        "cosine:node_passes", CounterMetricFamily, "Forward passes finished.", lambda n: n.service.progress.steps
-    ),
-    Series(
-        "cosine:node_passes_failed",
-        CounterMetricFamily,
-        "Passes that failed.",
-        lambda n: n.service.counts.passes_failed,
-    ),
-    Series("cosine:node_pass_seconds", HistogramMetricFamily, "Time of a pass.", lambda n: n.service.counts.pass_s),
-    Series(
-        "cosine:node_pass_rows", HistogramMetricFamily, "Requests in a pass.", lambda n: n.service.counts.pass_rows
-    ),
-    Series(
-        "cosine:node_kv_capacity_tokens",
-        GaugeMetricFamily,
-        "Tokens the KV pool holds.",
-        lambda n: n.service.capacity_tokens,
+        "cosine:node_kv_capacity_tokens", GAUGE, "Tokens the KV pool holds.", lambda n: n.service.capacity_tokens
     ),
     Series(
         "cosine:node_kv_used_tokens",
-        GaugeMetricFamily,
+        GAUGE,
         "Tokens in pages that requests hold.",
         lambda n: n.service.capacity_tokens - n.engine.free_tokens,
     ),
     Series(
         "cosine:node_kv_free_tokens",
-        GaugeMetricFamily,
+        GAUGE,
         "Tokens for which there is room, retained prefixes given up.",
         lambda n: n.engine.free_tokens,
     ),
     Series(
         "cosine:node_kv_retained_tokens",
-        GaugeMetricFamily,
+        GAUGE,
         "Tokens of prefixes kept for requests to come.",
         lambda n: n.engine.cached_tokens,
     ),
     Series(
         "libp2p_connected_peers",
-        GaugeMetricFamily,
+        GAUGE,
         "Peers the network daemon was connected to when last asked.",
         lambda n: n.network.connected_peers,
     ),
-    Series(
-        "libp2p_open_streams", GaugeMetricFamily, "Streams open now, both ways.", lambda n: n.network.open_streams
-    ),
-    Series(
-        "libp2p_daemon_restarts",
-        CounterMetricFamily,
-        "Restarts of the network daemon.",
-        lambda n: n.network.restarts,
-    ),
+    Series("libp2p_open_streams", GAUGE, "Streams open now, both ways.", lambda n: n.network.open_streams),
+    Series("libp2p_daemon_restarts", COUNTER, "Restarts of the network daemon.", lambda n: n.network.restarts),
 )
 VERIFIER: Final[tuple[Series[VerifierService], ...]] = (
+    Series("cosine:verifier_requests_waiting", GAUGE, "Requests taken that wait for room.", lambda v: v.waiting),
     Series(
-        "cosine:verifier_requests_waiting",
-        GaugeMetricFamily,
-        "Requests taken that wait for room.",
-        lambda v: v.waiting,
-    ),
-    Series(
-        "cosine:verifier_preemptions",
-        CounterMetricFamily,
-        "Requests whose pages were taken.",
-        lambda v: v.counts.preempted,
+        "cosine:verifier_preemptions", COUNTER, "Requests whose pages were taken.", lambda v: v.counts.preempted
     ),
     Series(
         "cosine:verifier_passes_abandoned",
-        CounterMetricFamily,
+        COUNTER,
         "Passes stopped because nobody wanted them any more.",
         lambda v: v.counts.passes_abandoned,
     ),
     Series(
         "cosine:verifier_prompt_tokens",
-        CounterMetricFamily,
+        COUNTER,
         "Prompt tokens fed, those fed again included.",
         lambda v: v.progress.prefill_tokens,
     ),
     Series(
         "cosine:verifier_generation_tokens",
-        CounterMetricFamily,
+        COUNTER,
         "Output tokens committed.",
         lambda v: v.counts.committed_tokens,
     ),
     Series(
         "cosine:verifier_spec_decode_num_received_tokens",
-        CounterMetricFamily,
+        COUNTER,
         "Draft nodes received from clients.",
         lambda v: v.counts.received_nodes,
     ),
     Series(
         "cosine:verifier_spec_decode_num_draft_tokens",
-        CounterMetricFamily,
+        COUNTER,
         "Draft nodes of drafters fed in a pass.",
         lambda v: v.counts.verified_nodes,
     ),
     Series(
         "cosine:verifier_spec_decode_num_accepted_tokens",
-        CounterMetricFamily,
+        COUNTER,
         "Output tokens that were a drafter's.",
         lambda v: v.counts.accepted_nodes,
     ),
 )
 DRAFTER: Final[tuple[Series[DrafterService], ...]] = (
-    Series("cosine:drafter_busy", CounterMetricFamily, "Answers that there is no room.", lambda d: d.counts.busy),
+    Series("cosine:drafter_busy", COUNTER, "Answers that there is no room.", lambda d: d.counts.busy),
+    Series("cosine:drafter_prompt_tokens", COUNTER, "Prompt tokens fed.", lambda d: d.counts.prompt_tokens),
     Series(
-        "cosine:drafter_prompt_tokens", CounterMetricFamily, "Prompt tokens fed.", lambda d: d.counts.prompt_tokens
+        "cosine:drafter_spec_decode_num_draft_tokens", COUNTER, "Draft nodes sent.", lambda d: d.counts.sent_nodes
     ),
-    Series(
-        "cosine:drafter_spec_decode_num_draft_tokens",
-        CounterMetricFamily,
-        "Draft nodes sent.",
-        lambda d: d.counts.sent_nodes,
-    ),
-    Series("cosine:drafter_fragments", CounterMetricFamily, "Fragments sent.", lambda d: d.counts.sent_fragments),
+    Series("cosine:drafter_fragments", COUNTER, "Fragments sent.", lambda d: d.counts.sent_fragments),
     Series(
         "cosine:drafter_fragments_dropped",
-        CounterMetricFamily,
+        COUNTER,
         "Fragments not sent to clients that read too slowly.",
         lambda d: d.counts.dropped_fragments,
     ),
