@@ -18,7 +18,8 @@ from cosine_node.bench.engine_models import EMBEDDED, SHAPES, Load, Subject, sub
 from cosine_node.bench.engine_parts import ALONE_REQUESTS, BATCH_TOKENS, CACHES, ROUNDS, Part, bandwidth, concurrent
 from cosine_node.bench.engine_rivals import Agreement, Decoded, PackedBatch, alternately, decoded
 from cosine_node.bench.engine_transformers import RivalFailed, TransformersModel
-from cosine_node.bench.report_engine import engine_section
+from cosine_node.bench.markdown import paragraphs
+from cosine_node.bench.report_sections import SECTIONS
 from cosine_node.bench.texts import embedded_prompts, mixed, random_prompts, spread
 from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.simulation.workload import plain_stream
@@ -173,18 +174,17 @@ def test_a_rival_that_cannot_run_is_quoted_not_timed(subject: Subject, monkeypat
     assert (row["ratio"], row["rival_error"]) == (None, "no paged attention here")
     assert set(row["tokens_per_s"]) == {"ours", "ours, one by one"}
     assert [target["what"] for target in findings_of([row])["targets"]] == ["requests at once, against one by one"]
-    page = engine_section({"rows": [row], "findings": findings_of([row]), "skipped": []})
-    assert "| continuous batching | no paged attention here |" in page
+    page = paragraphs(SECTIONS["engine"].blocks({"rows": [row], "findings": findings_of([row]), "skipped": []}))
+    assert "continuous batching" not in page.split("Of ", 1)[1]
 
 
 def test_the_page_says_what_was_aimed_at(result: dict[str, Any]) -> None:
-    page = engine_section(result)
+    page = paragraphs(SECTIONS["engine"].blocks(result))
     for target in result["findings"]["targets"]:
         verdict = "met" if target["is_met"] else "not met"
         assert f"{target['what']}: {target['ratio']:.2f}x." in page
         assert f"The target, {target['wanted']:g}x, is {verdict}." in page
-    assert "Requests at once, of unequal length:" in page
-    assert "against reading the weights once" not in page
+    assert "of the bandwidth" not in page
 
 
 def test_the_share_of_the_bandwidth_is_that_of_reading_the_weights(subject: Subject) -> None:
@@ -192,8 +192,8 @@ def test_the_share_of_the_bandwidth_is_that_of_reading_the_weights(subject: Subj
     row = bandwidth(subject, load, requests=2, bytes_per_s=1e6, clock=count().__next__)
     assert row["limit_ms"] == pytest.approx(row["read_bytes"] / 1e3)
     assert row["share_of_limit"] == pytest.approx(row["limit_ms"] / row["pass_ms"])
-    table = engine_section({"rows": [row], "findings": findings_of([row]), "skipped": []})
-    assert "against reading the weights once" in table
+    table = paragraphs(SECTIONS["engine"].blocks({"rows": [row], "findings": findings_of([row]), "skipped": []}))
+    assert "36 % of the bandwidth, 2 requests" in table
     assert subject.pair.engine.live_tokens == 0
 
 

@@ -2,7 +2,18 @@
 
 import pytest
 
-from cosine_node.bench.markdown import bullets, paragraphs, percent, shown, table, times, words
+from cosine_node.bench.markdown import (
+    bullets,
+    paragraphs,
+    percent,
+    pivot,
+    shown,
+    spread,
+    table,
+    times,
+    verdict,
+    words,
+)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +41,15 @@ def test_numbers_stand_to_the_right() -> None:
     )
 
 
+def test_a_pivot_has_a_line_for_each_value_down_and_a_column_for_each_across() -> None:
+    rows = [{"who": "a", "t": 0, "x": 1}, {"who": "a", "t": 1, "x": 2}, {"who": "b", "t": 1, "x": 3}]
+    made = pivot("who", rows, down="who", across=lambda row: f"T {row['t']}", cell=lambda row: row["x"])
+    assert made.splitlines() == ["| who | T 0 | T 1 |", "| --- | --- | --: |", "| a | 1 | 2 |", "| b | - | 3 |"]
+
+
 def test_pieces() -> None:
     assert (times(1.525), percent(0.234), words("bytes_per_token")) == ("1.52x", "23 %", "bytes per token")
+    assert verdict(False, "2x") == "The target, 2x, is not met."
+    assert (spread([2.0, 1.0], times), spread([1.001, 1.0], times)) == ("1.00x to 2.00x", "1.00x")
     assert bullets(["One.", "Two."]) == "- One.\n- Two."
     assert paragraphs(["a", "", "b"]) == "a\n\nb"
