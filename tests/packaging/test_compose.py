@@ -71,6 +71,7 @@ def test_the_image_runs_as_an_ordinary_user() -> None:
 
 
 @pytest.mark.network
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_the_services_form_a_swarm_that_answers_and_drains(composed: Composed) -> None:
     for name, told in SERVICES.items():

@@ -14,7 +14,7 @@ import pytest
 
 from tests.packaging.conftest import ROOT, Built, Composed
 
-pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.thorough, pytest.mark.timeout(900)]
 
 PROMPT: Final = "def quicksort(values):"
 MEGABYTE: Final = 1_000_000

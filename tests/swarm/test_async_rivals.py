@@ -27,6 +27,7 @@ from cosine_p2p.strategies.published.dsi import Dsi, DsiOptions
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import assert_freed, draft_engine, plain_stream, prompt_of, target_engine
+from tests.thoroughness import THOROUGH, quick_first
 
 TOKENS: Final = 64
 PROMPT: Final = prompt_of(random.Random("rivals"))
@@ -95,9 +96,9 @@ def speedup(kind: StrategyKind, one_way_s: float = 0.005, **scene: Any) -> float
     return plain_s(one_way_s) / run_virtual(generated(kind, one_way_s=one_way_s, **scene)).seconds
 
 
-@pytest.mark.parametrize("fidelities", [(), (0.0,), (0.8,), (0.3, 0.9), (1.0,)])
-@pytest.mark.parametrize("one_way_s", [0.0, 0.005, 0.05])
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("fidelities", quick_first([(0.3, 0.9), (), (0.0,), (0.8,), (1.0,)], 2))
+@pytest.mark.parametrize("one_way_s", quick_first([0.005, 0.0, 0.05]))
+@pytest.mark.parametrize("temperature", quick_first([0.8, 0.0]))
 @pytest.mark.parametrize("name", RIVALS)
 def test_tokens_are_those_of_plain_decoding(
     name: str, temperature: float, one_way_s: float, fidelities: tuple[float, ...]
@@ -107,7 +108,7 @@ def test_tokens_are_those_of_plain_decoding(
 
 
 @pytest.mark.parametrize("name", RIVALS)
-@pytest.mark.parametrize("place", [2, 30, 63])
+@pytest.mark.parametrize("place", quick_first([30, 2, 63]))
 def test_an_end_token_ends_every_verifier(name: str, place: int) -> None:
     eos = (expected()[place],)
     generation = run_virtual(generated(STRATEGIES[name], fidelities=(0.9,), eos=eos))
@@ -116,7 +117,7 @@ def test_an_end_token_ends_every_verifier(name: str, place: int) -> None:
 
 
 @pytest.mark.parametrize("name", RIVALS)
-@pytest.mark.parametrize("at_s", [0.0, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("at_s", quick_first([0.5, 0.0, 0.1, 1.0]))
 def test_drafters_that_vanish_cost_only_time(name: str, at_s: float) -> None:
     run = generated(STRATEGIES[name], fidelities=(0.8, 0.8), kill_drafters_s=at_s)
     generation = run_virtual(run)
@@ -125,8 +126,8 @@ def test_drafters_that_vanish_cost_only_time(name: str, at_s: float) -> None:
 
 
 @pytest.mark.parametrize("name", RIVALS)
-@pytest.mark.parametrize("fidelities", [(), (0.8,)])
-@pytest.mark.parametrize("at_s", [0.0, 0.04, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("fidelities", quick_first([(0.8,), ()]))
+@pytest.mark.parametrize("at_s", quick_first([0.5, 0.0, 0.04, 0.1, 1.0]))
 @pytest.mark.parametrize("slot", [0, 1])
 def test_one_verifier_of_two_is_enough(name: str, slot: int, at_s: float, fidelities: tuple[float, ...]) -> None:
     kills = (at_s, None) if slot == 0 else (None, at_s)
@@ -135,8 +136,8 @@ def test_one_verifier_of_two_is_enough(name: str, slot: int, at_s: float, fideli
     assert generation.seconds < 1.5 * plain_s(0.005) + 2.0
 
 
-@pytest.mark.parametrize("fidelities", [(), (0.8,)])
-@pytest.mark.parametrize("at_s", [0.1, 0.5])
+@pytest.mark.parametrize("fidelities", quick_first([(0.8,), ()]))
+@pytest.mark.parametrize("at_s", quick_first([0.5, 0.1]))
 def test_a_verifier_that_stalls_leaves_its_work_to_the_other(at_s: float, fidelities: tuple[float, ...]) -> None:
     """Long before the session gives it up."""
     generation = run_virtual(generated(dsi(), fidelities=fidelities, stall_first_s=at_s))
@@ -154,8 +155,8 @@ def test_no_verifier_is_not(name: str) -> None:
     assert run_virtual(run()) < 10
 
 
-@pytest.mark.parametrize("is_eager", [True, False])
-@pytest.mark.parametrize("slow_first", [True, False])
+@pytest.mark.parametrize("is_eager", quick_first([True, False]))
+@pytest.mark.parametrize("slow_first", quick_first([True, False]))
 def test_a_slow_verifier_beside_a_fast_one_changes_no_token_and_holds_up_little(
     slow_first: bool, is_eager: bool
 ) -> None:
@@ -170,19 +171,25 @@ def test_a_single_verifier_serves_speculation_parallelism_too() -> None:
     assert run_virtual(generated(dsi(), curves=(VERIFY_CURVE,))).token_ids == expected()
 
 
-@pytest.mark.parametrize("one_way_s", [0.001, 0.005, 0.01])
+@pytest.mark.parametrize("one_way_s", quick_first([0.005, 0.001, 0.01]))
 def test_two_verifiers_beat_one(one_way_s: float) -> None:
     one = speedup(dsi(verifiers=1, lookahead_tokens=3), one_way_s)
     two = speedup(dsi(verifiers=2, lookahead_tokens=3), one_way_s)
     assert two > 1.05 * one > 1.5
 
 
-@pytest.mark.parametrize("one_way_s", [0.001, 0.005, 0.01])
+@pytest.mark.parametrize("one_way_s", quick_first([0.005, 0.001, 0.01]))
 def test_going_at_once_beats_waiting_for_a_whole_lookahead(one_way_s: float) -> None:
     assert speedup(dsi(is_eager=True), one_way_s) > speedup(dsi(is_eager=False), one_way_s)
 
 
-@pytest.mark.parametrize(("one_way_s", "at_least"), [(0.001, 1.9), (0.005, 1.9), (0.01, 1.8), (0.025, 1.4)])
+@pytest.mark.parametrize(
+    ("one_way_s", "at_least"),
+    [
+        (0.005, 1.9),
+        *(pytest.param(*case, marks=THOROUGH) for case in ((0.001, 1.9), (0.01, 1.8), (0.025, 1.4))),
+    ],
+)
 def test_continuous_speculation_beats_plain_decoding(one_way_s: float, at_least: float) -> None:
     assert speedup(STRATEGIES["pipeinfer"], one_way_s) > at_least
 

@@ -19,6 +19,7 @@ from cosine_p2p.strategies.published.speculative import Speculative, Speculative
 from cosine_p2p.strategies.published.spin import Spin, SpinDirector, SpinOptions
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import assert_freed, draft_engine, plain_stream, prompt_of, target_engine
+from tests.thoroughness import quick_first
 
 TOKENS: Final = 40
 RIVALS: Final = ("speculative", "specinfer", "spin", "cosine-paper")
@@ -84,8 +85,8 @@ def made(make: Any) -> StrategyKind:
 
 
 @pytest.mark.parametrize("name", RIVALS)
-@pytest.mark.parametrize("one_way_s", [0.0, 0.001, 0.01, 0.05, 0.15])
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("one_way_s", quick_first([0.01, 0.0, 0.001, 0.05, 0.15]))
+@pytest.mark.parametrize("temperature", quick_first([0.8, 0.0]))
 def test_the_text_is_the_targets_own(name: str, one_way_s: float, temperature: float) -> None:
     for fidelities in ((), (0.8,), (0.9, 0.4), (1.0, 0.0, 0.6, 0.8)):
         run = generated(STRATEGIES[name], fidelities=fidelities, one_way_s=one_way_s, temperature=temperature)
@@ -93,8 +94,8 @@ def test_the_text_is_the_targets_own(name: str, one_way_s: float, temperature: f
 
 
 @pytest.mark.parametrize("named", TUNED)
-@pytest.mark.parametrize("one_way_s", [0.001, 0.02])
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("one_way_s", quick_first([0.02, 0.001]))
+@pytest.mark.parametrize("temperature", quick_first([0.8, 0.0]))
 def test_options_change_the_time_alone(named: str, one_way_s: float, temperature: float) -> None:
     for fidelities in ((0.7,), (0.9, 0.4, 0.7, 0.2)):
         run = generated(made(TUNED[named]), fidelities=fidelities, one_way_s=one_way_s, temperature=temperature)
@@ -102,8 +103,10 @@ def test_options_change_the_time_alone(named: str, one_way_s: float, temperature
 
 
 @pytest.mark.parametrize("name", RIVALS)
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("deaths_s", [(0.0, 0.0, 0.0), (0.1, 0.3), (0.2, 0.21, 0.4), (0.333, 0.5, 0.7)])
+@pytest.mark.parametrize("temperature", quick_first([0.8, 0.0]))
+@pytest.mark.parametrize(
+    "deaths_s", quick_first([(0.1, 0.3), (0.0, 0.0, 0.0), (0.2, 0.21, 0.4), (0.333, 0.5, 0.7)])
+)
 def test_drafters_that_vanish_change_the_time_alone(
     name: str, temperature: float, deaths_s: tuple[float, ...]
 ) -> None:

@@ -8,6 +8,8 @@ import pytest
 
 from cosine_node.simulation.soak import SoakReport, run_soak
 
+pytestmark = pytest.mark.thorough
+
 SEEDS = 2000
 CHUNK = 100
 
