@@ -28,7 +28,12 @@ def position_key(*, seed: int, position: int) -> int:
 
 def noise_bits(*, seed: int, position: int, token: int) -> int:
     """The 64 hash bits behind the noise of one token at one output position."""
-    return mix64((position_key(seed=seed, position=position) + (token + 1) * GAMMA) & MASK)
+    return token_bits(position_key(seed=seed, position=position), token)
+
+
+def token_bits(key: int, token: int) -> int:
+    """The 64 hash bits of one token under the key of an output position."""
+    return mix64((key + (token + 1) * GAMMA) & MASK)
 
 
 def gumbel(*, seed: int, position: int, token: int) -> float:

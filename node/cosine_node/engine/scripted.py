@@ -15,7 +15,7 @@ from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.errors import UsageError
-from cosine_protocol.noise import gumbel, mix64, noise_bits
+from cosine_protocol.noise import gumbel, mix64, position_key, token_bits
 from cosine_protocol.request import Sampling
 
 ORDER: Final = 3
@@ -30,14 +30,19 @@ Logits = tuple[float, ...]
 @lru_cache(maxsize=8192)
 def scripted_logits(*, model_seed: int, vocab_tokens: int, tail: tuple[int, ...]) -> Logits:
     """The logits after a path that ends in `tail`: uniform in [0, SPREAD), one for each token."""
-    return tuple(_uniform(model_seed, tail, token) * SPREAD for token in range(vocab_tokens))
+    key = _key_after(tail, seed=model_seed)
+    return tuple(_uniform(key, token) * SPREAD for token in range(vocab_tokens))
 
 
-def _uniform(seed: int, tail: tuple[int, ...], token: int) -> float:
+def _key_after(tail: tuple[int, ...], *, seed: int) -> int:
     state = seed
     for previous in tail:
         state = mix64(state ^ (previous + 1))
-    return (noise_bits(seed=state, position=len(tail), token=token) >> 11) * UNIT
+    return position_key(seed=state, position=len(tail))
+
+
+def _uniform(key: int, token: int) -> float:
+    return (token_bits(key, token) >> 11) * UNIT
 
 
 class ScriptedEngine(PagedEngine):
@@ -85,10 +90,12 @@ class ScriptedEngine(PagedEngine):
 
     def demotion(self, tail: Sequence[int]) -> int:
         """How many ranks too low this engine puts its target's best token after a path; 0 if right."""
-        last = tuple(tail[-ORDER:])
-        if self._fidelity == 1 or _uniform(self._drafter_seed, last, 0) < self._fidelity:
+        if self._fidelity == 1:
             return 0
-        return 1 + int(-math.log2(1 - _uniform(self._drafter_seed, last, 1)))
+        key = _key_after(tuple(tail[-ORDER:]), seed=self._drafter_seed)
+        if _uniform(key, 0) < self._fidelity:
+            return 0
+        return 1 + int(-math.log2(1 - _uniform(key, 1)))
 
     def _result(self, tree: SequenceTree, row: Row) -> RowResult:
         choices = tuple(self._choice(tree, name, row.candidates) for name in row.nodes[row.scored_from :])
@@ -149,6 +156,8 @@ def keyed_scores(logits: Sequence[float], sampling: Sampling, *, seen: Sequence[
 def demoted(scores: Sequence[float], ranks: int) -> list[float]:
     """The same scores with the best token moved `ranks` down, as far as there are tokens to pass it."""
     changed = list(scores)
+    if not ranks:
+        return changed
     top = [token for token in _best(scores, ranks + 1) if scores[token] > -math.inf]
     for token, score in zip([*top[1:], top[0]], [scores[token] for token in top], strict=True):
         changed[token] = score
@@ -156,7 +165,8 @@ def demoted(scores: Sequence[float], ranks: int) -> list[float]:
 
 
 def _best(scores: Sequence[float], count: int) -> list[int]:
-    return nlargest(count, range(len(scores)), key=lambda token: (scores[token], -token))
+    """Tokens by score, lowest id first among equals: the order in which a stable sort leaves them."""
+    return sorted(range(len(scores)), key=scores.__getitem__, reverse=True)[:count]
 
 
 def best_choice(scores: Sequence[float], *, candidates: int = 0) -> Choice:
