@@ -28,6 +28,7 @@ def exemption_of(command: Command) -> Exemption | None:
     return next((exemption for exemption in EXEMPTIONS if exemption.covers(command.text)), None)
 
 
+OWN: Final = ("cosine-node ", "cosine-tui ")
 RUN: Final = [command for command in COMMANDS if exemption_of(command) is None]
 LOOKED_AT: Final = [
     (command, exemption.check)
@@ -37,6 +38,7 @@ LOOKED_AT: Final = [
 
 
 @pytest.mark.network
+@pytest.mark.thorough
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("command", RUN, ids=str)
 def test_a_command_works(command: Command, place: Place) -> None:
@@ -50,12 +52,18 @@ def test_a_command_works(command: Command, place: Place) -> None:
 
 
 @pytest.mark.network
+@pytest.mark.thorough
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("page", PROGRAMS, ids=lambda page: page.name)
 def test_the_python_of_a_page_works(page: Path, place: Place) -> None:
     folder = place.folder_of(page)
     (folder / "typed.py").write_text(place.real(python_of(page)))
     processes.run("python typed.py", folder, place.environment)
+
+
+@pytest.mark.parametrize("command", [command for command in RUN if command.text.startswith(OWN)], ids=str)
+def test_the_command_line_understands_what_is_run(command: Command) -> None:
+    understand(re.split(r" [|<>&]+ ", command.text)[0])
 
 
 @pytest.mark.parametrize(("command", "check"), LOOKED_AT, ids=str)

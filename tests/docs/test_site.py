@@ -10,6 +10,8 @@ import pytest
 
 from tests.docs.pages import ROOT
 
+pytestmark = pytest.mark.thorough
+
 # What a browser fetches by itself; a link that somebody follows is none.
 FETCHED: Final = re.compile(
     r"""<(?:script|img|iframe)[^>]*\bsrc=["']?(?:https?:)?//|<link[^>]*\bhref=["']?https?://"""

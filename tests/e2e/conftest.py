@@ -1,4 +1,7 @@
-"""One bootstrap node, one verifier and three drafters for all end-to-end tests; started once, all at a time."""
+"""One bootstrap node, one verifier and three drafters for all end-to-end tests; started once, all at a time.
+
+Verifiers that some tests kill are started once, too, and only where one of these tests runs.
+"""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -11,18 +14,16 @@ import pytest
 from tests.e2e.nodes import Node
 
 DRAFTERS: Final = ("code", "math", "general")
-FAULT_NETWORK: Final = "faults"
 EMULATED: Final = "60/6@10"
 
 
 @dataclass(frozen=True, slots=True)
 class Swarm:
-    """The shared nodes. `fragile` is a verifier that begins a network of its own, for tests that break things."""
+    """The shared nodes, which no test breaks."""
 
     boot: Node
     verifier: Node
     drafters: tuple[Node, ...]
-    fragile: Node
     folder: Path
 
     @property
@@ -52,12 +53,9 @@ def swarm(_own_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             return node
 
         boot = started("boot", "bootstrap").wait_ready()
-        alone = ("join", "--threads", "1", "--dtype", "float32")
-        join = (*alone, "--initial-peers", boot.maddr)
-        target = ("--role", "verifier", "--model", "zoo:target")
-        verifier = started("verifier", *join, *target)
-        fragile = started("fragile", *alone, *target, "--network", FAULT_NETWORK, "--emulate", EMULATED)
+        join = ("join", "--threads", "1", "--dtype", "float32", "--initial-peers", boot.maddr)
+        verifier = started("verifier", *join, "--role", "verifier", "--model", "zoo:target")
         drafters = tuple(started(d, *join, "--role", "drafter", "--model", f"zoo:draft-{d}") for d in DRAFTERS)
-        for node in (verifier, *drafters, fragile):
+        for node in (verifier, *drafters):
             node.wait_ready()
-        yield Swarm(boot, verifier, drafters, fragile, folder)
+        yield Swarm(boot, verifier, drafters, folder)

@@ -10,6 +10,7 @@ import pytest
 from cosine_node import zoo
 from tests.e2e.conftest import Swarm
 from tests.e2e.nodes import run
+from tests.thoroughness import THOROUGH
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(150)]
 
@@ -28,7 +29,13 @@ def sentence_of(*arguments: str, code: int, stdin: str = "") -> str:
 
 @pytest.mark.parametrize(
     ("model", "part"),
-    [("zoo:nobody", "draft-math"), ("/no/such/model", "/no/such/model"), ("nobody/no-such-model", "no-such-model")],
+    [
+        ("zoo:nobody", "draft-math"),
+        *(
+            pytest.param(model, part, marks=THOROUGH)
+            for model, part in (("/no/such/model", "/no/such/model"), ("nobody/no-such-model", "no-such-model"))
+        ),
+    ],
 )
 def test_an_unknown_model(model: str, part: str, tmp_path: Path) -> None:
     arguments = ("join", "--role", "verifier", "--model", model, "--identity", str(tmp_path / "key"))
@@ -48,18 +55,22 @@ def test_a_prompt_longer_than_the_context(swarm: Swarm) -> None:
     assert "1024" in sentence and "shorten" in sentence
 
 
+@pytest.mark.thorough
 def test_a_temperature_below_zero(swarm: Swarm) -> None:
     assert "temperature" in sentence_of("generate", "hi", "--temperature", "-1", *swarm.peers, code=2)
 
 
+@pytest.mark.thorough
 def test_an_address_that_is_none() -> None:
     assert "'nonsense'" in sentence_of("generate", "hi", "--initial-peers", "nonsense", code=2)
 
 
+@pytest.mark.thorough
 def test_no_peers() -> None:
     assert "--initial-peers" in sentence_of("generate", "hi", code=2)
 
 
+@pytest.mark.thorough
 def test_a_peer_that_does_not_answer() -> None:
     assert NOBODY in sentence_of("generate", "hi", "--initial-peers", NOBODY, code=1)
 
@@ -73,6 +84,7 @@ def test_a_port_in_use(tmp_path: Path) -> None:
         assert "in use" in sentence_of("bootstrap", *place, code=2)
 
 
+@pytest.mark.thorough
 def test_an_identity_file_that_cannot_be_read(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_bytes(b"no key")
@@ -85,6 +97,7 @@ def test_a_target_nobody_serves(swarm: Swarm) -> None:
     assert "nobody/model" in sentence and "cosine-node join" in sentence
 
 
+@pytest.mark.thorough
 def test_a_target_folder_with_another_tokenizer(swarm: Swarm, tmp_path: Path) -> None:
     folder = tmp_path / "target"
     shutil.copytree(zoo.folder("target"), folder)

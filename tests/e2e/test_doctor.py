@@ -41,6 +41,7 @@ def test_a_machine_that_can_join_has_no_failures(swarm: Swarm, tmp_path: Path) -
     assert found["architecture of zoo:draft-code"]["result"] == "ok"
 
 
+@pytest.mark.thorough
 def test_each_fault_is_found_beside_the_others(swarm: Swarm, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(zoo.folder("target"), tmp_path / "model"))
     with (folder / "tokenizer.json").open("a") as file:
@@ -63,6 +64,7 @@ def test_each_fault_is_found_beside_the_others(swarm: Swarm, tmp_path: Path) -> 
     assert swarm.boot.peer_id in found[f"--initial-peers {swapped}"]["fix"]
 
 
+@pytest.mark.thorough
 def test_a_network_nobody_verifies_in_is_found(swarm: Swarm, tmp_path: Path) -> None:
     code, _, found = doctor("--network", "empty", "--identity", str(tmp_path / "key"), *swarm.peers)
     assert code == 1

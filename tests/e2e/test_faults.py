@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -15,7 +15,7 @@ import pytest
 from cosine_p2p import AsyncClient
 from cosine_p2p.run import Run
 from cosine_protocol.errors import GenerationFailed
-from tests.e2e.conftest import EMULATED, FAULT_NETWORK, Swarm
+from tests.e2e.conftest import EMULATED, Swarm
 from tests.e2e.nodes import Node
 from tests.e2e.reference import encoded, greedy
 
@@ -23,40 +23,52 @@ pytestmark = [pytest.mark.network, pytest.mark.timeout(150)]
 
 PROMPT: Final = "The old lighthouse keeper opened the door and"
 NEW_TOKENS: Final = 48
+FAULT_NETWORK: Final = "faults"
 PAIR_NETWORK: Final = "pair"
 KILL_AFTER_TOKENS: Final = 8
 SLOWER: Final = "90/6@10"
 
 
-def client_of(swarm: Swarm) -> AsyncClient:
-    return AsyncClient([swarm.fragile.maddr], network=FAULT_NETWORK, dtype="float32")
+def client_of(verifier: Node) -> AsyncClient:
+    return AsyncClient([verifier.maddr], network=FAULT_NETWORK, dtype="float32")
 
 
-@dataclass(frozen=True, slots=True)
-class Crew:
-    """Nodes that die in this module: two verifiers of one network, two drafters of the fragile verifier's."""
-
-    verifiers: list[Node]
-    drafters: list[Node]
+def started(stack: ExitStack, folder: Path, name: str, *arguments: str, emulated: str = EMULATED) -> Node:
+    place = ("--threads", "1", "--dtype", "float32", "--emulate", emulated)
+    node = Node.start(name, ("join", *arguments, *place), folder)
+    stack.callback(node.close)
+    return node
 
 
 @pytest.fixture(scope="module")
-def crew(swarm: Swarm) -> Iterator[Crew]:
-    place = ("--threads", "1", "--dtype", "float32", "--emulate")
+def pair(swarm: Swarm) -> Iterator[tuple[Node, Node]]:
+    """Two verifiers of a network of their own; the first is the faster one."""
     target = ("--role", "verifier", "--model", "zoo:target", "--network", PAIR_NETWORK)
-    fragile = ("--role", "drafter", "--network", FAULT_NETWORK, "--initial-peers", swarm.fragile.maddr)
     with ExitStack() as stack:
+        first = started(stack, swarm.folder, "first", *target).wait_ready()
+        peers = ("--initial-peers", first.maddr)
+        second = started(stack, swarm.folder, "second", *target, *peers, emulated=SLOWER)
+        yield first, second.wait_ready()
 
-        def started(name: str, *arguments: str, emulated: str = EMULATED) -> Node:
-            node = Node.start(name, ("join", *arguments, *place, emulated), swarm.folder)
-            stack.callback(node.close)
-            return node
 
-        first = started("first", *target).wait_ready()
-        second = started("second", *target, "--initial-peers", first.maddr, emulated=SLOWER)
-        mortal = started("mortal", *fragile, "--model", "zoo:draft-literature")
-        ngram = started("ngram", *fragile, "--model", "ngram")
-        yield Crew([first, second.wait_ready()], [mortal.wait_ready(), ngram.wait_ready()])
+@pytest.fixture(scope="module")
+def fragile(swarm: Swarm) -> Iterator[Node]:
+    """A verifier that is killed in the end."""
+    with ExitStack() as stack:
+        target = ("--role", "verifier", "--model", "zoo:target", "--network", FAULT_NETWORK)
+        yield started(stack, swarm.folder, "fragile", *target).wait_ready()
+
+
+@pytest.fixture(scope="module")
+def mortal(swarm: Swarm, fragile: Node) -> Iterator[list[Node]]:
+    """Two drafters of the fragile verifier's network, one of a model and one without."""
+    place = ("--role", "drafter", "--network", FAULT_NETWORK, "--initial-peers", fragile.maddr)
+    with ExitStack() as stack:
+        nodes = [
+            started(stack, swarm.folder, model.rpartition(":")[2], *place, "--model", model)
+            for model in ("zoo:draft-literature", "ngram")
+        ]
+        yield [node.wait_ready() for node in nodes]
 
 
 async def killing(run: Run, nodes: list[Node]) -> float:
@@ -71,9 +83,9 @@ async def killing(run: Run, nodes: list[Node]) -> float:
     return killed_at_s
 
 
-def test_a_second_verifier_continues_the_same_text(swarm: Swarm, crew: Crew) -> None:
+def test_a_second_verifier_continues_the_same_text(pair: tuple[Node, Node]) -> None:
     # Both are idle, so the faster one is asked first.
-    doomed, heir = crew.verifiers
+    doomed, heir = pair
 
     async def play() -> None:
         async with AsyncClient([heir.maddr], network=PAIR_NETWORK, dtype="float32") as client:
@@ -86,8 +98,8 @@ def test_a_second_verifier_continues_the_same_text(swarm: Swarm, crew: Crew) -> 
     asyncio.run(play())
 
 
-def test_sigterm_drains_and_exits_0(swarm: Swarm, crew: Crew) -> None:
-    verifier = next(node for node in crew.verifiers if node.process.poll() is None)
+def test_sigterm_drains_and_exits_0(pair: tuple[Node, Node]) -> None:
+    verifier = next(node for node in pair if node.process.poll() is None)
 
     async def play() -> tuple[int, ...]:
         async with AsyncClient([verifier.maddr], network=PAIR_NETWORK, dtype="float32") as client:
@@ -104,31 +116,33 @@ def test_sigterm_drains_and_exits_0(swarm: Swarm, crew: Crew) -> None:
     assert "Traceback" not in verifier.log.read_text()
 
 
-def test_killed_drafters_change_nothing(swarm: Swarm, crew: Crew) -> None:
+@pytest.mark.thorough
+def test_killed_drafters_change_nothing(fragile: Node, mortal: list[Node]) -> None:
     async def play() -> None:
-        async with client_of(swarm) as client:
+        async with client_of(fragile) as client:
             run = await client.start(PROMPT, strategy="cosine", max_new_tokens=NEW_TOKENS)
-            assert await killing(run, crew.drafters)
+            assert await killing(run, mortal)
         done = run.result()
         assert done.token_ids == greedy(encoded(PROMPT), NEW_TOKENS)
         helpers = {report.peer_id for report in done.drafters}
-        assert helpers and helpers <= {node.peer_id for node in crew.drafters}
+        assert helpers and helpers <= {node.peer_id for node in mortal}
         assert done.drafted > 0
 
     asyncio.run(play())
 
 
-def test_a_killed_verifier_is_named_within_ten_seconds(swarm: Swarm) -> None:
+@pytest.mark.thorough
+def test_a_killed_verifier_is_named_within_ten_seconds(fragile: Node) -> None:
     async def play() -> float:
-        async with client_of(swarm) as client:
+        async with client_of(fragile) as client:
             run = await client.start(PROMPT, strategy="plain", max_new_tokens=400)
             killed_at_s = 0.0
             tokens = 0
-            with pytest.raises(GenerationFailed, match=swarm.fragile.peer_id) as caught:
+            with pytest.raises(GenerationFailed, match=fragile.peer_id) as caught:
                 async for chunk in run.chunks():
                     tokens += len(chunk.token_ids)
                     if tokens >= KILL_AFTER_TOKENS and not killed_at_s:
-                        swarm.fragile.kill()
+                        fragile.kill()
                         killed_at_s = time.perf_counter()
             assert "\n" not in str(caught.value)
             return time.perf_counter() - killed_at_s

@@ -54,6 +54,7 @@ def test_a_completion_is_the_targets_own_text(client: OpenAI) -> None:
     assert {piece.system_fingerprint for piece in pieces} == {done.system_fingerprint}
 
 
+@pytest.mark.thorough
 def test_a_chat_is_what_the_command_writes(client: OpenAI, swarm: Swarm) -> None:
     done = client.chat.completions.create(
         model="cosine", messages=QUESTION, max_tokens=TOKENS, temperature=0.8, seed=5
@@ -76,6 +77,7 @@ def test_keys_health_and_metrics(client: OpenAI, gateway: Node) -> None:
         assert b"cosine:spec_decode_num_draft_tokens_total" in metrics.read()
 
 
+@pytest.mark.thorough
 def test_sigterm_finishes_the_stream_and_exits_0(swarm: Swarm, tmp_path: Path) -> None:
     node = Node.start("gateway", ("serve", "--port", "0", *swarm.peers), tmp_path).wait_ready()
     try:

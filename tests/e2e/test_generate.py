@@ -10,12 +10,15 @@ from cosine_node import zoo
 from cosine_p2p import AsyncClient, Generation
 from tests.e2e.conftest import Swarm
 from tests.e2e.nodes import run
-from tests.e2e.reference import Case, all_cases, encoded, greedy
+from tests.e2e.reference import FEW_PER_DOMAIN, Case, all_cases, encoded, greedy, own_cases
+from tests.thoroughness import THOROUGH, quick_first
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(150)]
 
 STRATEGIES: Final = ("plain", "speculative", "cosine")
 NEW_TOKENS: Final = 24
+FEW_PROMPTS: Final = 5
+MANY_PROMPTS: Final = 60
 PROMPT: Final = "The old lighthouse keeper opened the door and"
 
 
@@ -41,18 +44,21 @@ def is_as_expected(case: Case, generation: Generation) -> bool:
     return is_equal
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_prompt_gives_what_transformers_gives(swarm: Swarm, strategy: str) -> None:
-    cases = all_cases()
+@pytest.mark.parametrize("strategy", quick_first(["cosine", "plain", "speculative"]))
+@pytest.mark.parametrize("few", [True, pytest.param(False, marks=THOROUGH)], ids=["few prompts", "every prompt"])
+def test_prompts_give_what_transformers_gives(swarm: Swarm, strategy: str, few: bool) -> None:
+    cases = own_cases(FEW_PER_DOMAIN) if few else all_cases()
     done = asyncio.run(ask_all(swarm, cases, strategy))
-    assert len(done) >= 60
+    assert len(done) >= (FEW_PROMPTS if few else MANY_PROMPTS)
     equal = [is_as_expected(case, generation) for case, generation in zip(cases, done, strict=True)]
     assert equal.count(False) <= 1
     assert (sum(generation.drafted for generation in done) > 0) is (strategy != "plain")
     assert {peer.peer_id for g in done for peer in g.verifiers} == {swarm.verifier.peer_id}
 
 
-@pytest.mark.parametrize(("strategy", "domain"), [("cosine", "literature"), ("speculative", "code")])
+@pytest.mark.parametrize(
+    ("strategy", "domain"), [("cosine", "literature"), pytest.param("speculative", "code", marks=THOROUGH)]
+)
 def test_the_command_gives_what_transformers_gives(swarm: Swarm, strategy: str, domain: str) -> None:
     prompt = next((p.text for p in zoo.prompts(domain) if p.text), PROMPT)
     done = generated(swarm, prompt, "--max-new-tokens", "40", "--strategy", strategy)
@@ -91,6 +97,7 @@ def test_sampling_is_a_function_of_the_seed_for_every_strategy(swarm: Swarm) -> 
     assert len({g.token_ids for g in done}) == 2
 
 
+@pytest.mark.thorough
 def test_a_prompt_from_stdin_streams_the_text_that_json_reports(swarm: Swarm) -> None:
     options = ("--max-new-tokens", "24", "--seed", "7", "--temperature", "0.8")
     parsed = generated(swarm, "-", *options, stdin=PROMPT)
@@ -108,7 +115,7 @@ async def stopped(swarm: Swarm, strategy: str) -> tuple[Generation, Generation, 
         return whole, await client.generate(PROMPT, strategy=strategy, max_new_tokens=40, stop=stop), stop
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", quick_first(["cosine", "plain", "speculative"]))
 def test_a_stop_string_cuts_the_text_before_itself(swarm: Swarm, strategy: str) -> None:
     whole, cut, stop = asyncio.run(stopped(swarm, strategy))
     assert cut.text == whole.text[: whole.text.index(stop)]

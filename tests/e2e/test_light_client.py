@@ -14,6 +14,7 @@ import pytest
 from tests.e2e.conftest import EMULATED, Swarm
 from tests.e2e.nodes import Node, run
 from tests.e2e.reference import encoded, greedy
+from tests.thoroughness import quick_first
 
 pytestmark = [
     pytest.mark.network,
@@ -56,7 +57,7 @@ class LightClient:
         return self.lines[-2]
 
 
-@pytest.mark.parametrize("strategy", ["plain", "cosine"])
+@pytest.mark.parametrize("strategy", quick_first(["cosine", "plain"]))
 def test_the_text_is_the_targets_and_streams(swarm: Swarm, strategy: str) -> None:
     client = LightClient("generate", swarm.boot.maddr, strategy=strategy, max_new_tokens=NEW_TOKENS)
     done = client.result()
@@ -69,11 +70,13 @@ def test_the_text_is_the_targets_and_streams(swarm: Swarm, strategy: str) -> Non
     assert done["verifiers"] == [swarm.verifier.peer_id]
 
 
+@pytest.mark.thorough
 def test_a_stream_left_early_frees_the_verifier(swarm: Swarm) -> None:
     client = LightClient("give up", swarm.boot.maddr, strategy="plain", max_new_tokens=400)
     assert client.result() == {"requests": 0}
 
 
+@pytest.mark.thorough
 def test_the_command_takes_the_transport_from_the_environment(swarm: Swarm) -> None:
     options = ("--max-new-tokens", "24", "--strategy", "plain", "--json", *swarm.peers)
     done = run("generate", PROMPT, *options, environment={"COSINE_TRANSPORT": "light"})
@@ -107,6 +110,7 @@ def killing(client: LightClient, node: Node) -> None:
             node.kill()
 
 
+@pytest.mark.thorough
 def test_a_second_verifier_continues_the_same_text(pair: tuple[Node, Node]) -> None:
     doomed, heir = pair
     client = LightClient("generate", heir.maddr, network=NETWORK, strategy="plain", max_new_tokens=NEW_TOKENS)
@@ -116,6 +120,7 @@ def test_a_second_verifier_continues_the_same_text(pair: tuple[Node, Node]) -> N
     assert done["verifiers"] == [doomed.peer_id, heir.peer_id]
 
 
+@pytest.mark.thorough
 def test_the_last_verifier_killed_is_named(pair: tuple[Node, Node]) -> None:
     _, heir = pair
     client = LightClient("generate", heir.maddr, network=NETWORK, strategy="plain", max_new_tokens=400)

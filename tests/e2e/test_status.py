@@ -32,12 +32,14 @@ def test_every_node_is_seen_from_another_process(swarm: Swarm) -> None:
     assert (seen["problem"], seen["target"]) == ("", "zoo:target")
 
 
+@pytest.mark.thorough
 def test_the_table_is_for_people(swarm: Swarm) -> None:
     done = status(*swarm.peers)
     assert done.returncode == 0
     assert f"1 verifier and {len(DRAFTERS)} drafters of zoo:target in the network main." in done.stdout
 
 
+@pytest.mark.thorough
 def test_an_emulated_node_says_so(tmp_path: Path) -> None:
     options = ("join", "--role", "drafter", "--model", "ngram", "--threads", "1", "--emulate", FAR)
     emulated = Node.start("emulated", options, tmp_path)
@@ -51,12 +53,14 @@ def test_an_emulated_node_says_so(tmp_path: Path) -> None:
     assert node["rtt_ms"] >= 95
 
 
+@pytest.mark.thorough
 def test_nobody_in_a_network_is_a_failure_with_the_next_step(swarm: Swarm) -> None:
     done = status("--network", "empty", *swarm.peers)
     assert (done.returncode, done.stdout) == (1, "")
     assert "--network" in done.stderr and "cosine-node join" in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_node_tells_of_its_start_one_event_a_line(swarm: Swarm) -> None:
     place = ("--host-maddr", "/ip4/127.0.0.1/tcp/0", "--log-format", "json", "--threads", "1")
     node = subprocess.Popen(

@@ -40,6 +40,7 @@ def test_log_lines_of_a_request_join_its_nodes(swarm: Swarm, caplog: pytest.LogC
     assert helpers <= {name for name, messages in said.items() if "followed" in "".join(messages)}
 
 
+@pytest.mark.thorough
 def test_a_node_serves_its_metrics_to_this_machine(swarm: Swarm, tmp_path: Path) -> None:
     port = free_port()
     arguments = ("join", "--role", "drafter", "--model", "ngram", *swarm.peers, "--metrics-port", str(port))

@@ -15,6 +15,8 @@ from cosine_node import zoo
 from cosine_p2p import __version__
 from tests.packaging.conftest import ROOT, Built
 
+pytestmark = pytest.mark.thorough
+
 PACKAGES: Final = {
     "cosine_p2p": ROOT / "cosine_p2p",
     "cosine_node": ROOT / "node" / "cosine_node",

@@ -15,7 +15,7 @@ from cosine_protocol.request import Sampling
 from training import record_traces
 from training.record_traces import Voice, Written, compose, write
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 DRAFTER = "draft-math"
 

@@ -63,6 +63,7 @@ def test_losses_fall(made: Made) -> None:
         assert outcome.losses[-1] < 0.8 * outcome.losses[0]
 
 
+@pytest.mark.thorough
 def test_training_repeats_exactly(made: Made) -> None:
     again = _train_target(made.work, "again")
     assert again.losses == made.target.losses

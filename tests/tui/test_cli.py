@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from cosine_tui.cli import main
+from tests.thoroughness import quick_first
 
 ADDRESS = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWGkDE6SiWuUbdKFYrKhdRDxRo52GDGsEHR4t61j7DM4Ek"
 ALTERNATE_SCREEN, NORMAL_SCREEN = b"\x1b[?1049h", b"\x1b[?1049l"
@@ -62,6 +63,7 @@ def test_what_is_not_installed_is_named_with_its_extra(
     assert (code, errors) == (2, f"Error: This needs {module}; install cosine-p2p[{extra}].\n")
 
 
+@pytest.mark.thorough
 def test_a_screenshot_of_the_demo_is_the_same_every_time(tmp_path: Path) -> None:
     for name in ("a.svg", "b.svg"):
         with pytest.raises(SystemExit) as end:
@@ -71,7 +73,7 @@ def test_a_screenshot_of_the_demo_is_the_same_every_time(tmp_path: Path) -> None
     assert first == (tmp_path / "b.svg").read_text("utf-8") and "DRAFTERS" in first
 
 
-@pytest.mark.parametrize("end", [b"q", b"\x03", signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("end", quick_first([b"q", b"\x03", signal.SIGTERM, signal.SIGHUP]))
 def test_in_a_terminal_it_ends_cleanly(end: bytes | signal.Signals) -> None:
     """The demo in a pseudo-terminal: whatever ends it, the exit code is 0 and the screen is given back."""
     ours, theirs = pty.openpty()

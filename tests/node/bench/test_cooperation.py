@@ -118,6 +118,7 @@ def result() -> dict[str, Any]:
     return quick_result("cooperation")
 
 
+@pytest.mark.thorough
 def test_every_case_is_replayed_and_simulated(result: dict[str, Any]) -> None:
     parts = {
         part: [row["case"] for row in result["rows"] if row["part"] == part] for part in ("replay", "simulation")
@@ -128,6 +129,7 @@ def test_every_case_is_replayed_and_simulated(result: dict[str, Any]) -> None:
     assert result["findings"]["mismatches"] == 0
 
 
+@pytest.mark.thorough
 def test_ratios_follow_from_the_rows(result: dict[str, Any]) -> None:
     for row in [row for row in result["rows"] if row["ratio"] is not None]:
         expected = row["fused_accepted_per_round"] / row["best_single_accepted_per_round"]

@@ -46,6 +46,7 @@ def test_every_choice_of_a_rival_can_be_run(strategy: str) -> None:
         assert found.checks == {"tokens": 8, "mismatches": 0, "violations": 0}
 
 
+@pytest.mark.thorough
 def test_everybody_has_the_same_requests(result: dict[str, Any]) -> None:
     for load, clients in ((LATENCY, 2), (SATURATED, 3)):
         rows = [row for row in result["rows"] if row["load"] == load]
@@ -57,6 +58,7 @@ def test_everybody_has_the_same_requests(result: dict[str, Any]) -> None:
         assert all(sum(row["verifier_shares"]) == pytest.approx(1.0) for row in rows)
 
 
+@pytest.mark.thorough
 def test_what_is_found_follows_from_the_rows(result: dict[str, Any]) -> None:
     found = result["findings"]["settings"][0]
     own = {row["strategy"]: row for row in result["rows"] if row["load"] == LATENCY}
@@ -64,6 +66,7 @@ def test_what_is_found_follows_from_the_rows(result: dict[str, Any]) -> None:
     assert found["throughput_ratio"] == pytest.approx(own["cosine"]["tokens_per_s"] / best)
 
 
+@pytest.mark.thorough
 def test_no_strategy_outruns_the_bound_of_verifiers_that_never_idle(result: dict[str, Any]) -> None:
     for found in result["findings"]["settings"]:
         bounds = [bound["tokens_per_s"] for bound in found["bounds"].values()]

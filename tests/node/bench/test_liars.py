@@ -37,6 +37,7 @@ def test_a_shorter_cell_asks_for_the_beginning_of_the_same_requests() -> None:
     assert [trace.prompt() for trace in shorter] == [trace.prompt() for trace in LONG.traces(0.0)]
 
 
+@pytest.mark.thorough
 def test_every_liar_is_compared_with_the_swarm_without_it(result: dict[str, Any]) -> None:
     assert [row["added"] for row in result["rows"]] == [added for added in LIES if added != NOBODY] * len(LENGTHS)
     for row in result["rows"]:
@@ -46,6 +47,7 @@ def test_every_liar_is_compared_with_the_swarm_without_it(result: dict[str, Any]
         assert ("late_cost_percent" in row) == (row["tokens_per_request"] == max(LENGTHS))
 
 
+@pytest.mark.thorough
 def test_whatever_is_said_the_text_is_the_target_s(result: dict[str, Any]) -> None:
     assert result["findings"]["mismatches"] == 0
     assert result["findings"]["violations"] == 0

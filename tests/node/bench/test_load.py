@@ -59,6 +59,7 @@ def test_memory_is_told_where_the_system_tells_it(result: dict[str, Any]) -> Non
             assert row["memory_growth"] == pytest.approx(row["memory_end_mb"] / row["memory_warm_mb"] - 1)
 
 
+@pytest.mark.thorough
 def test_the_same_options_give_the_same_result_but_for_memory(result: dict[str, Any]) -> None:
     def virtual(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [{name: value for name, value in row.items() if "memory" not in name} for row in rows]

@@ -57,6 +57,7 @@ def test_the_ablation_and_the_bounds_are_measured_where_they_are_wanted(result: 
     assert [e for e in findings["parts"] if e["order"] == "cumulative"][-1]["speedup"] == whole["speedup"]
 
 
+@pytest.mark.thorough
 def test_every_temperature_time_and_profile_is_run_with_its_own_tuning() -> None:
     options = replace(
         RttOptions.quick(),

@@ -4,8 +4,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from typing import Final
 
 import pytest
+
+from tests.thoroughness import quick_first
 
 
 def run(*arguments: str, **environment: str) -> str:
@@ -21,12 +24,14 @@ def run(*arguments: str, **environment: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    ("shell", "part"), [("bash", "complete -o"), ("zsh", "#compdef cosine-node"), ("fish", "complete")]
-)
-def test_a_shell_gets_its_script(shell: str, part: str) -> None:
+SCRIPTS: Final = {"bash": "complete -o", "zsh": "#compdef cosine-node", "fish": "complete"}
+"""What the script of a shell has in it."""
+
+
+@pytest.mark.parametrize("shell", quick_first(SCRIPTS))
+def test_a_shell_gets_its_script(shell: str) -> None:
     script = run("--show-completion", shell)
-    assert part in script and "_COSINE_NODE_COMPLETE" in script
+    assert SCRIPTS[shell] in script and "_COSINE_NODE_COMPLETE" in script
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,7 @@ def test_a_model_that_was_not_fetched_whole(tmp_path: Path) -> None:
     assert "--model" in found.fix
 
 
+@pytest.mark.thorough
 def test_an_architecture_that_is_not_supported(tmp_path: Path) -> None:
     folder = model_folder(tmp_path)
     (folder / "config.json").write_text(json.dumps({"model_type": "mamba", "vocab_size": 64, "hidden_size": 16}))

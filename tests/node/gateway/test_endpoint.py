@@ -80,7 +80,7 @@ def test_whoever_hangs_up_takes_the_generation_along() -> None:
         asking = asyncio.ensure_future(
             running.complete(PROMPT, max_tokens=1000, stream=is_streamed, n=2, hang_up=hang_up)
         )
-        await asyncio.sleep(2)
+        await asyncio.sleep(0.7)
         assert [member.service.requests for member in running.swarm.members[:1]] == [2]
         hang_up.set()
         reply = await asking
@@ -103,7 +103,7 @@ def test_a_closing_gateway_ends_what_is_under_way_with_an_error() -> None:
             asyncio.ensure_future(running.complete(PROMPT, max_tokens=1000, stream=is_streamed))
             for is_streamed in (True, False)
         ]
-        await asyncio.sleep(2)
+        await asyncio.sleep(0.7)
         running.closing.set()
         replies = await asyncio.gather(*asking)
         await assert_freed(running.swarm)
@@ -111,7 +111,7 @@ def test_a_closing_gateway_ends_what_is_under_way_with_an_error() -> None:
 
     streamed, whole = with_gateway(use, curve=SLOW)
     *pieces, problem, done = streamed.events
-    assert text_of(PROMPT, tokens=1000).startswith("".join(piece["choices"][0]["text"] for piece in pieces))
+    assert text_of(PROMPT, tokens=200).startswith("".join(piece["choices"][0]["text"] for piece in pieces))
     assert len(pieces) > 2
     assert (problem["error"]["code"], done, streamed.is_complete) == ("shutting_down", "[DONE]", True)
     assert (whole.status, whole.error["code"]) == (503, "shutting_down")
@@ -142,7 +142,7 @@ def test_a_verifier_that_stays_full_for_too_long_is_503_even_for_a_stream() -> N
 
 def test_a_generation_that_takes_too_long_is_504_and_not_asked_for_again() -> None:
     reply = with_gateway(
-        lambda running: running.complete(PROMPT, max_tokens=1000), curve=SLOW, client={"timeout_s": 3.0}
+        lambda running: running.complete(PROMPT, max_tokens=1000), curve=SLOW, client={"timeout_s": 1.0}
     )
     assert (reply.status, reply.headers["x-should-retry"]) == (504, "false")
     assert reply.error["code"] == "timeout"
@@ -152,7 +152,7 @@ def test_a_stream_that_breaks_says_so() -> None:
     reply = with_gateway(
         lambda running: running.complete(PROMPT, max_tokens=1000, stream=True),
         curve=SLOW,
-        client={"timeout_s": 3.0},
+        client={"timeout_s": 1.0},
     )
     *pieces, problem, done = reply.events
     assert (reply.status, problem["error"]["code"], done) == (200, "timeout", "[DONE]")

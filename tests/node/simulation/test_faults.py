@@ -23,6 +23,7 @@ from cosine_node.simulation.report import RequestEnding, SimulationReport
 from cosine_node.simulation.running import run_scenario
 from cosine_node.simulation.scenario import Scenario
 from cosine_protocol.errors import UsageError
+from tests.thoroughness import quick_first
 
 POPULATION = Population(verifiers=3, drafters=4, clients=2, horizon_s=10.0)
 BASE = Scenario(
@@ -131,14 +132,14 @@ SURVIVED = [
 ]
 
 
-@pytest.mark.parametrize("strategy", ["plain", "cosine"])
+@pytest.mark.parametrize("seed", quick_first(range(3)))
+@pytest.mark.parametrize("strategy", quick_first(["cosine", "plain"]))
 @pytest.mark.parametrize("spec", SURVIVED)
-def test_a_swarm_survives(spec: str, strategy: str) -> None:
-    for seed in range(3):
-        report = run(spec, strategy=strategy, seed=seed)
-        assert report.must_finish
-        assert report.violations() == [], seed
-        assert len(report.finished) == 2
+def test_a_swarm_survives(spec: str, strategy: str, seed: int) -> None:
+    report = run(spec, strategy=strategy, seed=seed)
+    assert report.must_finish
+    assert report.violations() == []
+    assert len(report.finished) == 2
 
 
 @pytest.mark.parametrize("spec", ["kill-verifier=2@0.3", "stall=2@0.3+30", "overload=2", "bad-row=2@0.3"])

@@ -13,7 +13,7 @@ from cosine_node.engine.loading import load_engine
 from cosine_node.engine.torch_engine import TorchEngine
 from cosine_protocol.request import Sampling
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 TOKENS = 64
 SAMPLING = Sampling(temperature=1.0, seed=11)

@@ -8,6 +8,7 @@ from cosine_protocol.records import Role
 from cosine_tui.snapshot import ConnectionState, EventKind, Reachability, RequestState, Snapshot
 from cosine_tui.sources.demo import DemoSource, demo_scenario
 from cosine_tui.svg_export import simulated_snapshot
+from tests.thoroughness import quick_first
 
 PROMPT = "something medical please"
 
@@ -37,6 +38,7 @@ def test_a_prompt_that_names_a_domain_gets_a_recorded_answer_from_it() -> None:
     assert max(own.drafters, key=lambda drafter: drafter.accepted).domain == "medical"
 
 
+@pytest.mark.thorough
 def test_a_verifier_dies_and_its_requests_go_on() -> None:
     snapshot = picture_after(22.0)
     kinds = [event.kind for event in snapshot.events]
@@ -46,12 +48,13 @@ def test_a_verifier_dies_and_its_requests_go_on() -> None:
     assert not any(request.state is RequestState.FAILED for request in snapshot.requests)
 
 
+@pytest.mark.thorough
 def test_equal_seeds_give_equal_pictures() -> None:
     again = simulated_snapshot(DemoSource(seed=1), after_s=8.0, prompts={2.0: PROMPT})
     assert again == picture_after(8.0)
 
 
-@pytest.mark.parametrize("seconds", [8.0, 22.0])
+@pytest.mark.parametrize("seconds", quick_first([8.0, 22.0]))
 def test_every_token_has_an_author_and_the_text_is_whole(seconds: float) -> None:
     for request in picture_after(seconds).requests:
         assert request.tokens == sum(d.accepted for d in request.drafters) + request.own_tokens
