@@ -1,9 +1,7 @@
-"""What a router is: it decides who drafts for one request, from what became of earlier drafts."""
+"""The facts that decide who drafts for one request: what is known of a drafter, and what became of a round."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,71 +21,9 @@ class DrafterFacts:
 class Round:
     """What became of one round of drafts from the committed prefix.
 
-    `used` are the authors whose drafts were verified; the mappings also hold authors that drafted from the same
-    prefix without being verified. `accepted` counts an author's own tokens that the committed text confirms, of
-    `drafted`; `draft_s` is the time it took. `confidence` is its mean claimed probability of its own tokens,
-    `agreement` the share of them equal to the committed token at their position. `spoken` has one entry for each
-    committed token: the probability that every author that spoke there gave it.
+    `authors` are those that drafted. `likelihoods` has one entry for each committed token: the probability that
+    every author which drafted there gave it.
     """
 
-    used: frozenset[int]
-    accepted: Mapping[int, int]
-    drafted: Mapping[int, int]
-    draft_s: Mapping[int, float]
-    confidence: Mapping[int, float]
-    agreement: Mapping[int, float]
-    spoken: tuple[Mapping[int, float], ...]
-
-
-class Router(Protocol):
-    """Chooses the authors of one request. `pick` may draw random numbers but learns nothing."""
-
-    @property
-    def name(self) -> str: ...
-
-    def join(self, author: int, facts: DrafterFacts) -> None:
-        """Make an author available."""
-        ...
-
-    def leave(self, author: int) -> None:
-        """Forget an author; one that is not present is ignored."""
-        ...
-
-    def pick(self, count: int) -> tuple[int, ...]:
-        """Up to `count` different present authors that should draft next, the best first."""
-        ...
-
-    def learn(self, round_: Round) -> None:
-        """Take in what became of a round; authors that have left are ignored."""
-        ...
-
-    def why(self, author: int) -> str:
-        """What speaks for or against a present author, for people."""
-        ...
-
-
-class Chance(Protocol):
-    """The random numbers a router may draw; `random.Random` is one."""
-
-    def random(self) -> float:
-        """Uniform in [0, 1)."""
-        ...
-
-    def randrange(self, stop: int, /) -> int:
-        """Uniform over 0 ... `stop` - 1."""
-        ...
-
-
-def prompt_shares(facts: Mapping[int, DrafterFacts]) -> dict[int, float]:
-    """Likelihood of the prompt, per token, as a share of that of the author that predicted it best: in (0, 1]."""
-    nearest = min((known.prompt_nll for known in facts.values()), default=0.0)
-    return {author: math.exp(nearest - known.prompt_nll) for author, known in facts.items()}
-
-
-def shuffled(authors: list[int], chance: Chance) -> list[int]:
-    """The authors in a random order (Fisher and Yates)."""
-    order = list(authors)
-    for last in range(len(order) - 1, 0, -1):
-        other = chance.randrange(last + 1)
-        order[last], order[other] = order[other], order[last]
-    return order
+    authors: frozenset[int]
+    likelihoods: tuple[Mapping[int, float], ...]

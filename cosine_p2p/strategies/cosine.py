@@ -223,17 +223,7 @@ class Cosine:
         return [*advances, *self._control(), *self._reroute(), *self._forward_all(), *self._spread()]
 
     def _round(self, spoken: tuple[Mapping[int, float], ...]) -> Round:
-        heard = {author for said in spoken for author in said}
-        drafted = {author: sum(author in said for said in spoken) for author in heard}
-        return Round(
-            used=frozenset(heard),
-            accepted={},
-            drafted=drafted,
-            draft_s={},
-            confidence={},
-            agreement={},
-            spoken=spoken,
-        )
+        return Round(authors=frozenset(author for said in spoken for author in said), likelihoods=spoken)
 
     def _note_silence(self, spoken: tuple[Mapping[int, float], ...]) -> None:
         for said in spoken:

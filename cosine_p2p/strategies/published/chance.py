@@ -8,7 +8,7 @@ UNIT: Final = 2.0**-53
 
 
 class RequestChance:
-    """Implements `routing.base.Chance`: the splitmix64 stream that starts at the digest of a request."""
+    """Implements `published.router.Chance`: the splitmix64 stream that starts at the digest of a request."""
 
     def __init__(self, digest: bytes) -> None:
         self._state = int.from_bytes(digest[:8], "big")

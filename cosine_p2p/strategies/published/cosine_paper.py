@@ -8,7 +8,7 @@ verified in one pass (papers 1.3). Every token therefore costs the slowest draft
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_p2p.routing.base import DrafterFacts, Round
+from cosine_p2p.routing.base import DrafterFacts
 from cosine_p2p.speculation.tree import TreeNode
 from cosine_p2p.strategies.base import Action, Drafted, DrafterStarted
 from cosine_p2p.strategies.published.batch_objective import BatchDirector
@@ -16,6 +16,7 @@ from cosine_p2p.strategies.published.chance import RequestChance
 from cosine_p2p.strategies.published.cosine_score import CosineScoreRouter
 from cosine_p2p.strategies.published.draft_length import best_draft_tokens
 from cosine_p2p.strategies.published.rounds import Acceptance, Rounds, merged
+from cosine_p2p.strategies.published.router import JudgedRound
 from cosine_protocol.limits import MAX_GUESS_TOKENS
 from cosine_protocol.messages import PassStats
 
@@ -210,19 +211,17 @@ class CosinePaper(Rounds):
         self._acceptance.learn(accepted=accepted, drafted=len(self._fused))
         self._router.learn(self._round(tokens, path))
 
-    def _round(self, tokens: tuple[int, ...], path: list[TreeNode]) -> Round:
+    def _round(self, tokens: tuple[int, ...], path: list[TreeNode]) -> JudgedRound:
         """What the routing score is made of, for everyone who drafted at any position."""
         said = {author: [at[author] for at in self._said if author in at] for author in self._awaited()}
         said = {author: own for author, own in said.items() if own}
         judged = {author: self._judged(author, tokens) for author in said}
-        return Round(
+        return JudgedRound(
+            authors=frozenset(said),
             used=frozenset(said),
             accepted={author: sum(author in node.draft_probabilities for node in path) for author in said},
-            drafted={author: len(own) for author, own in said.items()},
-            draft_s={author: len(own) * self._pace(author) for author, own in said.items()},
             confidence={author: sum(s.confidence for s in own) / len(own) for author, own in said.items()},
             agreement={author: sum(hits) / len(hits) for author, hits in judged.items()},
-            spoken=(),
         )
 
     def _judged(self, author: int, tokens: tuple[int, ...]) -> list[bool]:

@@ -7,7 +7,8 @@ constants are not published; they are options here.
 
 from dataclasses import dataclass
 
-from cosine_p2p.routing.base import Chance, DrafterFacts, Round, prompt_shares, shuffled
+from cosine_p2p.routing.base import DrafterFacts
+from cosine_p2p.strategies.published.router import Chance, JudgedRound, prompt_shares, shuffled
 
 
 @dataclass(slots=True)
@@ -74,7 +75,7 @@ class CosineScoreRouter:
                 chosen.append(max(rest, key=lambda author: (self._scores[author].value, -order[author])))
         return tuple(sorted(chosen, key=lambda author: -self._scores[author].value))
 
-    def learn(self, round_: Round) -> None:
+    def learn(self, round_: JudgedRound) -> None:
         self._last_accepted = max((round_.accepted[author] for author in round_.used), default=0)
         for author, confidence in round_.confidence.items():
             if author in self._scores:

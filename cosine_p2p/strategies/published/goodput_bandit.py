@@ -7,7 +7,8 @@ drafters of bounded capacity by the goodputs that this estimates.
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_p2p.routing.base import Chance, DrafterFacts, Round, prompt_shares, shuffled
+from cosine_p2p.routing.base import DrafterFacts
+from cosine_p2p.strategies.published.router import Chance, JudgedRound, prompt_shares, shuffled
 
 PRIOR_TOKENS: Final = 4
 """A choice: the usual length of a draft, in which prior rounds are counted."""
@@ -74,7 +75,7 @@ class GoodputRouter:
             order.sort(key=lambda author: -goodputs[author])
         return tuple(order[:count])
 
-    def learn(self, round_: Round) -> None:
+    def learn(self, round_: JudgedRound) -> None:
         for author in round_.used & self._arms.keys():
             arm = self._arms[author]
             arm.rounds += 1

@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from cosine_p2p.routing.base import DrafterFacts, Round
+from cosine_p2p.routing.base import DrafterFacts
 from cosine_p2p.speculation.tree import TreeNode
 from cosine_p2p.strategies.base import DrafterStarted
 from cosine_p2p.strategies.published.batch_objective import FORGET_S
 from cosine_p2p.strategies.published.chance import RequestChance
 from cosine_p2p.strategies.published.goodput_bandit import GoodputRouter
 from cosine_p2p.strategies.published.matching import assign
+from cosine_p2p.strategies.published.router import JudgedRound
 from cosine_p2p.strategies.published.speculative import ChainRounds
 
 LEAST_VALUE: Final = 1e-6
@@ -127,14 +128,11 @@ class Spin(ChainRounds):
         drafted = max(1, len(chain))
         took_s = (asked.last_s or asked.at_s) - asked.at_s
         self._router.learn(
-            Round(
+            JudgedRound(
+                authors=frozenset((author,)),
                 used=frozenset((author,)),
                 accepted={author: accepted},
-                drafted={author: len(chain)},
                 # Drafts that were there before they were asked for took time too.
                 draft_s={author: max(took_s, drafted * self._drafters[author].token_s)},
-                confidence={author: sum(node.draft_probabilities[author] for node in chain) / drafted},
-                agreement={author: accepted / drafted},
-                spoken=(),
             )
         )

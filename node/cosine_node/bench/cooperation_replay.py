@@ -224,20 +224,9 @@ def replay_fused(drafters: Mapping[int, ReplayDrafter], trace: Trace, *, budget:
 
 def _learn(router: HedgeRouter, fusion: Fusion, tree: LiveTree, tokens: Sequence[int]) -> None:
     """Teach fusion and router the committed tokens; the router learns from nothing but these probabilities."""
-    probabilities = fusion.learn(tree, tokens)
-    authors = {author for by_author in probabilities for author in by_author}
-    drafted = {author: sum(author in by_author for by_author in probabilities) for author in authors}
-    router.learn(
-        Round(
-            used=frozenset(authors),
-            accepted={},
-            drafted=drafted,
-            draft_s={},
-            confidence={},
-            agreement={},
-            spoken=probabilities,
-        )
-    )
+    likelihoods = fusion.learn(tree, tokens)
+    authors = frozenset(author for by_author in likelihoods for author in by_author)
+    router.learn(Round(authors=authors, likelihoods=likelihoods))
 
 
 def most_probable(tree: LiveTree, view: FusedView, count: int) -> frozenset[TreeNode]:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cosine_node.bench.routing_replay import ReplayedRequest
-from cosine_p2p.routing.base import Chance, DrafterFacts, Round, prompt_shares, shuffled
+from cosine_p2p.routing.base import DrafterFacts
+from cosine_p2p.strategies.published.router import Chance, JudgedRound, prompt_shares, shuffled
 
 
 class FixedRouter:
@@ -27,7 +28,7 @@ class FixedRouter:
     def pick(self, count: int) -> tuple[int, ...]:
         return tuple(author for author in self._order if author in self._present)[:count]
 
-    def learn(self, round_: Round) -> None:
+    def learn(self, round_: JudgedRound) -> None:
         del round_
 
     def why(self, author: int) -> str:
@@ -50,8 +51,8 @@ class LabelRouter(FixedRouter):
         expert = self._request.expert_at(self._position)
         return tuple(sorted(super().pick(len(self._request.chains)), key=lambda author: author != expert))[:count]
 
-    def learn(self, round_: Round) -> None:
-        self._position += len(round_.spoken)
+    def learn(self, round_: JudgedRound) -> None:
+        self._position += len(round_.likelihoods)
 
 
 class UniformRouter:
@@ -72,7 +73,7 @@ class UniformRouter:
     def pick(self, count: int) -> tuple[int, ...]:
         return tuple(shuffled(sorted(self._present), self._chance)[:count])
 
-    def learn(self, round_: Round) -> None:
+    def learn(self, round_: JudgedRound) -> None:
         del round_
 
     def why(self, author: int) -> str:
@@ -114,7 +115,7 @@ class UcbRouter:
         bounds = self._bounds()
         return tuple(sorted(bounds, key=lambda author: (-bounds[author], author))[:count])
 
-    def learn(self, round_: Round) -> None:
+    def learn(self, round_: JudgedRound) -> None:
         for author in round_.used & self._arms.keys():
             arm = self._arms[author]
             arm.rounds += 1.0

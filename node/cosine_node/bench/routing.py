@@ -30,10 +30,10 @@ from cosine_node.bench.routing_replay import (
 )
 from cosine_node.simulation.traces import TraceSet
 from cosine_node.simulation.workload import TEST_SPLIT
-from cosine_p2p.routing.base import Router, prompt_shares
 from cosine_p2p.routing.hedge import HedgeRouter
 from cosine_p2p.strategies.published.cosine_score import CosineScoreRouter
 from cosine_p2p.strategies.published.goodput_bandit import GoodputRouter
+from cosine_p2p.strategies.published.router import Router, prompt_shares
 
 Constants = Mapping[str, Any]
 NORMAL_95: Final = 1.96

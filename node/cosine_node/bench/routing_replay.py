@@ -14,7 +14,8 @@ from statistics import fmean
 from typing import Final
 
 from cosine_node.simulation.traces import DrafterTrace, Trace, splice
-from cosine_p2p.routing.base import DrafterFacts, Round, Router
+from cosine_p2p.routing.base import DrafterFacts
+from cosine_p2p.strategies.published.router import JudgedRound, Router
 from cosine_protocol.errors import UsageError
 
 # Choices: a short chain, requests of two recorded lengths and a half, all of which begin in one domain.
@@ -123,21 +124,22 @@ def replay(router: Router, request: ReplayedRequest, *, active: int) -> tuple[Re
     return tuple(rounds)
 
 
-def round_of(request: ReplayedRequest, chosen: Sequence[int], position: int, committed: int) -> Round:
+def round_of(request: ReplayedRequest, chosen: Sequence[int], position: int, committed: int) -> JudgedRound:
     """A round as a router learns of it: `chosen` drafted from `position` and the first of them was used."""
     left = request.tokens - position
     chains = {author: request.chains[author] for author in chosen}
     right = {author: min(chain.runs[position], DRAFT_TOKENS, left) for author, chain in chains.items()}
     known = {author: min(right[author] + 1, DRAFT_TOKENS, left) for author in chosen}
     judged = min(DRAFT_TOKENS, committed)
-    return Round(
+    return JudgedRound(
+        authors=frozenset(chosen),
         used=frozenset(chosen[:1]),
         accepted={author: min(right[author], committed) for author in chosen},
         drafted=dict.fromkeys(chosen, DRAFT_TOKENS),
         draft_s=dict.fromkeys(chosen, DRAFT_TOKENS * TOKEN_S),
         confidence={a: fmean(chains[a].first[position : position + known[a]]) for a in chosen},
         agreement={author: min(right[author], judged) / judged for author in chosen},
-        spoken=tuple(
+        likelihoods=tuple(
             {a: chains[a].likelihoods[position + offset] for a in chosen if offset < known[a]}
             for offset in range(committed)
         ),

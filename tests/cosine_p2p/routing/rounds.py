@@ -4,7 +4,8 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from cosine_p2p.routing.base import DrafterFacts, Round, Router
+from cosine_p2p.routing.base import DrafterFacts
+from cosine_p2p.strategies.published.router import JudgedRound, Router
 
 DRAFT_TOKENS = 4
 HIT_CLAIM = 0.7
@@ -23,18 +24,19 @@ def joined(router: R, *authors: int) -> R:
     return router
 
 
-def round_of(chosen: Sequence[int], right: Mapping[int, int]) -> Round:
+def round_of(chosen: Sequence[int], right: Mapping[int, int]) -> JudgedRound:
     """A round in which the first chosen author was used and each got so many of its first tokens right."""
     committed = right[chosen[0]] + 1
     known = {author: min(right[author] + 1, DRAFT_TOKENS) for author in chosen}
-    return Round(
+    return JudgedRound(
+        authors=frozenset(chosen),
         used=frozenset(chosen[:1]),
         accepted={author: min(right[author], committed) for author in chosen},
         drafted=dict.fromkeys(chosen, DRAFT_TOKENS),
         draft_s=dict.fromkeys(chosen, 0.008),
         confidence=dict.fromkeys(chosen, 0.5),
         agreement={author: min(right[author], committed) / min(DRAFT_TOKENS, committed) for author in chosen},
-        spoken=tuple(
+        likelihoods=tuple(
             {a: HIT_CLAIM if offset < right[a] else MISS_CLAIM for a in chosen if offset < known[a]}
             for offset in range(committed)
         ),

@@ -97,7 +97,7 @@ def test_a_router_hears_of_everyone_up_to_the_first_miss() -> None:
     assert told.accepted == {math: 2, code: 1}
     assert told.agreement == {math: pytest.approx(2 / 3), code: pytest.approx(1 / 3)}
     expected = [{math: 0.6, code: 0.6}, {math: 0.6, code: 0.2}, {math: 0.2}]
-    assert [dict(said) for said in told.spoken] == [pytest.approx(said) for said in expected]
+    assert [dict(said) for said in told.likelihoods] == [pytest.approx(said) for said in expected]
 
 
 def test_claims_above_one_are_scaled_down() -> None:

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_node.bench.reference_routers import FixedRouter, UcbRouter, UniformRouter
-from cosine_p2p.routing.base import Router, prompt_shares
 from cosine_p2p.routing.hedge import HedgeRouter
 from cosine_p2p.strategies.published.cosine_score import CosineScoreRouter
 from cosine_p2p.strategies.published.goodput_bandit import GoodputRouter
+from cosine_p2p.strategies.published.router import Router, prompt_shares
 from tests.cosine_p2p.routing.rounds import facts, joined, play, round_of, share_of
 
 AUTHORS = range(1, 7)
@@ -110,7 +110,7 @@ def test_picks_do_not_depend_on_the_hash_seed() -> None:
             capture_output=True,
             text=True,
             check=True,
-            cwd=Path(__file__).parents[3],
+            cwd=Path(__file__).parents[4],
             env=os.environ | {"PYTHONHASHSEED": hash_seed},
         )
         return done.stdout
