@@ -95,20 +95,20 @@ class Run:
 
     def progress(self) -> Progress:
         """The generation as far as it has come, at any time."""
-        session, tally = self._session, self._session.tally
+        session, counts = self._session, self._session.counts
         return Progress(
             tokens=len(self._token_ids),
-            rounds=tally.rounds,
-            accepted=tally.accepted,
+            rounds=counts.rounds,
+            accepted=counts.accepted,
             serving=session.serving,
-            tried=tuple(tally.tried),
+            tried=tuple(counts.tried),
             drafters=session.ledger.reports(),
-            why=tuple(tally.latest_why),
+            why=tuple(counts.latest_why),
         )
 
     def result(self) -> Generation:
         """The finished generation."""
-        session, tally = self._session, self._session.tally
+        session, counts = self._session, self._session.counts
         sent, received = self._links.traffic()
         return Generation(
             text="".join(self._text),
@@ -120,19 +120,19 @@ class Run:
             time_to_first_token_s=(self._first_s or self._ended_s) - self._began_s,
             strategy=session.job.strategy.name,
             seed=self.request.sampling.seed,
-            rounds=tally.rounds,
+            rounds=counts.rounds,
             drafted=session.ledger.drafted,
-            accepted=tally.accepted,
-            near_ties=tally.near_ties,
+            accepted=counts.accepted,
+            near_ties=counts.near_ties,
             bytes_sent=sent - self._bytes[0],
             bytes_received=received - self._bytes[1],
             drafters=session.ledger.reports(),
             verifiers=tuple(
                 VerifierReport(peer_id, round(1e3 * link.rtt_s, 2) if link else 0.0, tokens)
-                for peer_id, tokens in tally.tokens_by_verifier.items()
+                for peer_id, tokens in counts.tokens_by_verifier.items()
                 for link in [self._links.alive(peer_id, VERIFY)]
             ),
-            why=tuple(tally.why),
+            why=tuple(counts.why),
         )
 
     def _finish_reason(self) -> str:

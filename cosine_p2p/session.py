@@ -13,11 +13,10 @@ from cosine_p2p.link import Delivery, Link, Links
 from cosine_p2p.strategies.base import (
     Action,
     Committed,
-    Drafted,
     DrafterLost,
     DrafterStarted,
     Event,
-    Opened,
+    FragmentReceived,
     RecallDrafter,
     ReleaseDrafter,
     SendAdvance,
@@ -26,6 +25,7 @@ from cosine_p2p.strategies.base import (
     SendVerify,
     StrategyKind,
     Tick,
+    VerifierOpened,
     WakeAt,
 )
 from cosine_p2p.upstream import Upstream, Watch, end_of
@@ -71,7 +71,7 @@ class Tokens:
 
 
 @dataclass(slots=True)
-class Tally:
+class SessionCounts:
     """Counts of one session."""
 
     rounds: int = 0
@@ -90,13 +90,13 @@ class Session:
         self.job = job
         self.output: list[int] = []
         self.finish: FinishReason | None = None
-        self.tally = Tally()
+        self.counts = SessionCounts()
         self.ledger = DrafterLedger(job.drafters)
         self._links = links
         self.d_0 = request_digest(job.request)
         self._digest = self.d_0
         self._strategy = job.strategy.make(self.d_0)
-        self._events: asyncio.Queue[Delivery | Drafted] = asyncio.Queue()
+        self._events: asyncio.Queue[Delivery | FragmentReceived] = asyncio.Queue()
         self._gate = FragmentGate(self.d_0, offload, take=self._take_fragment, refuse=self._refuse_fragment)
         self._wake_at_s: float | None = None
         self._queue = VerifierQueue(record.peer_id for record in job.verifiers)
@@ -154,7 +154,7 @@ class Session:
         """How long to wait for an overloaded verifier. Raises `GenerationFailed` if there is none in time."""
         at_s = self._queue.next_at_s
         if at_s is None or at_s - _now_s() > left_s:
-            raise GenerationFailed(_nobody_left(self.tally.tried))
+            raise GenerationFailed(_nobody_left(self.counts.tried))
         return max(0.0, at_s - _now_s())
 
     def _dial_spares(self) -> None:
@@ -228,7 +228,7 @@ class Session:
             except PeerLost as lost:
                 self._drop(upstream, lost)
 
-    async def _next_event(self) -> Delivery | Drafted | None:
+    async def _next_event(self) -> Delivery | FragmentReceived | None:
         """The next event; None after a tick."""
         self._time_left()
         now_s = _now_s()
@@ -262,13 +262,13 @@ class Session:
     def _note_failure(self, peer_id: str, error: PeerError | PeerLost | RemoteProtocolError) -> None:
         match error:
             case PeerError():
-                self.tally.tried.append(f"{peer_id} refused: {error.message}")
+                self.counts.tried.append(f"{peer_id} refused: {error.message}")
                 if error.retry_after_s is not None:
                     self._queue.rest(peer_id, until_s=_now_s() + error.retry_after_s)
             case PeerLost():
-                self.tally.tried.append(f"{peer_id} was lost: {error.reason}")
+                self.counts.tried.append(f"{peer_id} was lost: {error.reason}")
             case _:
-                self.tally.tried.append(f"{peer_id} broke the protocol: {error}")
+                self.counts.tried.append(f"{peer_id} broke the protocol: {error}")
 
     def _hear_verifier(self, upstream: Upstream, delivery: Delivery) -> Tokens | None:
         match delivery.message:
@@ -277,7 +277,7 @@ class Session:
             case m.Opened(_, pass_us):
                 upstream.is_opened = True
                 upstream.watch.pass_s = pass_us / 1e6
-                self._tell(Opened(pass_us / 1e6, upstream.link.rtt_s, upstream.position, upstream.slot))
+                self._tell(VerifierOpened(pass_us / 1e6, upstream.link.rtt_s, upstream.position, upstream.slot))
             case m.Commit() | m.Verified() as commit:
                 return self._take(upstream, commit)
             case m.Final() as final if isinstance(delivery.body, m.Account):
@@ -296,10 +296,10 @@ class Session:
         if upstream.position == len(self.output):
             self._digest = commit.digest
         authors = commit.authors[len(commit.authors) - len(tokens) :]
-        self.tally.rounds += 1
-        self.tally.near_ties += commit.stats.near_ties
-        self.tally.accepted += sum(map(bool, authors))
-        by_verifier = self.tally.tokens_by_verifier
+        self.counts.rounds += 1
+        self.counts.near_ties += commit.stats.near_ties
+        self.counts.accepted += sum(map(bool, authors))
+        by_verifier = self.counts.tokens_by_verifier
         by_verifier[upstream.peer_id] = by_verifier.get(upstream.peer_id, 0) + len(tokens)
         self.ledger.credit(authors)
         has_ended = end_of(self.output, self.job.request) is not None
@@ -307,8 +307,8 @@ class Session:
         self._tell(Committed(position, tokens, commit.digest, commit.stats, upstream.slot))
         return Tokens(tokens, authors) if tokens else None
 
-    def _hear_drafter(self, event: Delivery | Drafted) -> None:
-        if isinstance(event, Drafted):
+    def _hear_drafter(self, event: Delivery | FragmentReceived) -> None:
+        if isinstance(event, FragmentReceived):
             self._tell(event)
             return
         author = self.ledger.author_of(event.peer_id)
@@ -333,7 +333,7 @@ class Session:
     def _take_fragment(self, peer_id: str, draft: m.Draft) -> None:
         author = self.ledger.author_of(peer_id)
         self.ledger.note_drafted(author, len(draft.nodes))
-        self._events.put_nowait(Drafted(author, draft))
+        self._events.put_nowait(FragmentReceived(author, draft))
 
     def _refuse_fragment(self, peer_id: str, reason: str) -> None:
         """A drafter with a bad signature is let go."""
@@ -377,9 +377,9 @@ class Session:
 
     def _note_why(self, author: int, why: str) -> None:
         line = f"{self.ledger.domain_of(author)}: {why}"
-        self.tally.latest_why.append(line)
-        if len(self.tally.why) < MAX_WHY:
-            self.tally.why.append(line)
+        self.counts.latest_why.append(line)
+        if len(self.counts.why) < MAX_WHY:
+            self.counts.why.append(line)
 
     def _hang_up(self) -> None:
         for upstream in self._upstreams.values():

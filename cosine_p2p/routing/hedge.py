@@ -85,7 +85,7 @@ class LeaderWatch:
 
 
 @dataclass(slots=True)
-class _Candidate:
+class _RankedAuthor:
     """An author to choose among.
 
     It has not drafted for `silent_rounds`. One that is `unproven` has not drafted since the text left its subject;
@@ -116,7 +116,7 @@ class HedgeRouter:
     name = "hedge"
 
     def __init__(self, *, has_prior: bool = True) -> None:
-        self._candidates: dict[int, _Candidate] = {}
+        self._authors: dict[int, _RankedAuthor] = {}
         self._mixture = Mixture()
         self._likelihoods: deque[Mapping[int, float]] = deque(maxlen=MEMORY_TOKENS)
         self._watch = LeaderWatch()
@@ -126,17 +126,17 @@ class HedgeRouter:
 
     def join(self, author: int, facts: DrafterFacts) -> None:
         """Make an author available."""
-        silent_rounds = max((1, *(candidate.silent_rounds for candidate in self._candidates.values())))
-        if known := self._candidates.get(author):
+        silent_rounds = max((1, *(known.silent_rounds for known in self._authors.values())))
+        if known := self._authors.get(author):
             known.facts, known.silent_rounds = facts, silent_rounds
         else:
-            self._candidates[author] = _Candidate(facts, silent_rounds)
+            self._authors[author] = _RankedAuthor(facts, silent_rounds)
         self._rebuild()
 
     def leave(self, author: int) -> None:
         """Forget an author; one that is not present is ignored."""
         self._mixture.leave(author)
-        self._candidates.pop(author, None)
+        self._authors.pop(author, None)
 
     def weights(self) -> dict[int, float]:
         """Present weight of every author; with that of the stand-in they sum to 1."""
@@ -177,7 +177,7 @@ class HedgeRouter:
 
     def why(self, author: int) -> str:
         """What speaks for or against a present author, for people."""
-        silent = self._candidates[author].silent_rounds
+        silent = self._authors[author].silent_rounds
         heard = "just heard" if not silent else f"not heard for {silent} rounds"
         return f"weight {self.weights()[author]:.3f}, {heard}"
 
@@ -185,19 +185,19 @@ class HedgeRouter:
         weights = self.weights()
         ranked = sorted(weights, key=lambda author: (-weights[author], author))
         close = [author for author in ranked if weights[author] >= CLOSE_WEIGHTS * weights[ranked[0]]]
-        return sorted(close, key=lambda author: self._candidates[author].first_token_s) + ranked[len(close) :]
+        return sorted(close, key=lambda author: self._authors[author].first_token_s) + ranked[len(close) :]
 
     def _split(self, ranked: list[int], count: int) -> tuple[list[int], list[int]]:
         """Of the ranked authors those that keep a slot, and those that are tried in the others."""
         # After a collapse only the prompt speaks for the unproven: they take no slot from a proven author.
-        proven = [author for author in ranked if not self._candidates[author].is_unproven] or ranked
+        proven = [author for author in ranked if not self._authors[author].is_unproven] or ranked
         kept = proven[: max(0, count - self._trial_slots(count))]
         return kept, self._worth_trying(ranked, kept)[: max(0, count - len(kept))]
 
     def _trial_slots(self, count: int) -> int:
-        if any(candidate.is_unproven for candidate in self._candidates.values()):
+        if any(known.is_unproven for known in self._authors.values()):
             return max(1, count - 1)
-        if any(candidate.is_promising for candidate in self._candidates.values()):
+        if any(known.is_promising for known in self._authors.values()):
             return 1
         cost = ALONE_FACTOR * math.exp(-self._watch.surprise_nats) if count == 1 else 1.0
         return int(self._rounds_since_trial + 1 >= self._trial_rounds * cost)
@@ -208,31 +208,33 @@ class HedgeRouter:
         least = weights[ranked[0]] * math.exp(-TRIAL_TOKENS * self._watch.surprise_nats) if ranked else 0.0
         hopeful = []
         for author in ranked:
-            candidate = self._candidates[author]
-            is_new = candidate.is_promising or candidate.silent_rounds > 0
-            if author not in kept and is_new and (candidate.is_unproven or weights[author] >= least):
+            known = self._authors[author]
+            is_new = known.is_promising or known.silent_rounds > 0
+            if author not in kept and is_new and (known.is_unproven or weights[author] >= least):
                 hopeful.append(author)
-        known = self._candidates
-        return sorted(hopeful, key=lambda author: (not known[author].is_promising, -known[author].silent_rounds))
+        return sorted(
+            hopeful,
+            key=lambda author: (not self._authors[author].is_promising, -self._authors[author].silent_rounds),
+        )
 
     def _pace_trials(self, leader: int, round_: Round) -> None:
         """Note who drafted and who is promising, and when the next trial is due."""
         on_trial = [
             author
-            for author, candidate in self._candidates.items()
-            if author in round_.authors and author != leader and (candidate.is_promising or candidate.silent_rounds)
+            for author, known in self._authors.items()
+            if author in round_.authors and author != leader and (known.is_promising or known.silent_rounds)
         ]
-        for author, candidate in self._candidates.items():
-            candidate.is_promising = author in on_trial and self._gain_nats(author, leader, round_) > 0.0
-        if any(candidate.is_promising for candidate in self._candidates.values()) or self._ranked()[0] != leader:
+        for author, known in self._authors.items():
+            known.is_promising = author in on_trial and self._gain_nats(author, leader, round_) > 0.0
+        if any(known.is_promising for known in self._authors.values()) or self._ranked()[0] != leader:
             self._trial_rounds = MIN_TRIAL_ROUNDS
         elif on_trial:
             self._trial_rounds = min(2 * self._trial_rounds, MAX_TRIAL_ROUNDS)
         self._rounds_since_trial = 0 if on_trial else self._rounds_since_trial + 1
-        for author, candidate in self._candidates.items():
+        for author, known in self._authors.items():
             has_drafted = author in round_.authors
-            candidate.silent_rounds = 0 if has_drafted else candidate.silent_rounds + 1
-            candidate.is_unproven = candidate.is_unproven and not has_drafted
+            known.silent_rounds = 0 if has_drafted else known.silent_rounds + 1
+            known.is_unproven = known.is_unproven and not has_drafted
 
     def _gain_nats(self, author: int, leader: int, round_: Round) -> float:
         """The nats by which an author predicted better than the leader did there, or usually does."""
@@ -249,18 +251,18 @@ class HedgeRouter:
         self._likelihoods.clear()
         self._watch.rearm()
         self._prompt_weight = min(self._prompt_weight, STALE_PROMPT)
-        for candidate in self._candidates.values():
-            candidate.is_unproven = candidate.silent_rounds > 0
+        for known in self._authors.values():
+            known.is_unproven = known.silent_rounds > 0
         self._trial_rounds = MIN_TRIAL_ROUNDS
         self._rebuild()
 
     def _rebuild(self) -> None:
         """A mixture that saw the last tokens with everyone present who is now.
 
-        One that joins late sleeps through what was committed before; merely added, all evidence would be against it.
+        One that joins late sleeps through what was committed before; merely added it would be all evidence ahead.
         """
         self._mixture = Mixture()
-        nlls = {author: candidate.facts.prompt_nll for author, candidate in self._candidates.items()}
+        nlls = {author: known.facts.prompt_nll for author, known in self._authors.items()}
         for author, nll in {**nlls, STAND_IN: max(nlls.values(), default=0.0)}.items():
             self._mixture.join(author, prompt_nll=self._prompt_weight * nll)
         for likelihoods in self._likelihoods:

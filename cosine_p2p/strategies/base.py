@@ -12,7 +12,7 @@ from cosine_protocol.messages import Draft, Pacing, PassStats
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class VerifierOpened:
     """A verifier took the request in slot `verifier`, to go on after `position` output tokens.
 
     After a failover the tree at the verifier is empty again.
@@ -42,7 +42,7 @@ class DrafterLost:
 
 
 @dataclass(frozen=True, slots=True)
-class Drafted:
+class FragmentReceived:
     """A fragment whose signature was checked."""
 
     author: int
@@ -68,7 +68,7 @@ class Tick:
     """The time a strategy asked for has come."""
 
 
-Event = Opened | DrafterStarted | DrafterLost | Drafted | Committed | Tick
+Event = VerifierOpened | DrafterStarted | DrafterLost | FragmentReceived | Committed | Tick
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
-"""Ours: several drafters run ahead, their drafts are fused into one live tree, the verifier never waits.
+"""Our strategy: several drafters run ahead, their drafts are fused into one live tree, the verifier never waits.
 
 Every drafter follows each commit and keeps growing its own tree; what it sends is weighed against the others
-(`speculation.fusion`) and forwarded at once where it is likely enough to be worth a place in a pass.
+(`speculation.fusion`) and forwarded at once where it is likely enough to be verified in a pass.
 """
 
-from collections.abc import Mapping
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,26 +17,39 @@ from cosine_p2p.speculation.tree import LiveTree
 from cosine_p2p.strategies.base import (
     Action,
     Committed,
-    Drafted,
     DrafterLost,
     DrafterStarted,
     Event,
-    Opened,
+    FragmentReceived,
     RecallDrafter,
     ReleaseDrafter,
     SendAdvance,
     SendAssign,
+    VerifierOpened,
 )
+from cosine_p2p.strategies.drafter_life import Drafter, DrafterEvent, DrafterState
 from cosine_p2p.strategies.forwarding import Forwarder
 from cosine_p2p.strategies.pace import Pace
 
+# Who drafts; these were tuned on the split tune of the recorded generations.
 SILENT_TOKENS: Final = 8
+"""A drafter goes once others have drafted at so many committed tokens in a row and it has not."""
 TRIAL_TOKENS: Final = 8
+"""Committed tokens before weights and plans count as evidence."""
 MIN_WEIGHT: Final = 0.03
+"""A drafter of less weight goes, unless it is on trial."""
+
+# Drafting below likely corrections.
 PREDRAFT_WEIGHT: Final = 0.25
-MAIN_LINE_TURNS: Final = 4
-SENTENCE_TOKENS: Final = 24
-REST_TOKENS: Final = 64
+"""A choice: only a drafter that predicts nearly as well as the best drafts below corrections."""
+BEST_PATH_EVERY: Final = 4
+"""A choice: the commits after which drafters below corrections get back to the best path."""
+
+# Sending all drafters away.
+MIN_JUDGED_TOKENS: Final = 24
+"""A choice: about a sentence, before drafters are sent away because drafting does not pay."""
+RETRY_AFTER_TOKENS: Final = 64
+"""A choice: about a paragraph, until drafting is tried again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +57,7 @@ class CosineOptions:
     """Parts of the strategy, each of which can be switched off to see what it brings.
 
     At most `drafters` draft at once. `recalls` lets released drafters come back for a trial, or when the request
-    changes its subject. With `predrafts` drafters beside the best draft below likely corrections of its main line.
+    changes its subject. With `predrafts` drafters beside the best draft below likely corrections of its best path.
     With `controls` depth, width and window follow from the latency model, which may also send all drafters away.
     """
 
@@ -77,24 +90,19 @@ class Cosine:
         self._fusion = Fusion()
         self._router = HedgeRouter()
         self._forwarder = Forwarder(self._tree)
-        self._facts: dict[int, DrafterFacts] = {}
-        self._active: set[int] = set()
-        self._recalled: set[int] = set()
-        self._unheard: set[int] = set()
-        self._muted: dict[int, int] = {}
-        self._naps_tokens: dict[int, int] = {}
-        self._silent_tokens: dict[int, int] = {}
+        self._drafters: dict[int, Drafter] = {}
         self._is_open = False
         self._seen_tokens = 0
-        self._turns = 0
+        self._commits_with_corrections = 0
         self._pace = Pace()
         self._plan = self._options.plan
-        self._back_at_tokens: int | None = None
+        self._retry_at_tokens: int | None = None
+        """All drafters were sent away until so many tokens are committed."""
 
     def on(self, event: Event, now_s: float) -> list[Action]:
         del now_s
         match event:
-            case Opened():
+            case VerifierOpened():
                 self._is_open = True
                 self._pace.open(event)
                 self._forwarder.forget()
@@ -102,9 +110,10 @@ class Cosine:
             case DrafterStarted():
                 return self._start(event)
             case DrafterLost(author):
-                self._lose(author)
+                self._router.leave(author)
+                self._drafters.pop(author, None)
                 return self._reroute()
-            case Drafted(author, draft):
+            case FragmentReceived(author, draft):
                 authors = [author] * len(draft.nodes)
                 touched = self._tree.attach(draft.base, draft.position, draft.nodes, authors)
                 return list(self._forwarder.blocks(self._view(), touched)) if self._is_open else []
@@ -116,8 +125,18 @@ class Cosine:
     def weights(self) -> dict[int, float]:
         """Present weight of every author that drafts, for people; they sum to 1."""
         weights = self._router.weights()
-        total = sum(weights[author] for author in self._active)
-        return {author: weights[author] / total for author in sorted(self._active)}
+        active = self._active()
+        total = sum(weights[author] for author in active)
+        return {author: weights[author] / total for author in active}
+
+    def _active(self) -> list[int]:
+        """The authors that draft, by number."""
+        return sorted(author for author, drafter in self._drafters.items() if drafter.is_active)
+
+    def _ranked(self) -> list[int]:
+        """The authors that draft, by weight."""
+        weights = self._router.weights()
+        return sorted(self._active(), key=lambda author: (-weights[author], author))
 
     def _view(self) -> FusedView:
         return self._fusion.view(self._tree, self._router.weights())
@@ -127,27 +146,25 @@ class Cosine:
             return []
         return list(self._forwarder.blocks(self._view(), list(self._tree.walk())))
 
-    def _start(self, drafter: DrafterStarted) -> list[Action]:
-        facts = DrafterFacts(prompt_nll=drafter.prompt_nll, token_s=drafter.token_s, rtt_s=drafter.rtt_s)
-        self._facts[drafter.author] = facts
-        self._router.join(drafter.author, facts)
-        if drafter.author in self._recalled:
-            self._recalled.discard(drafter.author)
-            self._unheard.add(drafter.author)
-        self._muted.pop(drafter.author, None)
-        self._active.add(drafter.author)
-        self._silent_tokens[drafter.author] = 0
-        why = f"prompt likelihood {drafter.prompt_nll:.2f} nats a token, RTT {1e3 * drafter.rtt_s:.0f} ms"
-        assign = self._assign(drafter.author, (), why)
+    def _start(self, event: DrafterStarted) -> list[Action]:
+        author = event.author
+        facts = DrafterFacts(prompt_nll=event.prompt_nll, token_s=event.token_s, rtt_s=event.rtt_s)
+        self._router.join(author, facts)
+        if author in self._drafters:
+            self._drafters[author].start(facts)
+        else:
+            self._drafters[author] = Drafter(facts)
+        why = f"prompt likelihood {event.prompt_nll:.2f} nats a token, RTT {1e3 * event.rtt_s:.0f} ms"
+        assign = self._assign(author, (), why)
         rerouted = self._reroute()
-        return [assign, *rerouted] if drafter.author in self._active else rerouted
+        return [assign, *rerouted] if self._drafters[author].is_active else rerouted
 
     def _assign(self, author: int, guess: tuple[int, ...], why: str) -> SendAssign:
-        plan = self._plan
+        plan, tree = self._plan, self._tree
         return SendAssign(
             author,
-            self._tree.root.digest,
-            self._tree.position,
+            tree.root.digest,
+            tree.position,
             guess,
             plan.depth_tokens,
             plan.width_nodes,
@@ -155,14 +172,115 @@ class Cosine:
             why,
         )
 
-    def _spread(self) -> list[Action]:
-        """Send drafters beside the best to the likeliest corrections, every fourth turn back to the main line."""
+    def _commit(self, event: Committed) -> list[Action]:
+        likelihoods = self._fusion.learn(self._tree, event.tokens)
+        authors = frozenset(author for by_author in likelihoods for author in by_author)
+        self._router.learn(Round(authors=authors, likelihoods=likelihoods))
+        for by_author in filter(None, likelihoods):
+            for author, drafter in self._drafters.items():
+                drafter.note_committed(has_drafted=author in by_author)
+        self._tree.advance(event.tokens)
+        self._forwarder.prune()
+        self._seen_tokens += len(event.tokens)
+        self._pace.note(event.stats, likelihoods)
+        advances = [SendAdvance(author, event.position, event.tokens) for author in self._active()]
+        # What was too unlikely to send under the old root may be likely under the new one.
+        return [*advances, *self._control(), *self._reroute(), *self._forward_all(), *self._predraft()]
+
+    def _control(self) -> list[Action]:
+        """Follow the latency model: other depths and widths, nobody at all, or after a while somebody again."""
+        if not self._options.controls or self._seen_tokens < TRIAL_TOKENS:
+            return []
+        if self._retry_at_tokens is not None:
+            if self._seen_tokens >= self._retry_at_tokens:
+                self._retry_at_tokens = None
+                self._pace.forget_acceptance()
+            return []
+        active = self._active()
+        if not active:
+            return []
+        leader = self._drafters[self._ranked()[0]]
+        plan = plan_drafts(self._pace.latencies(leader.facts), acceptance=self._pace.acceptance)
+        if not plan.depth_tokens and self._seen_tokens >= MIN_JUDGED_TOKENS:
+            self._retry_at_tokens = self._seen_tokens + RETRY_AFTER_TOKENS
+            return [self._release(author, plan.why) for author in active]
+        if not plan.depth_tokens or is_close(plan, self._plan):
+            return []
+        self._plan = plan
+        return [self._assign(author, (), plan.why) for author in active]
+
+    def _reroute(self) -> list[Action]:
+        """Let those draft whom the router picks, and those on trial.
+
+        At first only their word counts, the likelihood of the prompt. With evidence a drafter goes whose weight is
+        near zero; one that drafts nothing which others have not drafted before backs off.
+        """
+        if self._retry_at_tokens is not None:
+            return []
+        actions: list[Action] = []
+        for author in self._active():
+            if self._drafters[author].silent_tokens >= SILENT_TOKENS:
+                self._drafters[author].back_off(self._seen_tokens)
+                self._router.leave(author)
+                actions.append(ReleaseDrafter(author, f"it said nothing new for {SILENT_TOKENS} tokens"))
+        self._end_backoffs()
+        wanted = self._wanted()
+        actions += [
+            self._release(author, self._router.why(author)) for author in self._active() if author not in wanted
+        ]
+        if self._options.recalls:
+            actions += self._recall(wanted)
+        return actions
+
+    def _release(self, author: int, why: str) -> ReleaseDrafter:
+        self._drafters[author].on(DrafterEvent.RELEASE)
+        return ReleaseDrafter(author, why)
+
+    def _end_backoffs(self) -> None:
+        """Make drafters available again whose time has come, or all of them if nobody else is left."""
+        backing_off = {a: d for a, d in sorted(self._drafters.items()) if d.state is DrafterState.BACKING_OFF}
+        is_all = len(backing_off) == len(self._drafters)
+        for author, drafter in backing_off.items():
+            if is_all or self._seen_tokens >= drafter.backs_off_until:
+                drafter.on(DrafterEvent.END_BACKOFF)
+                self._router.join(author, drafter.facts)
+
+    def _wanted(self) -> set[int]:
+        """The authors that should draft, whether they do or not."""
+        limit = self._options.drafters
+        if self._options.recalls:
+            picked, trials = self._router.pick(limit), self._router.trials(limit)
+        else:
+            picked, trials = tuple(self._ranked()[:limit]), ()
+        weights = self._router.weights()
+        has_evidence = self._seen_tokens >= TRIAL_TOKENS
+        wanted = {author for author, drafter in self._drafters.items() if drafter.state is DrafterState.ON_TRIAL}
+        # The best of those that have drafted goes only when another that has drafted is better.
+        wanted.update([a for a in self._ranked() if self._drafters[a].state is DrafterState.DRAFTING][:1])
+        for rank, author in enumerate(picked):
+            if not rank or author in trials or weights[author] >= MIN_WEIGHT or not has_evidence:
+                wanted.add(author)
+        return wanted
+
+    def _recall(self, wanted: Set[int]) -> list[Action]:
+        """Ask the wanted that are released to follow again, as far as there is room."""
+        followed = [d for d in self._drafters.values() if d.is_active or d.state is DrafterState.RECALLED]
+        room = max(0, self._options.drafters - len(followed))
+        released = [a for a in sorted(wanted) if self._drafters[a].state is DrafterState.RELEASED]
+        actions: list[Action] = []
+        for author in released[:room]:
+            self._drafters[author].on(DrafterEvent.RECALL)
+            actions.append(RecallDrafter(author, self._router.why(author)))
+        return actions
+
+    def _predraft(self) -> list[Action]:
+        """Send drafters beside the best to the likeliest corrections, at every fourth commit to the best path."""
         weights = self._router.weights()
         beside = [author for author in self._ranked()[1:] if weights[author] >= PREDRAFT_WEIGHT]
         if not (self._options.predrafts and beside):
             return []
-        self._turns += 1
-        if self._turns % MAIN_LINE_TURNS == 0:
+        self._commits_with_corrections += 1
+        if self._commits_with_corrections % BEST_PATH_EVERY == 0:
             return [self._assign(author, (), "its turn on the main line") for author in beside]
         corrections = likely_corrections(self._tree, self._view(), len(beside))
         return [
@@ -171,130 +289,3 @@ class Cosine:
             )
             for author, guess in zip(beside, corrections, strict=False)
         ]
-
-    def _control(self) -> list[Action]:
-        """Follow the latency model: other depths and widths, nobody at all, or after a while somebody again."""
-        if not self._options.controls or self._seen_tokens < TRIAL_TOKENS:
-            return []
-        if self._back_at_tokens is not None:
-            return self._come_back()
-        leader = next(iter(self._ranked()), None)
-        if leader is None:
-            return []
-        plan = plan_drafts(self._pace.latencies(self._facts[leader]), acceptance=self._pace.acceptance)
-        if not plan.depth_tokens and self._seen_tokens >= SENTENCE_TOKENS:
-            self._back_at_tokens = self._seen_tokens + REST_TOKENS
-            gone, self._active = sorted(self._active), set()
-            return [ReleaseDrafter(author, plan.why) for author in gone]
-        if not plan.depth_tokens or is_close(plan, self._plan):
-            return []
-        self._plan = plan
-        return [self._assign(author, (), plan.why) for author in sorted(self._active)]
-
-    def _come_back(self) -> list[Action]:
-        """After a rest the best is asked again: it, the network or the text may have changed."""
-        if self._seen_tokens < (self._back_at_tokens or 0):
-            return []
-        self._back_at_tokens = None
-        self._pace.forget_acceptance()
-        return []
-
-    def _ranked(self) -> list[int]:
-        weights = self._router.weights()
-        return sorted(self._active, key=lambda author: (-weights[author], author))
-
-    def _lose(self, author: int) -> None:
-        self._router.leave(author)
-        for authors in (self._active, self._recalled, self._unheard):
-            authors.discard(author)
-        for known in (self._facts, self._muted, self._naps_tokens):
-            known.pop(author, None)
-
-    def _commit(self, event: Committed) -> list[Action]:
-        spoken = self._fusion.learn(self._tree, event.tokens)
-        self._router.learn(self._round(spoken))
-        self._note_silence(spoken)
-        self._tree.advance(event.tokens)
-        self._forwarder.prune()
-        self._seen_tokens += len(event.tokens)
-        self._pace.note(event.stats, spoken)
-        advances = [SendAdvance(author, event.position, event.tokens) for author in sorted(self._active)]
-        # What was too unlikely to send under the old root may be likely under the new one.
-        return [*advances, *self._control(), *self._reroute(), *self._forward_all(), *self._spread()]
-
-    def _round(self, spoken: tuple[Mapping[int, float], ...]) -> Round:
-        return Round(authors=frozenset(author for said in spoken for author in said), likelihoods=spoken)
-
-    def _note_silence(self, spoken: tuple[Mapping[int, float], ...]) -> None:
-        for said in spoken:
-            self._unheard -= said.keys()
-            for author in said:
-                self._naps_tokens.pop(author, None)
-            for author in self._active if said else ():
-                self._silent_tokens[author] = 0 if author in said else self._silent_tokens[author] + 1
-
-    def _reroute(self) -> list[Action]:
-        """Let those draft whom the router picks, and those recalled until they were heard.
-
-        At first only their word counts, the likelihood of the prompt. With evidence whoever has a weight near zero
-        goes; who says nothing that others have not said before goes too, each time for twice as long.
-        """
-        if self._back_at_tokens is not None:
-            return []
-        actions: list[Action] = []
-        for author in sorted(self._active):
-            if self._silent_tokens[author] >= SILENT_TOKENS:
-                self._mute(author)
-                actions.append(self._release(author, f"it said nothing new for {SILENT_TOKENS} tokens"))
-        self._unmute()
-        wanted = self._wanted()
-        actions += [self._release(author, self._router.why(author)) for author in sorted(self._active - wanted)]
-        room = self._options.drafters - len(self._active | self._recalled)
-        for author in (
-            sorted(wanted - self._active - self._recalled)[: max(0, room)] if self._options.recalls else ()
-        ):
-            self._recalled.add(author)
-            actions.append(RecallDrafter(author, self._router.why(author)))
-        return actions
-
-    def _release(self, author: int, why: str) -> ReleaseDrafter:
-        self._active.discard(author)
-        self._unheard.discard(author)
-        return ReleaseDrafter(author, why)
-
-    def _mute(self, author: int) -> None:
-        """Let a drafter without news rest: a text that did not repeat itself so far may do so yet."""
-        nap_tokens = 2 * self._naps_tokens.get(author, SILENT_TOKENS)
-        self._naps_tokens[author] = nap_tokens
-        self._muted[author] = self._seen_tokens + nap_tokens
-        self._router.leave(author)
-
-    def _unmute(self) -> None:
-        is_last = self._muted.keys() >= self._facts.keys()
-        for author in sorted(self._muted):
-            if is_last or self._seen_tokens >= self._muted[author]:
-                del self._muted[author]
-                self._router.join(author, self._facts[author])
-
-    def _wanted(self) -> set[int]:
-        picked, trials = self._picked()
-        # Words do not replace deeds: the best of those heard goes only when another who was heard is better.
-        proven = [author for author in self._ranked() if author not in self._unheard][:1]
-        weights = self._router.weights()
-        has_evidence = self._seen_tokens >= TRIAL_TOKENS
-        return (
-            (self._unheard & self._active)
-            | set(proven)
-            | {
-                author
-                for rank, author in enumerate(picked)
-                if not rank or author in trials or weights[author] >= MIN_WEIGHT or not has_evidence
-            }
-        )
-
-    def _picked(self) -> tuple[list[int], set[int]]:
-        """Who should draft, best first, and which of them only to be heard."""
-        limit = self._options.drafters
-        if self._options.recalls:
-            return list(self._router.pick(limit)), set(self._router.trials(limit))
-        return self._ranked()[:limit], set()

@@ -6,7 +6,7 @@ from typing import Final
 from cosine_p2p.routing.base import DrafterFacts
 from cosine_p2p.speculation.latency_model import Latencies
 from cosine_p2p.speculation.moving_average import moving_average
-from cosine_p2p.strategies.base import Opened
+from cosine_p2p.strategies.base import VerifierOpened
 from cosine_protocol.messages import PassStats
 
 FIRST_ACCEPTANCE: Final = 0.7
@@ -23,7 +23,7 @@ class Pace:
         self._pass_s = 0.0
         self._verifier_rtt_s = 0.0
 
-    def open(self, opened: Opened) -> None:
+    def open(self, opened: VerifierOpened) -> None:
         """A verifier took the request."""
         self._plain_pass_s = self._pass_s = opened.pass_s
         self._verifier_rtt_s = opened.rtt_s

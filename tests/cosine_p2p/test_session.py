@@ -21,12 +21,12 @@ from cosine_p2p.strategies.base import (
     DrafterLost,
     DrafterStarted,
     Event,
-    Opened,
     RecallDrafter,
     ReleaseDrafter,
     SendVerify,
     StrategyKind,
     Tick,
+    VerifierOpened,
     WakeAt,
 )
 from cosine_p2p.transport.base import Stream
@@ -192,8 +192,8 @@ def test_a_stream_to_its_length() -> None:
         lambda n: (commit(n, (1,)), commit(n, (2, 3), after=(1,)), final(n, (1, 2, 3)))
     )
     assert (tokens, error, session.finish) == ([1, 2, 3], "", m.FinishReason.LENGTH)
-    assert (session.tally.rounds, session.tally.near_ties) == (2, 2)
-    assert session.tally.tokens_by_verifier == {VERIFIER.peer_id: 3}
+    assert (session.counts.rounds, session.counts.near_ties) == (2, 2)
+    assert session.counts.tokens_by_verifier == {VERIFIER.peer_id: 3}
 
 
 def test_a_stream_to_its_end_token() -> None:
@@ -243,7 +243,7 @@ def test_a_verifier_that_cannot_be_dialled_is_named_and_the_next_is_asked() -> N
     script = timed((0.0, lambda n: commit(n, (1, 2, 3))), (0.0, lambda n: final(n, (1, 2, 3))))
     done = played({1: script}, unreachable=(8, 7))
     assert done.tokens == [1, 2, 3]
-    for tried, number in zip(done.session.tally.tried, (8, 7), strict=True):
+    for tried, number in zip(done.session.counts.tried, (8, 7), strict=True):
         assert f"{identity_of(number).peer_id} was lost: no answer to our dial" in tried
 
 
@@ -276,7 +276,7 @@ class TestTwoVerifiers:
         strategy = Scripted()
         done = played({1: first, 2: second}, strategy=strategy.kind(verifiers=2))
         assert (done.tokens, done.session.finish) == ([1, 2, 3], m.FinishReason.LENGTH)
-        by_verifier = done.session.tally.tokens_by_verifier
+        by_verifier = done.session.counts.tokens_by_verifier
         assert by_verifier == {identity_of(1).peer_id: 1, identity_of(2).peer_id: 2}
         digests = {n: roll_digest(D_0, (1, 2, 3)[:n]) for n in (1, 2, 3)}
         assert [(c.position, c.tokens, c.digest, c.verifier) for c in strategy.heard(Committed)] == [
@@ -285,7 +285,7 @@ class TestTwoVerifiers:
             (2, (), digests[2], 0),
             (2, (3,), digests[3], 1),
         ]
-        assert [opened.verifier for opened in strategy.heard(Opened)] == [0, 1]
+        assert [opened.verifier for opened in strategy.heard(VerifierOpened)] == [0, 1]
 
     def test_both_may_finish_at_the_same_time(self) -> None:
         scripts = {
@@ -306,14 +306,14 @@ class TestTwoVerifiers:
         )
         done = played({1: first, 2: second}, strategy=Scripted().kind(verifiers=2))
         assert (done.tokens, done.error) == ([1, 2, 3], "")
-        assert "gone" in done.session.tally.tried[0]
+        assert "gone" in done.session.counts.tried[0]
 
     def test_one_that_contradicts_the_stream_goes(self) -> None:
         first = timed((0.1, lambda n: commit(n, (1,))), (0.5, lambda n: commit(n, (2, 3), after=(1,))))
         second = timed((0.2, lambda n: commit(n, (5,))))
         done = played({1: first, 2: second}, strategy=Scripted().kind(verifiers=2))
         assert done.tokens == [1, 2, 3]
-        assert "contradicts" in done.session.tally.tried[0]
+        assert "contradicts" in done.session.counts.tried[0]
 
     def test_a_spare_takes_the_free_slot_from_the_present_end_of_the_stream(self) -> None:
         opens: list[m.Message] = []
@@ -324,7 +324,7 @@ class TestTwoVerifiers:
         done = played({1: first, 2: second, 3: third}, strategy=strategy.kind(verifiers=2))
         assert done.tokens == [1, 2, 3]
         assert isinstance(opens[0], m.Open) and opens[0].committed == (1,)
-        assert [(o.verifier, o.position) for o in strategy.heard(Opened)] == [(0, 0), (1, 0), (0, 1)]
+        assert [(o.verifier, o.position) for o in strategy.heard(VerifierOpened)] == [(0, 0), (1, 0), (0, 1)]
 
     def test_a_spare_that_answers_no_dial_holds_up_nobody(self) -> None:
         script = timed(
@@ -346,7 +346,7 @@ class TestTwoVerifiers:
             (0.0, lambda n: final(n, (1, 2, 3))),
         )
         done = played({1: busy, 2: timed()}, strategy=Scripted().kind(verifiers=2))
-        [lost] = done.session.tally.tried
+        [lost] = done.session.counts.tried
         assert identity_of(2).peer_id in lost and "no progress" in lost
 
 
@@ -377,7 +377,7 @@ def test_a_stepped_verifier_that_was_not_asked_for_long_is_not_stalled() -> None
 
     done = played({1: behave}, strategy=Scripted(answer).kind(is_stepped=True))
     assert done.tokens == [1, 2, 3]
-    [never_signed] = done.session.tally.tried
+    [never_signed] = done.session.counts.tried
     assert "no progress" in never_signed and done.seconds > 16
 
 
@@ -427,7 +427,7 @@ def test_a_recalled_drafter_starts_from_all_that_is_committed() -> None:
     assert kinds[:3] == [m.Start, m.Release, m.Start]
     assert [s.committed for s in seen if isinstance(s, m.Start)] == [(), (1, 2)]
     assert len(strategy.heard(DrafterStarted)) == 2
-    assert done.session.tally.why == ["code: released: for now", "code: recalled: again"]
+    assert done.session.counts.why == ["code: released: for now", "code: recalled: again"]
 
 
 def test_a_drafter_that_is_released_before_its_dial_is_answered_is_never_asked() -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from cosine_p2p.routing.base import DrafterFacts
 from cosine_p2p.speculation.tree import TreeNode
-from cosine_p2p.strategies.base import Action, Drafted, DrafterStarted
+from cosine_p2p.strategies.base import Action, DrafterStarted, FragmentReceived
 from cosine_p2p.strategies.published.batch_objective import BatchDirector
 from cosine_p2p.strategies.published.chance import RequestChance
 from cosine_p2p.strategies.published.cosine_score import CosineScoreRouter
@@ -43,8 +43,8 @@ class CosinePaperOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What a drafter would have put at a position."""
+class FirstChoice:
+    """The token that a drafter would have put at a position."""
 
     token: int
     confidence: float
@@ -75,7 +75,7 @@ class CosinePaper(Rounds):
         self._wanted_tokens = 0
         self._cut_tokens = 0
         self._fused: list[TreeNode] = []
-        self._said: list[dict[int, Said]] = []
+        self._first_choices: list[dict[int, FirstChoice]] = []
         self._step_at_s = 0.0
 
     def _join(self, drafter: DrafterStarted) -> None:
@@ -88,7 +88,7 @@ class CosinePaper(Rounds):
         self._router.leave(author)
 
     def _begin(self, now_s: float) -> list[Action]:
-        self._fused, self._said = [], []
+        self._fused, self._first_choices = [], []
         authors = self._pick()
         if not authors:
             return []
@@ -152,21 +152,21 @@ class CosinePaper(Rounds):
     def _tip(self) -> TreeNode:
         return self._fused[-1] if self._fused else self._tree.root
 
-    def _answers(self) -> dict[int, Said]:
+    def _answers(self) -> dict[int, FirstChoice]:
         """The first choice below the fused prefix of everyone asked who has drafted there."""
-        answers: dict[int, Said] = {}
+        answers: dict[int, FirstChoice] = {}
         for node in self._tip().children.values():
             for author in self._asked.keys() & node.draft_probabilities.keys():
                 probability = node.draft_probabilities[author]
                 if author not in answers or probability > answers[author].confidence:
-                    answers[author] = Said(node.token, probability)
+                    answers[author] = FirstChoice(node.token, probability)
         return answers
 
     def _fuse(self) -> None:
         """Extend the fused prefix by the token of the largest confidence."""
         answers = self._answers()
         winner = max(sorted(answers), key=lambda author: answers[author].confidence)
-        self._said.append(answers)
+        self._first_choices.append(answers)
         self._fused.append(self._tip().children[answers[winner].token])
         for author in answers:
             last_s = self._asked[author].last_s
@@ -176,7 +176,7 @@ class CosinePaper(Rounds):
     def _drafted_by(self, author: int) -> int:
         return sum(author in node.draft_probabilities for node in self._tree.walk())
 
-    def _take(self, event: Drafted, now_s: float) -> None:
+    def _take(self, event: FragmentReceived, now_s: float) -> None:
         """A draft below the fused prefix repeats it as certain; what its nodes are worth was said before."""
         known = [dict(node.draft_probabilities) for node in self._fused]
         super()._take(event, now_s)
@@ -213,7 +213,7 @@ class CosinePaper(Rounds):
 
     def _round(self, tokens: tuple[int, ...], path: list[TreeNode]) -> JudgedRound:
         """What the routing score is made of, for everyone who drafted at any position."""
-        said = {author: [at[author] for at in self._said if author in at] for author in self._awaited()}
+        said = {author: [at[author] for at in self._first_choices if author in at] for author in self._awaited()}
         said = {author: own for author, own in said.items() if own}
         judged = {author: self._judged(author, tokens) for author in said}
         return JudgedRound(
@@ -225,7 +225,6 @@ class CosinePaper(Rounds):
         )
 
     def _judged(self, author: int, tokens: tuple[int, ...]) -> list[bool]:
-        """Whether an author's token at each position is the committed one there, as far as there is one."""
-        return [
-            at[author].token == token for at, token in zip(self._said, tokens, strict=False) if author in at
-        ] or [False]
+        """True for each position where an author's token is the committed one, as far as there is one."""
+        places = zip(self._first_choices, tokens, strict=False)
+        return [firsts[author].token == token for firsts, token in places if author in firsts] or [False]

@@ -15,13 +15,13 @@ from cosine_p2p.speculation.tree import LiveTree, TreeNode
 from cosine_p2p.strategies.base import (
     Action,
     Committed,
-    Drafted,
     DrafterLost,
     DrafterStarted,
     Event,
-    Opened,
+    FragmentReceived,
     SendVerify,
     Tick,
+    VerifierOpened,
     WakeAt,
 )
 from cosine_p2p.strategies.published.lone_drafter import LoneDrafter
@@ -49,7 +49,7 @@ class DsiOptions:
 
 
 @dataclass(slots=True)
-class _Server:
+class _TaskedVerifier:
     """A verifier: where it stands, and the prefixes that its pass under way is over, its own included.
 
     `digest` is None until its prefill has committed. Past `due_s` its pass is not counted on any more.
@@ -73,7 +73,7 @@ class Dsi:
         self._drafter = LoneDrafter(
             self._tree, author=self._options.author, depth_tokens=MAX_TREE_DEPTH, width_nodes=1
         )
-        self._servers: dict[int, _Server] = {}
+        self._servers: dict[int, _TaskedVerifier] = {}
         self._first_position = position
         self._output: list[int] = []
         self._positions = {root: position}
@@ -85,14 +85,14 @@ class Dsi:
 
     def _hear(self, event: Event) -> list[Action]:
         match event:
-            case Opened():
-                self._servers[event.verifier] = _Server(event.pass_s, event.rtt_s)
+            case VerifierOpened():
+                self._servers[event.verifier] = _TaskedVerifier(event.pass_s, event.rtt_s)
                 return []
             case DrafterStarted():
                 return self._drafter.join(event)
             case DrafterLost(author):
                 return self._drafter.leave(author)
-            case Drafted(author, draft):
+            case FragmentReceived(author, draft):
                 if author == self._drafter.drafting:
                     self._tree.attach(draft.base, draft.position, draft.nodes, [author] * len(draft.nodes))
                 return []

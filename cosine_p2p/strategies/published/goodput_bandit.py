@@ -15,7 +15,7 @@ PRIOR_TOKENS: Final = 4
 
 
 @dataclass(slots=True)
-class _Arm:
+class _DraftedRounds:
     rounds: int = 0
     tokens: float = 0.0
     draft_s: float = 0.0
@@ -49,13 +49,13 @@ class GoodputRouter:
         self._keep = 1.0 - forgetting
         self._prior_tokens = prior_rounds * PRIOR_TOKENS
         self._facts: dict[int, DrafterFacts] = {}
-        self._arms: dict[int, _Arm] = {}
+        self._arms: dict[int, _DraftedRounds] = {}
         self._explores = True
         self._left_rounds = float(explore_rounds)
 
     def join(self, author: int, facts: DrafterFacts) -> None:
         self._facts[author] = facts
-        self._arms[author] = _Arm()
+        self._arms[author] = _DraftedRounds()
 
     def leave(self, author: int) -> None:
         self._facts.pop(author, None)

@@ -13,13 +13,13 @@ from cosine_p2p.speculation.tree import LiveTree, TreeNode
 from cosine_p2p.strategies.base import (
     Action,
     Committed,
-    Drafted,
     DrafterLost,
     DrafterStarted,
     Event,
-    Opened,
+    FragmentReceived,
     SendTree,
     Tick,
+    VerifierOpened,
 )
 from cosine_p2p.strategies.published.lone_drafter import LoneDrafter
 from cosine_protocol.limits import MAX_TREE_DEPTH
@@ -61,7 +61,7 @@ class PipeInfer:
     def on(self, event: Event, now_s: float) -> list[Action]:
         del now_s
         match event:
-            case Opened():
+            case VerifierOpened():
                 self._is_open = True
                 self._sent.clear()
                 self._restart()
@@ -70,7 +70,7 @@ class PipeInfer:
                 return self._drafter.join(event)
             case DrafterLost(author):
                 return self._drafter.leave(author)
-            case Drafted(author, draft):
+            case FragmentReceived(author, draft):
                 if author != self._drafter.drafting:
                     return []
                 self._tree.attach(draft.base, draft.position, draft.nodes, [author] * len(draft.nodes))

@@ -18,15 +18,15 @@ from cosine_p2p.speculation.tree import LiveTree, TreeNode
 from cosine_p2p.strategies.base import (
     Action,
     Committed,
-    Drafted,
     DrafterLost,
     DrafterStarted,
     Event,
-    Opened,
+    FragmentReceived,
     SendAdvance,
     SendAssign,
     SendVerify,
     Tick,
+    VerifierOpened,
     WakeAt,
 )
 from cosine_protocol.limits import MAX_COMMIT_TOKENS
@@ -66,7 +66,7 @@ class Acceptance:
 
 
 @dataclass(slots=True)
-class Asked:
+class AskedDrafter:
     """A drafter asked at `at_s`; its first draft since then came at `first_s`, its last at `last_s`."""
 
     at_s: float
@@ -81,10 +81,10 @@ class Rounds(ABC):
         self._width_nodes = width_nodes
         self._tree = LiveTree(root, position)
         self._drafters: dict[int, DrafterStarted] = {}
-        self._verifier = Opened(0.0, 0.0)
+        self._verifier = VerifierOpened(0.0, 0.0)
         self._verify_s = 0.0
         """Measured time from asking for a pass to its result, without the round trip."""
-        self._asked: dict[int, Asked] = {}
+        self._asked: dict[int, AskedDrafter] = {}
         self._is_drafting = False
         self._deadline_s = 0.0
         self._verify_at_s: float | None = None
@@ -121,7 +121,7 @@ class Rounds(ABC):
 
     def on(self, event: Event, now_s: float) -> list[Action]:
         match event:
-            case Opened():
+            case VerifierOpened():
                 self._verifier, self._verify_s = event, event.pass_s
                 self._is_drafting, self._verify_at_s = False, None
                 return []
@@ -130,7 +130,7 @@ class Rounds(ABC):
             case DrafterLost(author):
                 self._leave(author)
                 return self._proceed(now_s)
-            case Drafted():
+            case FragmentReceived():
                 self._take(event, now_s)
                 return self._proceed(now_s)
             case Committed():
@@ -162,7 +162,7 @@ class Rounds(ABC):
     ) -> list[Action]:
         """Ask drafters that should answer in `expected_s`; wakes when patience ends, or at `due_s` before."""
         for assign in assigns:
-            self._asked.setdefault(assign.author, Asked(now_s))
+            self._asked.setdefault(assign.author, AskedDrafter(now_s))
         idle = self._busy - self._asked.keys()
         self._busy = set(self._awaited())
         self._deadline_s = now_s + max(MIN_PATIENCE_S, PATIENCE_FACTOR * expected_s)
@@ -185,7 +185,7 @@ class Rounds(ABC):
         position = self._tree.position - len(self._latest)
         return [SendAdvance(drafter.author, position, tuple(self._latest))]
 
-    def _take(self, event: Drafted, now_s: float) -> None:
+    def _take(self, event: FragmentReceived, now_s: float) -> None:
         """Keep every draft, asked for or not: no drafter sends a node twice."""
         draft = event.draft
         touched = self._tree.attach(draft.base, draft.position, draft.nodes, [event.author] * len(draft.nodes))

@@ -8,7 +8,14 @@ from typing import Any, Final
 
 from cosine_node.simulation.participants import identity_of
 from cosine_p2p.selection import pick_drafters, rank_verifiers
-from cosine_p2p.strategies.base import Committed, Drafted, DrafterStarted, Opened, Strategy, StrategyKind
+from cosine_p2p.strategies.base import (
+    Committed,
+    DrafterStarted,
+    FragmentReceived,
+    Strategy,
+    StrategyKind,
+    VerifierOpened,
+)
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.messages import Draft, PassStats
 from cosine_protocol.nodes import BASE, Node, NodeBlock
@@ -58,7 +65,7 @@ def commit_times_us(kind: StrategyKind, *, commits: int) -> list[float]:
     """Wall microseconds of each of so many commits of a strategy whose `DRAFTERS` drafters all draft each round."""
     root, position, times_us = bytes(16), 0, []
     strategy = kind.make(root)
-    strategy.on(Opened(0.06, 0.02), 0.0)
+    strategy.on(VerifierOpened(0.06, 0.02), 0.0)
     for author in range(1, DRAFTERS + 1):
         strategy.on(DrafterStarted(author, 2.0 + author / 10, 0.006, 0.02), 0.0)
     for round_number in range(commits):
@@ -85,7 +92,8 @@ def _draft(strategy: Strategy, root: bytes, position: int, round_number: int) ->
             nodes += [Node(parent, first, 0.7), Node(parent, right + 2 * VOCAB_TOKENS + author, 0.2)]
             parent = len(nodes) - 2
         strategy.on(
-            Drafted(author, Draft(1, round_number, root, position, NodeBlock.of(nodes))), 0.1 * round_number
+            FragmentReceived(author, Draft(1, round_number, root, position, NodeBlock.of(nodes))),
+            0.1 * round_number,
         )
 
 

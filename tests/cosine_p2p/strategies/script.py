@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from cosine_p2p.speculation.tree import LiveTree
-from cosine_p2p.strategies.base import Action, Committed, Drafted, DrafterStarted, SendTree, SendVerify
+from cosine_p2p.strategies.base import Action, Committed, DrafterStarted, FragmentReceived, SendTree, SendVerify
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.messages import Draft, PassStats
 from cosine_protocol.nodes import BASE, Node, NodeBlock
@@ -22,10 +22,10 @@ def committed(tokens: Sequence[int], *, after: Sequence[int] = ()) -> Committed:
 
 def drafted(
     tokens: Sequence[int], *, after: Sequence[int] = (), author: int = 1, confidence: float = 0.8
-) -> Drafted:
+) -> FragmentReceived:
     """A chain below the output tokens `after`."""
     nodes = tuple(Node(index - 1 if index else BASE, token, confidence) for index, token in enumerate(tokens))
-    return Drafted(author, Draft(1, 1, roll_digest(ROOT, after), len(after), NodeBlock.of(nodes)))
+    return FragmentReceived(author, Draft(1, 1, roll_digest(ROOT, after), len(after), NodeBlock.of(nodes)))
 
 
 def feed(tree: LiveTree, actions: Iterable[Action]) -> None:

@@ -9,12 +9,12 @@ from cosine_p2p.speculation.tree import LiveTree
 from cosine_p2p.strategies.base import (
     Action,
     DrafterLost,
-    Opened,
     RecallDrafter,
     ReleaseDrafter,
     SendAdvance,
     SendAssign,
     SendTree,
+    VerifierOpened,
 )
 from cosine_p2p.strategies.cosine import Cosine, CosineOptions
 from cosine_protocol.digests import roll_digest
@@ -23,7 +23,7 @@ from tests.cosine_p2p.strategies.script import ROOT, committed, drafted, feed, s
 
 def opened(*authors: int) -> Cosine:
     strategy = Cosine(ROOT)
-    strategy.on(Opened(0.06, 0.01), 0.0)
+    strategy.on(VerifierOpened(0.06, 0.01), 0.0)
     for author in authors:
         strategy.on(started(author), 0.0)
     return strategy
@@ -35,7 +35,7 @@ def sent_tokens(actions: list[Action]) -> list[int]:
 
 def test_a_drafter_that_starts_is_assigned_the_main_line() -> None:
     strategy = Cosine(ROOT)
-    strategy.on(Opened(0.06, 0.01), 0.0)
+    strategy.on(VerifierOpened(0.06, 0.01), 0.0)
     [assign] = strategy.on(started(1), 0.0)
     assert isinstance(assign, SendAssign)
     assert (assign.author, assign.base, assign.position) == (1, ROOT, 0)
@@ -55,7 +55,7 @@ def test_drafts_wait_for_a_verifier_and_go_again_to_the_next() -> None:
     strategy.on(started(1), 0.0)
     assert strategy.on(drafted([1, 2]), 0.0) == []
     for _ in range(2):
-        assert sent_tokens(strategy.on(Opened(0.06, 0.01), 0.0)) == [1, 2]
+        assert sent_tokens(strategy.on(VerifierOpened(0.06, 0.01), 0.0)) == [1, 2]
 
 
 def test_a_draft_whose_base_comes_late_goes_with_it() -> None:
@@ -148,7 +148,7 @@ def recalled(actions: list[Action]) -> list[int]:
 
 def test_drafts_that_never_hold_end_in_no_drafters_and_a_second_chance() -> None:
     strategy, output = Cosine(ROOT), [0]
-    strategy.on(Opened(0.06, 0.3), 0.0)
+    strategy.on(VerifierOpened(0.06, 0.3), 0.0)
     strategy.on(started(1, rtt_s=0.3), 0.0)
     strategy.on(committed(output), 0.0)
     actions = drive(strategy, tokens=110, output=output, said={1: 6})
@@ -159,7 +159,7 @@ def test_drafts_that_never_hold_end_in_no_drafters_and_a_second_chance() -> None
 
 def test_without_control_a_hopeless_drafter_stays() -> None:
     strategy, output = Cosine(ROOT, options=CosineOptions(controls=False)), [0]
-    strategy.on(Opened(0.06, 0.3), 0.0)
+    strategy.on(VerifierOpened(0.06, 0.3), 0.0)
     strategy.on(started(1, rtt_s=0.3), 0.0)
     strategy.on(committed(output), 0.0)
     actions = drive(strategy, tokens=60, output=output, said={1: 6})
@@ -196,7 +196,7 @@ def test_released_drafters_come_back_when_the_text_changes_its_subject() -> None
 
 def test_without_recall_who_was_released_is_gone() -> None:
     strategy, output = Cosine(ROOT, options=CosineOptions(recalls=False)), [0]
-    strategy.on(Opened(0.06, 0.01), 0.0)
+    strategy.on(VerifierOpened(0.06, 0.01), 0.0)
     for author in (1, 2, 3):
         strategy.on(started(author), 0.0)
     strategy.on(committed(output), 0.0)
@@ -207,7 +207,7 @@ def test_without_recall_who_was_released_is_gone() -> None:
 def test_a_proven_leader_is_not_released_for_words_after_a_collapse() -> None:
     """A liar that claims to know the prompt best gets a trial, no more."""
     strategy, output = Cosine(ROOT), [0]
-    strategy.on(Opened(0.06, 0.01), 0.0)
+    strategy.on(VerifierOpened(0.06, 0.01), 0.0)
     for author, prompt_nll in ((1, 3.0), (2, 3.2), (3, 0.0)):
         strategy.on(started(author, prompt_nll=prompt_nll), 0.0)
     strategy.on(committed(output), 0.0)

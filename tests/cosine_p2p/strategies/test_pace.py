@@ -1,7 +1,7 @@
 """Running means that the latency model works with."""
 
 from cosine_p2p.routing.base import DrafterFacts
-from cosine_p2p.strategies.base import Opened
+from cosine_p2p.strategies.base import VerifierOpened
 from cosine_p2p.strategies.pace import FIRST_ACCEPTANCE, Pace
 from cosine_protocol.messages import PassStats
 
@@ -14,7 +14,7 @@ def passed(ms: float) -> PassStats:
 
 def test_it_starts_from_what_the_verifier_announced() -> None:
     pace = Pace()
-    pace.open(Opened(0.06, 0.03))
+    pace.open(VerifierOpened(0.06, 0.03))
     known = pace.latencies(FACTS)
     assert (known.plain_pass_s, known.pass_s, known.verifier_rtt_s) == (0.06, 0.06, 0.03)
     assert (known.token_s, known.drafter_rtt_s) == (0.006, 0.02)
@@ -22,7 +22,7 @@ def test_it_starts_from_what_the_verifier_announced() -> None:
 
 def test_it_follows_the_passes() -> None:
     pace = Pace()
-    pace.open(Opened(0.06, 0.03))
+    pace.open(VerifierOpened(0.06, 0.03))
     for _ in range(40):
         pace.note(passed(120), [])
     known = pace.latencies(FACTS)

@@ -1,6 +1,6 @@
 """Plain decoding asks for nothing."""
 
-from cosine_p2p.strategies.base import Committed, DrafterStarted, Opened, Tick
+from cosine_p2p.strategies.base import Committed, DrafterStarted, Tick, VerifierOpened
 from cosine_p2p.strategies.plain import Plain
 from cosine_protocol.messages import PassStats
 
@@ -9,7 +9,7 @@ def test_it_never_acts() -> None:
     plain = Plain(bytes(16))
     stats = PassStats(0, 0, 0, 0)
     for event in (
-        Opened(0.06, 0.01),
+        VerifierOpened(0.06, 0.01),
         DrafterStarted(1, 1.0, 0.006, 0.01),
         Committed(0, (1,), bytes(16), stats),
         Tick(),

@@ -2,7 +2,7 @@
 
 from cosine_node.bench.experiment import Cell, Prompts, run_cell
 from cosine_node.bench.oracle import OracleCosine
-from cosine_p2p.strategies.base import Drafted, DrafterStarted, Opened, SendTree
+from cosine_p2p.strategies.base import DrafterStarted, FragmentReceived, SendTree, VerifierOpened
 from cosine_protocol.messages import Draft
 from cosine_protocol.nodes import BASE, Node, NodeBlock
 
@@ -13,9 +13,9 @@ STREAM = (7, 8, 9)
 def forwarded(*nodes: Node) -> list[tuple[int, float]]:
     """The tokens that go to the verifier when a drafter drafts these nodes, with their probabilities."""
     strategy = OracleCosine(ROOT, stream=STREAM)
-    strategy.on(Opened(0.06, 0.02), 0.0)
+    strategy.on(VerifierOpened(0.06, 0.02), 0.0)
     strategy.on(DrafterStarted(1, 2.0, 0.006, 0.02), 0.0)
-    actions = strategy.on(Drafted(1, Draft(1, 1, ROOT, 0, NodeBlock.of(nodes))), 0.1)
+    actions = strategy.on(FragmentReceived(1, Draft(1, 1, ROOT, 0, NodeBlock.of(nodes))), 0.1)
     return [
         (n.token, n.confidence) for action in actions if isinstance(action, SendTree) for n in action.block.nodes
     ]

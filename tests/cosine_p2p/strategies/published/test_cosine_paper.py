@@ -8,10 +8,10 @@ from cosine_p2p.strategies.base import (
     Action,
     Committed,
     DrafterLost,
-    Opened,
     SendAssign,
     SendVerify,
     Tick,
+    VerifierOpened,
     WakeAt,
 )
 from cosine_p2p.strategies.published.batch_objective import BatchDirector
@@ -26,7 +26,7 @@ TWO = CosinePaperOptions(drafters=2, draft_tokens=2, explore_share=0.0, exploit_
 def begun(options: CosinePaperOptions, *authors: int, director: BatchDirector | None = None) -> CosinePaper:
     """Before the prefill commits its token."""
     strategy = CosinePaper(ROOT, options=options, director=director)
-    strategy.on(Opened(0.06, 0.01), 0.0)
+    strategy.on(VerifierOpened(0.06, 0.01), 0.0)
     for author in authors:
         strategy.on(started(author, prompt_nll=float(author)), 0.0)
     return strategy

@@ -6,11 +6,11 @@ from cosine_p2p.strategies.base import (
     Action,
     Committed,
     DrafterLost,
-    Opened,
     SendAdvance,
     SendAssign,
     SendVerify,
     Tick,
+    VerifierOpened,
     WakeAt,
 )
 from cosine_p2p.strategies.published.dsi import OVERDUE_PASSES, Dsi, DsiOptions
@@ -34,7 +34,7 @@ def begun(verifiers: int = 2, drafters: int = 1, **options: object) -> tuple[Dsi
     """After every verifier's prefill committed token 5; what the last of them brought about."""
     strategy = Dsi(ROOT, options=DsiOptions(**options))  # type: ignore[arg-type]
     for slot in range(verifiers):
-        strategy.on(Opened(PASS_S, RTT_S, 0, slot), 0.0)
+        strategy.on(VerifierOpened(PASS_S, RTT_S, 0, slot), 0.0)
     for author in range(1, drafters + 1):
         strategy.on(started(author, prompt_nll=float(author)), 0.0)
     actions = strategy.on(committed([5], after=[]), 0.1)
@@ -61,7 +61,7 @@ def test_the_drafter_gets_a_chain_without_end_to_draft() -> None:
 def test_the_target_goes_on_alone_at_once_and_only_one_verifier_does() -> None:
     strategy = Dsi(ROOT)
     for slot in range(2):
-        strategy.on(Opened(PASS_S, RTT_S, 0, slot), 0.0)
+        strategy.on(VerifierOpened(PASS_S, RTT_S, 0, slot), 0.0)
     [plain] = tasks(strategy.on(committed([5], after=[]), 0.1))
     assert (plain.verifier, plain.block.nodes, plain.block.base) == (0, (), roll_digest(ROOT, [5]))
     assert tasks(strategy.on(committed([], after=[5], verifier=1, stands=[5]), 0.1)) == []
@@ -146,7 +146,7 @@ def test_a_pass_that_is_long_overdue_is_not_counted_on() -> None:
 
 def test_a_verifier_that_takes_over_a_slot_is_asked_once_it_has_read_the_prompt() -> None:
     strategy, _ = begun(1, drafters=0)
-    assert tasks(strategy.on(Opened(PASS_S, RTT_S, 1, 0), 0.2)) == []
+    assert tasks(strategy.on(VerifierOpened(PASS_S, RTT_S, 1, 0), 0.2)) == []
     [task] = tasks(strategy.on(committed([6], after=[5]), 0.3))
     assert task.block.base == roll_digest(ROOT, [5, 6])
 

@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from cosine_p2p.speculation.tree import LiveTree
-from cosine_p2p.strategies.base import Action, Drafted, DrafterLost, Opened, SendAdvance, SendAssign, SendTree
+from cosine_p2p.strategies.base import (
+    Action,
+    DrafterLost,
+    FragmentReceived,
+    SendAdvance,
+    SendAssign,
+    SendTree,
+    VerifierOpened,
+)
 from cosine_p2p.strategies.published.pipeinfer import PipeInfer, PipeInferOptions
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.messages import Draft
@@ -17,7 +25,7 @@ from tests.cosine_p2p.strategies.script import ROOT, committed, drafted, feed, s
 
 def opened(**options: Any) -> PipeInfer:
     strategy = PipeInfer(ROOT, options=PipeInferOptions(**options))
-    strategy.on(Opened(0.06, 0.01), 0.0)
+    strategy.on(VerifierOpened(0.06, 0.01), 0.0)
     strategy.on(started(1), 0.0)
     return strategy
 
@@ -26,9 +34,9 @@ def batches(actions: Sequence[Action]) -> list[list[int]]:
     return [[node.token for node in action.block.nodes] for action in actions if isinstance(action, SendTree)]
 
 
-def siblings(*choices: tuple[int, float], after: Sequence[int] = ()) -> Drafted:
+def siblings(*choices: tuple[int, float], after: Sequence[int] = ()) -> FragmentReceived:
     nodes = NodeBlock.of([Node(BASE, token, confidence) for token, confidence in choices])
-    return Drafted(1, Draft(1, 1, roll_digest(ROOT, after), len(after), nodes))
+    return FragmentReceived(1, Draft(1, 1, roll_digest(ROOT, after), len(after), nodes))
 
 
 def test_the_drafter_runs_ahead_of_every_commit() -> None:
@@ -80,7 +88,7 @@ def test_another_verifier_gets_everything_again() -> None:
     strategy = opened(draft_tokens=2)
     strategy.on(drafted([1, 2, 3, 4]), 0.0)
     strategy.on(committed([1]), 0.0)
-    assert batches(strategy.on(Opened(0.06, 0.01, 1), 0.0)) == [[2, 3]]
+    assert batches(strategy.on(VerifierOpened(0.06, 0.01, 1), 0.0)) == [[2, 3]]
 
 
 def test_only_the_drafter_at_work_counts() -> None:

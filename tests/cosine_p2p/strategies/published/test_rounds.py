@@ -13,13 +13,13 @@ from cosine_p2p.strategies.base import (
     Action,
     DrafterLost,
     Event,
-    Opened,
     SendAdvance,
     SendAssign,
     SendTree,
     SendVerify,
     Strategy,
     Tick,
+    VerifierOpened,
 )
 from cosine_p2p.strategies.published.cosine_paper import CosinePaper
 from cosine_p2p.strategies.published.rounds import REST_ROUNDS, Acceptance, merged, verify
@@ -34,7 +34,7 @@ from tests.cosine_p2p.strategies.script import ROOT, committed, drafted, started
 
 def opened() -> Speculative:
     strategy = Speculative(ROOT)
-    strategy.on(Opened(0.06, 0.01), 0.0)
+    strategy.on(VerifierOpened(0.06, 0.01), 0.0)
     return strategy
 
 
@@ -98,7 +98,7 @@ def test_after_a_failover_the_round_under_way_teaches_nothing_and_a_new_one_begi
     strategy.on(started(1), 0.0)
     strategy.on(committed([5]), 1.0)
     strategy.on(drafted([7, 8], after=[5]), 1.1)
-    assert strategy.on(Opened(0.06, 0.01, position=1), 1.2) == []
+    assert strategy.on(VerifierOpened(0.06, 0.01, position=1), 1.2) == []
     assert strategy.on(Tick(), 9.0) == []
     assert asked(strategy.on(committed([6], after=[5]), 9.1)) == [1]
 
@@ -215,7 +215,7 @@ class Storm:
 
     def fail_over(self) -> None:
         self.is_awaited = False
-        self.tell(Opened(0.06, 0.01, position=len(self.output)))
+        self.tell(VerifierOpened(0.06, 0.01, position=len(self.output)))
         self.commit()
 
 

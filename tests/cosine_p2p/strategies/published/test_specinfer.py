@@ -3,7 +3,16 @@
 from collections.abc import Mapping
 
 from cosine_p2p.speculation.tree import LiveTree
-from cosine_p2p.strategies.base import Action, Drafted, DrafterLost, Opened, SendAssign, SendVerify, Tick, WakeAt
+from cosine_p2p.strategies.base import (
+    Action,
+    DrafterLost,
+    FragmentReceived,
+    SendAssign,
+    SendVerify,
+    Tick,
+    VerifierOpened,
+    WakeAt,
+)
 from cosine_p2p.strategies.published.specinfer import SpecInfer, SpecInferOptions
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.messages import Draft
@@ -16,16 +25,16 @@ THREE = SpecInferOptions(drafters=2, depth_tokens=3, width_nodes=2, tree_nodes=8
 def begun(options: SpecInferOptions, *authors: int) -> tuple[SpecInfer, list[Action]]:
     """After the prefill committed token 5, with drafters of falling knowledge of the prompt."""
     strategy = SpecInfer(ROOT, options=options)
-    strategy.on(Opened(0.06, 0.01), 0.0)
+    strategy.on(VerifierOpened(0.06, 0.01), 0.0)
     for author in authors:
         strategy.on(started(author, prompt_nll=float(author)), 0.0)
     return strategy, strategy.on(committed([5]), 1.0)
 
 
-def branched(branches: Mapping[int, float], *, after: list[int], author: int) -> Drafted:
+def branched(branches: Mapping[int, float], *, after: list[int], author: int) -> FragmentReceived:
     """Siblings below the output tokens `after`, with confidences."""
     nodes = tuple(Node(BASE, token, confidence) for token, confidence in branches.items())
-    return Drafted(author, Draft(1, 1, roll_digest(ROOT, after), len(after), NodeBlock.of(nodes)))
+    return FragmentReceived(author, Draft(1, 1, roll_digest(ROOT, after), len(after), NodeBlock.of(nodes)))
 
 
 def assigned(actions: list[Action]) -> dict[int, SendAssign]:

@@ -4,11 +4,11 @@ from cosine_p2p.speculation.block import Block
 from cosine_p2p.strategies.base import (
     Action,
     DrafterLost,
-    Opened,
     SendAdvance,
     SendAssign,
     SendVerify,
     Tick,
+    VerifierOpened,
     WakeAt,
 )
 from cosine_p2p.strategies.published.speculative import Speculative
@@ -19,7 +19,7 @@ from tests.cosine_p2p.strategies.script import ROOT, committed, drafted, started
 def begun(*authors: int) -> tuple[Speculative, list[Action]]:
     """After the prefill committed token 5, with drafters of falling knowledge of the prompt."""
     strategy = Speculative(ROOT)
-    strategy.on(Opened(0.06, 0.01), 0.0)
+    strategy.on(VerifierOpened(0.06, 0.01), 0.0)
     for author in authors:
         strategy.on(started(author, prompt_nll=float(author)), 0.0)
     return strategy, strategy.on(committed([5]), 1.0)

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_p2p.strategies.base import Action, DrafterLost, Opened, SendAssign, SendVerify
+from cosine_p2p.strategies.base import Action, DrafterLost, SendAssign, SendVerify, VerifierOpened
 from cosine_p2p.strategies.published.spin import Spin, SpinDirector, SpinOptions
 from tests.cosine_p2p.strategies.script import ROOT, committed, drafted, started
 
@@ -14,7 +14,7 @@ CHAIN = SpinOptions(draft_tokens=2, explore_rounds=3, exploit_rounds=12)
 
 def opened(director: SpinDirector | None = None, *, root: bytes = ROOT, drafters: int = 3) -> Spin:
     strategy = Spin(root, options=CHAIN, director=director)
-    strategy.on(Opened(0.06, 0.01), 0.0)
+    strategy.on(VerifierOpened(0.06, 0.01), 0.0)
     for author in range(1, drafters + 1):
         strategy.on(started(author), 0.0)
     return strategy
