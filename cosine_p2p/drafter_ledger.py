@@ -1,4 +1,4 @@
-"""Who may draft for one request, under which author number, and what became of their drafts."""
+"""The drafters that may draft for one request, their author numbers, and what became of their drafts."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -46,7 +46,7 @@ class DrafterLedger:
         self._rtt_s[author] = rtt_s
 
     def credit(self, authors: Iterable[int]) -> None:
-        """Count committed tokens for whoever drafted them."""
+        """Count committed tokens for the authors that drafted them."""
         self._accepted.update(author for author in authors if author)
 
     def reports(self) -> tuple[DrafterReport, ...]:

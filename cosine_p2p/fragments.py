@@ -12,7 +12,7 @@ from cosine_protocol.errors import BadSignature
 from cosine_protocol.identity import verify
 
 MAX_WAITING_FRAGMENTS: Final = 64
-"""Of one drafter."""
+"""Bounds memory, for each drafter: far more than arrive while one signature is checked."""
 
 Offload = Callable[[Callable[[], None]], Awaitable[None]]
 """Runs a blocking check away from the event loop."""
@@ -21,8 +21,8 @@ Offload = Callable[[Callable[[], None]], Awaitable[None]]
 class FragmentGate:
     """Lets fragments of one request through whose signature holds.
 
-    Drafters take turns, so that one who floods it loses the oldest of its own only. `take` gets every good fragment
-    with its sender, `refuse` the sender of a bad one, of whom nothing more is taken.
+    Drafters come one after the other, so that one that floods it loses the oldest of its own only. `take` gets
+    every good fragment with its sender, `refuse` the sender of a bad one, of which nothing more is taken.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class FragmentGate:
                 await self._check(delivery.peer_id, delivery.message, delivery.body)
 
     def _next(self) -> Delivery:
-        """The oldest fragment of the drafter whose turn it is."""
+        """The oldest fragment of the drafter that comes next."""
         peer_id = next(iter(self._waiting))
         waiting = self._waiting.pop(peer_id)
         delivery = waiting.popleft()

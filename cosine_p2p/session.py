@@ -1,4 +1,4 @@
-"""One generation as it happens: events from links into a strategy, its actions out, tokens to the caller."""
+"""One generation as it happens: messages from links become events of a strategy, its actions messages again."""
 
 import asyncio
 from collections import deque
@@ -7,14 +7,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cosine_p2p.drafter_ledger import DrafterLedger
-from cosine_p2p.followers import Followers
-from cosine_p2p.fragments import FragmentGate, Offload
+from cosine_p2p.drafters import Drafters
+from cosine_p2p.fragments import Offload
 from cosine_p2p.link import Delivery, Link, Links
 from cosine_p2p.strategies.base import (
     Action,
     Committed,
-    DrafterLost,
-    DrafterStarted,
     Event,
     FragmentReceived,
     RecallDrafter,
@@ -41,18 +39,20 @@ from cosine_protocol.errors import (
 )
 from cosine_protocol.messages import FinishReason
 from cosine_protocol.nodes import NodeBlock
-from cosine_protocol.protocols import DRAFT, VERIFY
+from cosine_protocol.protocols import VERIFY
 from cosine_protocol.records import NodeRecord
 from cosine_protocol.request import Request
 
 CHECK_EVERY_S: Final = 0.5
+"""A choice: how late a verifier that makes no progress may be noticed."""
 MAX_WHY: Final = 64
 LATEST_WHY: Final = 16
+"""Bound the first and the latest reasons that a session keeps for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a session is to do: the request, who may serve it in order of preference, who may draft."""
+    """The work of a session: the request, who may serve it in order of preference, who may draft."""
 
     number: int
     deadline_s: float
@@ -64,7 +64,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Output tokens that became certain; `authors[i]` is 0 or 1 + the index of a drafter of the job."""
+    """Committed output tokens; `authors[i]` is 0 or 1 + the index of a drafter of the job."""
 
     tokens: tuple[int, ...]
     authors: bytes
@@ -72,7 +72,7 @@ class Tokens:
 
 @dataclass(slots=True)
 class SessionCounts:
-    """Counts of one session."""
+    """Counts of one session, and for people which verifiers were tried in vain and why drafters were told what."""
 
     rounds: int = 0
     near_ties: int = 0
@@ -92,22 +92,23 @@ class Session:
         self.finish: FinishReason | None = None
         self.counts = SessionCounts()
         self.ledger = DrafterLedger(job.drafters)
-        self._links = links
         self.d_0 = request_digest(job.request)
+        self._links = links
         self._digest = self.d_0
         self._strategy = job.strategy.make(self.d_0)
-        self._events: asyncio.Queue[Delivery | FragmentReceived] = asyncio.Queue()
-        self._gate = FragmentGate(self.d_0, offload, take=self._take_fragment, refuse=self._refuse_fragment)
         self._wake_at_s: float | None = None
+        self._inbox: asyncio.Queue[Delivery | FragmentReceived] = asyncio.Queue()
         self._queue = VerifierQueue(record.peer_id for record in job.verifiers)
         self._upstreams: dict[str, Upstream] = {}
-        self._followers = Followers(
+        self._drafters = Drafters(
+            self.ledger,
             number=job.number,
             request=job.request,
-            peer_ids=self.ledger.peer_ids,
+            d_0=self.d_0,
             links=links,
             output=self.output,
-            hear=self._hear_fragments_apart,
+            offload=offload,
+            deliver=self._inbox.put_nowait,
         )
         self._dials: set[asyncio.Task[None]] = set()
 
@@ -122,24 +123,25 @@ class Session:
         Goes on with the next verifier where one fails. Raises `GenerationFailed` when none is left.
         """
         for author in self.ledger.authors:
-            self._followers.start(author)
-        checking = asyncio.ensure_future(self._gate.run())
+            self._drafters.follow(author)
+        checking = asyncio.ensure_future(self._drafters.check_fragments())
         try:
             while self.finish is None:
                 await self._fill_slots()
                 if tokens := await self._step():
                     yield tokens
         finally:
-            self._hang_up()
+            for upstream in self._upstreams.values():
+                self._hang_up(upstream)
             tasks = {checking, *self._dials}
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, self._followers.close(), return_exceptions=True)
+            await asyncio.gather(*tasks, self._drafters.close(), return_exceptions=True)
 
     async def _fill_slots(self) -> None:
         """Have the request opened wherever a slot for a verifier is free; waits only while nobody serves it.
 
-        Raises `GenerationFailed` if nobody can be asked any more.
+        Raises `GenerationFailed` if nobody can be asked any more before the deadline.
         """
         self._dial_spares()
         while not self._upstreams:
@@ -147,15 +149,11 @@ class Session:
             if self._dials:
                 await asyncio.wait(self._dials, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
             else:
-                await asyncio.sleep(self._rest_s(left_s))
+                at_s = self._queue.next_at_s
+                if at_s is None or at_s - _now_s() > left_s:
+                    raise GenerationFailed(_nobody_left(self.counts.tried))
+                await asyncio.sleep(max(0.0, at_s - _now_s()))
             self._dial_spares()
-
-    def _rest_s(self, left_s: float) -> float:
-        """How long to wait for an overloaded verifier. Raises `GenerationFailed` if there is none in time."""
-        at_s = self._queue.next_at_s
-        if at_s is None or at_s - _now_s() > left_s:
-            raise GenerationFailed(_nobody_left(self.counts.tried))
-        return max(0.0, at_s - _now_s())
 
     def _dial_spares(self) -> None:
         for dial in [dial for dial in self._dials if dial.done()]:
@@ -176,70 +174,54 @@ class Session:
             self._open(link)
 
     def _open(self, link: Link) -> None:
+        job = self.job
         taken = {upstream.slot for upstream in self._upstreams.values()}
         upstream = Upstream(
-            slot=next(slot for slot in range(self.job.strategy.verifiers) if slot not in taken),
+            slot=next(slot for slot in range(job.strategy.verifiers) if slot not in taken),
             link=link,
-            request=self.job.request,
+            request=job.request,
             d_0=self.d_0,
             digest=self._digest,
             position=len(self.output),
             watch=Watch(since_s=_now_s()),
         )
         self._upstreams[upstream.peer_id] = upstream
-        link.subscribe(self.job.number, self._events.put_nowait)
-        link.post(
-            m.Open(
-                self.job.number,
-                self.job.request,
-                tuple(self.output),
-                self.job.strategy.pacing,
-                self.ledger.peer_ids,
-            )
-        )
+        link.subscribe(job.number, self._inbox.put_nowait)
+        link.post(m.Open(job.number, job.request, tuple(self.output), job.strategy.pacing, self.ledger.peer_ids))
 
     async def _step(self) -> Tokens | None:
-        """Wait for one event and act on it; a verifier that fails is noted and let go."""
-        event = await self._next_event()
+        """Wait for one message or the strategy's tick and act on it; a verifier that fails is noted and let go."""
         tokens = None
-        if isinstance(event, Delivery) and event.protocol == VERIFY:
-            tokens = self._try_verifier(event)
-        elif event is not None:
-            self._hear_drafter(event)
+        match await self._next():
+            case None:
+                pass
+            case Delivery(protocol=protocol) as delivery if protocol == VERIFY:
+                tokens = self._on_verifier(delivery)
+            case Delivery() as delivery:
+                if event := self._drafters.event_of(delivery):
+                    self._on_event(event)
+            case event:
+                self._on_event(event)
         # What is still unread may be the very progress that is missed.
-        if self._events.empty():
-            self._drop_stalled()
+        if self._inbox.empty():
+            for upstream in list(self._upstreams.values()):
+                try:
+                    upstream.check_progress(_now_s())
+                except PeerLost as lost:
+                    self._drop(upstream, lost)
         return tokens
 
-    def _try_verifier(self, event: Delivery) -> Tokens | None:
-        upstream = self._upstreams.get(event.peer_id)
-        if upstream is None:
-            return None
-        try:
-            return self._hear_verifier(upstream, event)
-        except (PeerError, PeerLost, RemoteProtocolError) as error:
-            self._drop(upstream, error)
-            return None
-
-    def _drop_stalled(self) -> None:
-        for upstream in list(self._upstreams.values()):
-            try:
-                upstream.check_progress(_now_s())
-            except PeerLost as lost:
-                self._drop(upstream, lost)
-
-    async def _next_event(self) -> Delivery | FragmentReceived | None:
-        """The next event; None after a tick."""
+    async def _next(self) -> Delivery | FragmentReceived | Tick | None:
+        """The next message, or the tick that the strategy asked for; None after `CHECK_EVERY_S` without any."""
         self._time_left()
         now_s = _now_s()
         if self._wake_at_s is not None and self._wake_at_s <= now_s:
             self._wake_at_s = None
-            self._tell(Tick())
-            return None
+            return Tick()
         wait_s = min(CHECK_EVERY_S, (self._wake_at_s or now_s + CHECK_EVERY_S) - now_s)
         try:
             async with asyncio.timeout(wait_s):
-                return await self._events.get()
+                return await self._inbox.get()
         except TimeoutError:
             return None
 
@@ -250,45 +232,33 @@ class Session:
             raise GenerationTimedOut("The generation took longer than its timeout; raise it or ask for less.")
         return left_s
 
-    def _drop(self, upstream: Upstream, error: PeerError | PeerLost | RemoteProtocolError) -> None:
-        self._note_failure(upstream.peer_id, error)
-        self._upstreams.pop(upstream.peer_id)
-        upstream.link.post(m.Cancel(self.job.number))
-        upstream.link.unsubscribe(self.job.number)
-        # Who leaves after the last token owes only its account; nobody else could add to the stream.
-        if not isinstance(error, RemoteProtocolError) and self.finish is None:
-            self.finish = end_of(self.output, self.job.request)
-
-    def _note_failure(self, peer_id: str, error: PeerError | PeerLost | RemoteProtocolError) -> None:
-        match error:
-            case PeerError():
-                self.counts.tried.append(f"{peer_id} refused: {error.message}")
-                if error.retry_after_s is not None:
-                    self._queue.rest(peer_id, until_s=_now_s() + error.retry_after_s)
-            case PeerLost():
-                self.counts.tried.append(f"{peer_id} was lost: {error.reason}")
-            case _:
-                self.counts.tried.append(f"{peer_id} broke the protocol: {error}")
-
-    def _hear_verifier(self, upstream: Upstream, delivery: Delivery) -> Tokens | None:
-        match delivery.message:
-            case None:
-                raise PeerLost(delivery.peer_id, delivery.lost or "the link ended")
-            case m.Opened(_, pass_us):
-                upstream.is_opened = True
-                upstream.watch.pass_s = pass_us / 1e6
-                self._tell(VerifierOpened(pass_us / 1e6, upstream.link.rtt_s, upstream.position, upstream.slot))
-            case m.Commit() | m.Verified() as commit:
-                return self._take(upstream, commit)
-            case m.Final() as final if isinstance(delivery.body, m.Account):
-                self.finish = upstream.finish(final, delivery.body, self.output)
-            case m.Error(_, code, text, retry_after_s):
-                raise PeerError(code, text, retry_after_s)
-            case other:
-                raise RemoteProtocolError(f"unexpected {type(other).__name__}")
+    def _on_verifier(self, delivery: Delivery) -> Tokens | None:
+        """Act on a verifier's message; one that fails is dropped."""
+        upstream = self._upstreams.get(delivery.peer_id)
+        if upstream is None:
+            return None
+        try:
+            match delivery.message:
+                case None:
+                    raise PeerLost(delivery.peer_id, delivery.lost or "the link ended")
+                case m.Opened(_, pass_us):
+                    upstream.is_opened = True
+                    upstream.watch.pass_s = pass_us / 1e6
+                    opened = VerifierOpened(pass_us / 1e6, upstream.link.rtt_s, upstream.position, upstream.slot)
+                    self._on_event(opened)
+                case m.Commit() | m.Verified() as commit:
+                    return self._on_commit(upstream, commit)
+                case m.Final() as final if isinstance(delivery.body, m.Account):
+                    self.finish = upstream.finish(final, delivery.body, self.output)
+                case m.Error(_, code, text, retry_after_s):
+                    raise PeerError(code, text, retry_after_s)
+                case other:
+                    raise RemoteProtocolError(f"unexpected {type(other).__name__}")
+        except (PeerError, PeerLost, RemoteProtocolError) as error:
+            self._drop(upstream, error)
         return None
 
-    def _take(self, upstream: Upstream, commit: m.Commit | m.Verified) -> Tokens | None:
+    def _on_commit(self, upstream: Upstream, commit: m.Commit | m.Verified) -> Tokens | None:
         """Check a commit against our own account of the stream and tell the strategy."""
         position = len(self.output)
         tokens = upstream.take(commit, self.output, authors=len(self.job.drafters))
@@ -304,42 +274,34 @@ class Session:
         self.ledger.credit(authors)
         has_ended = end_of(self.output, self.job.request) is not None
         upstream.watch.settle(_now_s(), owes_more=has_ended or not self.job.strategy.is_stepped)
-        self._tell(Committed(position, tokens, commit.digest, commit.stats, upstream.slot))
+        self._on_event(Committed(position, tokens, commit.digest, commit.stats, upstream.slot))
         return Tokens(tokens, authors) if tokens else None
 
-    def _hear_drafter(self, event: Delivery | FragmentReceived) -> None:
-        if isinstance(event, FragmentReceived):
-            self._tell(event)
-            return
-        author = self.ledger.author_of(event.peer_id)
-        match event.message:
-            case m.Started(_, prompt_nll, token_us) if author in self._followers:
-                rtt_s = self._followers.rtt_s(author)
-                self.ledger.note_rtt(author, rtt_s)
-                self._followers.advance(author, len(self.output))
-                self._tell(DrafterStarted(author, prompt_nll, token_us / 1e6, rtt_s))
-            case m.Final():
-                return
+    def _drop(self, upstream: Upstream, error: PeerError | PeerLost | RemoteProtocolError) -> None:
+        self._note_failure(upstream.peer_id, error)
+        self._upstreams.pop(upstream.peer_id)
+        self._hang_up(upstream)
+        # A verifier that leaves after the last token owes only its account; nobody else could add to the stream.
+        if not isinstance(error, RemoteProtocolError) and self.finish is None:
+            self.finish = end_of(self.output, self.job.request)
+
+    def _hang_up(self, upstream: Upstream) -> None:
+        upstream.link.post(m.Cancel(self.job.number))
+        upstream.link.unsubscribe(self.job.number)
+
+    def _note_failure(self, peer_id: str, error: PeerError | PeerLost | RemoteProtocolError) -> None:
+        match error:
+            case PeerError():
+                self.counts.tried.append(f"{peer_id} refused: {error.message}")
+                if error.retry_after_s is not None:
+                    self._queue.back_off(peer_id, until_s=_now_s() + error.retry_after_s)
+            case PeerLost():
+                self.counts.tried.append(f"{peer_id} was lost: {error.reason}")
             case _:
-                self._followers.release(author)
-                self._tell(DrafterLost(author))
+                self.counts.tried.append(f"{peer_id} broke the protocol: {error}")
 
-    def _hear_fragments_apart(self, delivery: Delivery) -> None:
-        if isinstance(delivery.message, m.Fragment):
-            self._gate.put(delivery)
-        else:
-            self._events.put_nowait(delivery)
-
-    def _take_fragment(self, peer_id: str, draft: m.Draft) -> None:
-        author = self.ledger.author_of(peer_id)
-        self.ledger.note_drafted(author, len(draft.nodes))
-        self._events.put_nowait(FragmentReceived(author, draft))
-
-    def _refuse_fragment(self, peer_id: str, reason: str) -> None:
-        """A drafter with a bad signature is let go."""
-        self._events.put_nowait(Delivery(peer_id, DRAFT, None, lost=reason))
-
-    def _tell(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
+        """Give an event to the strategy and do what it decides."""
         for action in self._strategy.on(event, _now_s()):
             self._perform(action)
 
@@ -347,23 +309,23 @@ class Session:
         number = self.job.number
         match action:
             case SendTree() | SendVerify():
-                self._post_verifiers(action)
+                self._post_block(action)
             case SendAssign(author, base, position, guess, depth, width, window, why):
                 self._note_why(author, why)
-                assign = m.Assign(number, base, position, guess, depth, width, window)
-                self._followers.post(author, assign)
+                self._drafters.post(author, m.Assign(number, base, position, guess, depth, width, window))
             case SendAdvance(author, position, tokens):
-                self._followers.advance(author, position + len(tokens))
+                self._drafters.advance(author, position + len(tokens))
             case ReleaseDrafter(author, why):
                 self._note_why(author, f"released: {why}")
-                self._followers.release(author)
+                self._drafters.release(author)
             case RecallDrafter(author, why):
                 self._note_why(author, f"recalled: {why}")
-                self._followers.start(author)
+                self._drafters.follow(author)
             case WakeAt(at_s):
                 self._wake_at_s = at_s
 
-    def _post_verifiers(self, action: SendTree | SendVerify) -> None:
+    def _post_block(self, action: SendTree | SendVerify) -> None:
+        """Send a tree to every verifier that has opened the request, or a block to the one that is to verify it."""
         number, block = self.job.number, action.block
         nodes, authors = NodeBlock.of(block.nodes), bytes(block.authors)
         for upstream in self._upstreams.values():
@@ -380,11 +342,6 @@ class Session:
         self.counts.latest_why.append(line)
         if len(self.counts.why) < MAX_WHY:
             self.counts.why.append(line)
-
-    def _hang_up(self) -> None:
-        for upstream in self._upstreams.values():
-            upstream.link.post(m.Cancel(self.job.number))
-            upstream.link.unsubscribe(self.job.number)
 
 
 def _now_s() -> float:

@@ -13,11 +13,12 @@ from cosine_protocol.request import Request
 
 STALL_S: Final = 4.0
 STALL_PASSES: Final = 5
+"""A choice: a verifier stalls once it shows no step for so long, and for so many of its passes."""
 
 
 @dataclass(slots=True)
 class Watch:
-    """Since when a verifier has shown no progress (DESIGN section 5)."""
+    """The time since which a verifier has shown no progress, and whether it owes any."""
 
     since_s: float
     pass_s: float = 0.0
@@ -55,7 +56,7 @@ class Upstream:
         return self.link.channel.peer_id
 
     def check_progress(self, now_s: float) -> None:
-        """A verifier that owes us something must show steps. Raises `PeerLost` if it does not."""
+        """Raise `PeerLost` if a verifier that owes us something shows no steps."""
         watch = self.watch
         if not watch.is_waiting:
             return
@@ -110,7 +111,7 @@ class Upstream:
 
 
 def end_of(output: list[int], request: Request) -> FinishReason | None:
-    """Why an output is complete, None if it is not."""
+    """The reason why an output is complete, None if it is not."""
     if output and output[-1] in request.eos:
         return FinishReason.EOS
     return FinishReason.LENGTH if len(output) == request.max_new_tokens else None

@@ -1,4 +1,4 @@
-from cosine_p2p.verifier_queue import MAX_RETURNS, VerifierQueue
+from cosine_p2p.verifier_queue import MAX_BACKOFFS, VerifierQueue
 
 
 def test_all_are_asked_in_their_order_and_then_nobody() -> None:
@@ -7,10 +7,10 @@ def test_all_are_asked_in_their_order_and_then_nobody() -> None:
     assert queue.next_at_s is None
 
 
-def test_who_rests_comes_after_the_others_and_when_its_time_has_come() -> None:
+def test_who_backs_off_comes_after_the_others_and_when_its_time_has_come() -> None:
     queue = VerifierQueue(["a", "b", "c"])
-    queue.rest(queue.next(0.0) or "", until_s=5.0)
-    queue.rest(queue.next(0.0) or "", until_s=3.0)
+    queue.back_off(queue.next(0.0) or "", until_s=5.0)
+    queue.back_off(queue.next(0.0) or "", until_s=3.0)
     assert queue.next(9.0) == "c"
     assert (queue.next(2.9), queue.next_at_s) == (None, 3.0)
     assert [queue.next(5.0), queue.next(5.0), queue.next(5.0)] == ["b", "a", None]
@@ -18,7 +18,7 @@ def test_who_rests_comes_after_the_others_and_when_its_time_has_come() -> None:
 
 def test_who_is_always_overloaded_is_given_up() -> None:
     queue = VerifierQueue(["a"])
-    for _ in range(MAX_RETURNS + 1):
+    for _ in range(MAX_BACKOFFS + 1):
         assert queue.next(0.0) == "a"
-        queue.rest("a", until_s=0.0)
+        queue.back_off("a", until_s=0.0)
     assert queue.next(0.0) is None and queue.next_at_s is None

@@ -1,11 +1,14 @@
-"""The drafters of one session: who follows the request, and how much of the stream each was told."""
+"""The drafters of one session: who follows the request, what each was told of the stream, and what they send."""
 
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cosine_p2p.drafter_ledger import DrafterLedger
+from cosine_p2p.fragments import FragmentGate, Offload
 from cosine_p2p.link import Delivery, Link, Links
+from cosine_p2p.strategies.base import DrafterLost, DrafterStarted, FragmentReceived
 from cosine_protocol import messages as m
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.limits import MAX_COMMIT_TOKENS
@@ -13,6 +16,7 @@ from cosine_protocol.protocols import DRAFT
 from cosine_protocol.request import Request
 
 START_TIMEOUT_S: Final = 5.0
+"""A choice: a drafter that cannot be reached so long would come too late for a short answer."""
 
 
 @dataclass(slots=True)
@@ -23,41 +27,47 @@ class _Follower:
     known_tokens: int
 
 
-class Followers:
-    """Drafters by author number, 1 + their place in `peer_ids`.
+class Drafters:
+    """The drafters of a ledger by author number.
 
-    `output` is the session's own stream, which grows. `hear` gets what the drafters say, and a `Delivery` that is
-    lost for each that cannot be reached.
+    `output` is the session's own stream, which grows. `deliver` gets fragments whose signature was checked, all
+    other messages, and a `Delivery` that is lost for each drafter that cannot be reached or signs wrongly.
+    `event_of` then says what a delivery means.
     """
 
     def __init__(
         self,
+        ledger: DrafterLedger,
         *,
         number: int,
         request: Request,
-        peer_ids: Sequence[str],
+        d_0: bytes,
         links: Links,
         output: Sequence[int],
-        hear: Callable[[Delivery], None],
+        offload: Offload,
+        deliver: Callable[[Delivery | FragmentReceived], None],
     ) -> None:
+        self._ledger = ledger
         self._number = number
         self._request = request
-        self._peer_ids = peer_ids
         self._links = links
         self._output = output
-        self._hear = hear
+        self._deliver = deliver
+        self._gate = FragmentGate(
+            d_0,
+            offload,
+            take=self._on_checked_fragment,
+            refuse=lambda peer_id, reason: deliver(Delivery(peer_id, DRAFT, None, lost=reason)),
+        )
         self._wanted: set[int] = set()
         self._dials: set[asyncio.Task[None]] = set()
         self._followers: dict[int, _Follower] = {}
 
-    def __contains__(self, author: int) -> bool:
-        return author in self._followers
+    async def check_fragments(self) -> None:
+        """Check the signatures of what arrives until cancelled."""
+        await self._gate.run()
 
-    def rtt_s(self, author: int) -> float:
-        """Measured round-trip time to a follower."""
-        return self._followers[author].link.rtt_s
-
-    def start(self, author: int) -> None:
+    def follow(self, author: int) -> None:
         """Ask a drafter to follow from here on, unless it follows or is released before it can be reached."""
         self._wanted.add(author)
         dial = asyncio.ensure_future(self._dial(author))
@@ -65,17 +75,46 @@ class Followers:
         dial.add_done_callback(self._dials.discard)
 
     async def _dial(self, author: int) -> None:
-        peer_id = self._peer_ids[author - 1]
+        peer_id = self._ledger.peer_ids[author - 1]
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 link = await self._links.get(peer_id, DRAFT)
         except (PeerLost, TimeoutError):
-            self._hear(Delivery(peer_id, DRAFT, None, lost="it could not be reached"))
+            self._deliver(Delivery(peer_id, DRAFT, None, lost="it could not be reached"))
             return
         if author in self._wanted and author not in self._followers:
-            link.subscribe(self._number, self._hear)
+            link.subscribe(self._number, self._on_message)
             self._followers[author] = _Follower(link, len(self._output))
             link.post(m.Start(self._number, self._request, tuple(self._output)))
+
+    def _on_message(self, delivery: Delivery) -> None:
+        if isinstance(delivery.message, m.Fragment):
+            self._gate.put(delivery)
+        else:
+            self._deliver(delivery)
+
+    def _on_checked_fragment(self, peer_id: str, draft: m.Draft) -> None:
+        author = self._ledger.author_of(peer_id)
+        self._ledger.note_drafted(author, len(draft.nodes))
+        self._deliver(FragmentReceived(author, draft))
+
+    def event_of(self, delivery: Delivery) -> DrafterStarted | DrafterLost | None:
+        """The event that a drafter's message, or its loss, means to the strategy.
+
+        A drafter that has started is told what was committed meanwhile; one that breaks the protocol is let go.
+        """
+        author = self._ledger.author_of(delivery.peer_id)
+        match delivery.message:
+            case m.Started(_, prompt_nll, token_us) if author in self._followers:
+                rtt_s = self._followers[author].link.rtt_s
+                self._ledger.note_rtt(author, rtt_s)
+                self.advance(author, len(self._output))
+                return DrafterStarted(author, prompt_nll, token_us / 1e6, rtt_s)
+            case m.Final():
+                return None
+            case _:
+                self.release(author)
+                return DrafterLost(author)
 
     def advance(self, author: int, position: int) -> None:
         """Tell a follower the stream up to `position`, from where it was told last.
@@ -91,6 +130,7 @@ class Followers:
             follower.known_tokens = end
 
     def post(self, author: int, message: m.Message) -> None:
+        """Send a message to a drafter if it follows."""
         if follower := self._followers.get(author):
             follower.link.post(message)
 
@@ -101,10 +141,10 @@ class Followers:
         self._followers.pop(author, None)
 
     async def close(self) -> None:
-        """Let everyone go and hear nobody any more."""
+        """Let everyone go; nothing is delivered any more."""
         for author in list(self._followers):
             self.release(author)
-        for peer_id in self._peer_ids:
+        for peer_id in self._ledger.peer_ids:
             if link := self._links.alive(peer_id, DRAFT):
                 link.unsubscribe(self._number)
         for dial in self._dials:
