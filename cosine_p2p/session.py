@@ -46,8 +46,9 @@ from cosine_protocol.request import Request
 CHECK_EVERY_S: Final = 0.5
 """A choice: how late a verifier that makes no progress may be noticed."""
 MAX_WHY: Final = 64
+"""Bounds memory: the first reasons that a session keeps for people."""
 LATEST_WHY: Final = 16
-"""Bound the first and the latest reasons that a session keeps for people."""
+"""Bounds memory: the latest reasons, which a display of progress shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

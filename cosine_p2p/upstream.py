@@ -12,8 +12,9 @@ from cosine_protocol.messages import FinishReason
 from cosine_protocol.request import Request
 
 STALL_S: Final = 4.0
+"""A choice: a verifier that shows no step for so long stalls, unless its own passes are that long."""
 STALL_PASSES: Final = 5
-"""A choice: a verifier stalls once it shows no step for so long, and for so many of its passes."""
+"""A choice: passes that a verifier may take without showing a step."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The order in which a request asks verifiers: by preference, and an overloaded one again when it said. Pure."""
+"""The order in which a request asks verifiers: by preference, and an overloaded one again later. Pure."""
 
 from collections import Counter, deque
 from collections.abc import Iterable
@@ -34,5 +34,5 @@ class VerifierQueue:
 
     @property
     def next_at_s(self) -> float | None:
-        """When the first that backs off may be asked; None without any."""
+        """The time at which the first that backs off may be asked; None without any."""
         return min(self._backing_off.values(), default=None)

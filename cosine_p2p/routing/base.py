@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterFacts:
-    """What is known of a drafter before it drafts.
+    """The facts known of a drafter before it drafts.
 
     `prompt_nll` is its mean negative log-likelihood of the prompt, nats a token; `token_s` its time for one drafted
     token; `rtt_s` the round trip to it.
@@ -19,7 +19,7 @@ class DrafterFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """What became of one round of drafts from the committed prefix.
+    """The outcome of one round of drafts from the committed prefix.
 
     `authors` are those that drafted. `likelihoods` has one entry for each committed token: the probability that
     every author which drafted there gave it.

@@ -14,21 +14,23 @@ from typing import Final
 from cosine_p2p.routing.base import DrafterFacts, Round
 from cosine_p2p.speculation.mixture import MEMORY_TOKENS, MIN_LIKELIHOOD, Mixture
 
-# All of these were tuned on the split tune of the recorded generations.
 CLOSE_WEIGHTS: Final = 0.9
-"""Authors with this part of the leader's weight are ranked by how near they are."""
+"""Authors with this part of the leader's weight are ranked by how near they are. All constants of this router were
+tuned on the split tune of the recorded generations."""
 TRIAL_TOKENS: Final = 8
 """Tokens that a trial may take to change who leads."""
 MIN_TRIAL_ROUNDS: Final = 2
+"""Rounds to the next trial after one that found something; twice as many after each that did not."""
 MAX_TRIAL_ROUNDS: Final = 32
-"""Bounds of the rounds from one trial to the next."""
+"""The most rounds to the next trial, so that an author that has become good is found within a paragraph."""
 ALONE_FACTOR: Final = 60
 """With a single slot, how many times rarer trials are beside a leader that predicts every token."""
 USUAL_TOKENS: Final = 32
 """Tokens over which the leader's usual likelihood is averaged."""
 SLACK_NATS: Final = 0.5
+"""Loss of a token that does not count towards a collapse: text that is steady varies so much."""
 ALARM_NATS: Final = 10.0
-"""A collapse is a loss of so much, counted beyond the slack of every token."""
+"""Loss beyond the slack, over all tokens, that is a collapse."""
 COLLAPSED_NATS: Final = 1.0
 """How much less likely than usual the leader makes a token when it no longer fits the text."""
 STALE_PROMPT: Final = 0.3
@@ -47,7 +49,7 @@ def nats_of(likelihood: float) -> float:
 
 
 class LeaderWatch:
-    """How well the leader predicts the text, and whether that collapsed (one-sided CUSUM, Page 1954).
+    """Watches how well the leader predicts the text, and whether that collapsed (one-sided CUSUM, Page 1954).
 
     A collapse is a loss of `ALARM_NATS` against the leader's usual log-likelihood less `SLACK_NATS` a token.
     """
@@ -176,7 +178,7 @@ class HedgeRouter:
             self._start_anew()
 
     def why(self, author: int) -> str:
-        """What speaks for or against a present author, for people."""
+        """The reasons for or against a present author, for people."""
         silent = self._authors[author].silent_rounds
         heard = "just heard" if not silent else f"not heard for {silent} rounds"
         return f"weight {self.weights()[author]:.3f}, {heard}"

@@ -40,7 +40,7 @@ class Fusion:
 
         Returns, for each token up to where the tree ends, the probability that every author which drafted there
         gave it. To repeat what others drafted before is not to draft: an author that lives on another's drafts
-        would look as good as that one, and take its place.
+        would look as good as that one, and replace it.
         """
         likelihoods = []
         for parent, token in zip((tree.root, *tree.follow(tokens)), tokens, strict=False):

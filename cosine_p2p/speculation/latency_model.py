@@ -1,9 +1,9 @@
-"""How far ahead to draft, and whether at all, from measured delays and acceptance.
+"""The depth to which drafting ahead pays, if at all, from measured delays and the acceptance rate.
 
-The verifier never waits, so a request alternates between runs in which drafts hold and passes that find none.
-After a miss the news travels to the drafter and a draft back, R = RTT(verifier) + RTT(drafter), during which
-m = (R + t) / T passes commit one token each (T a pass, t a drafted token). Then the drafts hold for n = a / (1 - a)
-tokens at acceptance a, of which a pass takes at most T / t. Tokens per pass:
+The verifier never waits, so a request alternates between runs in which drafts are accepted and passes that find
+none. After a miss the news travels to the drafter and a draft back, R = RTT(verifier) + RTT(drafter), during which
+m = (R + t) / T passes commit one token each (T a pass, t a drafted token). Then n = a / (1 - a) tokens are accepted
+in a row at acceptance rate a, of which a pass takes at most T / t. Tokens per pass:
 
     (m + n + 1) / (m + max(1, (n + 1) t / T))
 
@@ -15,22 +15,34 @@ from dataclasses import dataclass
 from typing import Final
 
 MIN_GAIN: Final = 1.02
+"""A choice: less is within the error of what was measured, and drafters have better to do."""
 MIN_DEPTH_TOKENS: Final = 8
+"""A choice: the model is an estimate, and a few tokens more cost a drafter little."""
 MAX_DEPTH_TOKENS: Final = 48
-LEAST_REACH: Final = 0.02
+"""Below the depth of a live tree (`MAX_TREE_DEPTH`), so that commits under way leave room."""
+LEAST_PATH_PROBABILITY: Final = 0.02
+"""A choice: drafts end where a path is less likely than this."""
 WIDTH_NODES: Final = 8
+"""A choice: nodes that a drafter expands in one of its passes."""
 BUSY_WIDTH_NODES: Final = 4
+"""A choice: the same where the verifier has less room for drafts."""
 BUSY_FACTOR: Final = 1.3
+"""A choice: a verifier is busy once its passes take so many times as long as alone."""
 MAX_ACCEPTANCE: Final = 0.98
+"""Keeps the expected run of accepted tokens finite: 49 tokens."""
 MIN_TOKEN_S: Final = 1e-4
+"""Keeps ratios finite where a drafter announces no time at all."""
 MIN_PASS_S: Final = 1e-3
+"""Keeps ratios finite where a verifier announces no time at all."""
 WINDOW_PER_DEPTH: Final = 16
-CLOSE_SHARE: Final = 0.34
+"""A choice: undecided nodes that a drafter may have for each token of depth, twice its width."""
+CLOSE_DEPTH: Final = 0.34
+"""A choice: depths that differ by less than a third are close."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latencies:
-    """What was measured, in seconds: a pass of the verifier alone and lately, a drafted token, both round trips."""
+    """Measurements in seconds: a pass of the verifier alone and lately, a drafted token, both round trips."""
 
     plain_pass_s: float
     pass_s: float
@@ -41,7 +53,7 @@ class Latencies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftPlan:
-    """How to draft. `gain` is expected committed tokens per pass; `depth_tokens` 0 means that nothing is gained."""
+    """The way to draft. `gain` is expected committed tokens per pass; at `depth_tokens` 0 nothing is gained."""
 
     depth_tokens: int
     width_nodes: int
@@ -75,7 +87,7 @@ def plan_drafts(latencies: Latencies, *, acceptance: float) -> DraftPlan:
             why=f"not worth it: {gain:.2f}x expected from {seen}",
         )
     passes = 1.0 + loop_s / max(MIN_PASS_S, latencies.pass_s)
-    likely = math.log(LEAST_REACH) / math.log(min(max(acceptance, 0.01), MAX_ACCEPTANCE))
+    likely = math.log(LEAST_PATH_PROBABILITY) / math.log(min(max(acceptance, 0.01), MAX_ACCEPTANCE))
     depth = round(min(max(gain * passes + likely, MIN_DEPTH_TOKENS), MAX_DEPTH_TOKENS))
     is_busy = latencies.pass_s > BUSY_FACTOR * latencies.plain_pass_s
     width = BUSY_WIDTH_NODES if is_busy else WIDTH_NODES
@@ -89,6 +101,6 @@ def plan_drafts(latencies: Latencies, *, acceptance: float) -> DraftPlan:
 
 
 def is_close(plan: DraftPlan, other: DraftPlan) -> bool:
-    """Whether telling a drafter of the difference is not worth a message."""
+    """Return whether the difference is too small to tell a drafter about it."""
     is_same_width = plan.width_nodes == other.width_nodes
-    return is_same_width and abs(plan.depth_tokens - other.depth_tokens) <= other.depth_tokens * CLOSE_SHARE
+    return is_same_width and abs(plan.depth_tokens - other.depth_tokens) <= other.depth_tokens * CLOSE_DEPTH

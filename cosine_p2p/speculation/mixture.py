@@ -1,8 +1,8 @@
-"""How much each drafter counts for one request: a Bayesian mixture with sleeping experts.
+"""The weight of each drafter of one request: a Bayesian mixture with sleeping experts.
 
 Every drafter that drafted at a committed prefix is scored by the probability it gave the committed token, used or
 not (full information, delayed feedback; Freund, Schapire, Singer, Warmuth 1997, "Using and combining predictors
-that specialize"). A drafter that did not speak there keeps its weight relative to the mixture.
+that specialize"). A drafter that did not draft there keeps its weight relative to the mixture.
 """
 
 import math
@@ -11,9 +11,13 @@ from dataclasses import dataclass
 from typing import Final
 
 MEMORY_TOKENS: Final = 48
+"""A choice: about two sentences, within which a text hardly changes its subject."""
 PRIOR_NATS: Final = 5.0
+"""A choice: two or three badly predicted tokens outweigh what an author says of the prompt."""
 MIN_LIKELIHOOD: Final = 0.02
-_KEEP: Final = 1.0 - 1.0 / MEMORY_TOKENS
+"""Bounds what one token can cost an author, so that a single surprise ends nothing."""
+_DECAY: Final = 1.0 - 1.0 / MEMORY_TOKENS
+"""What is left of older evidence after one more token: a memory of `MEMORY_TOKENS`."""
 
 
 @dataclass(slots=True)
@@ -61,23 +65,23 @@ class Mixture:
         return {number: value / total for number, value in raw.items()}
 
     def observe(self, likelihoods: Mapping[int, float]) -> None:
-        """Score the authors that spoke by the probability each gave the committed token."""
-        spoken = {number: p for number, p in likelihoods.items() if number in self._authors}
-        if not spoken:
+        """Score the authors that drafted by the probability each gave the committed token."""
+        drafted = {number: p for number, p in likelihoods.items() if number in self._authors}
+        if not drafted:
             return
         weights = self.weights()
-        total = sum(weights[number] for number in spoken)
-        mixed = sum(weights[number] * _floored(p) for number, p in spoken.items())
+        total = sum(weights[number] for number in drafted)
+        mixed = sum(weights[number] * _floored(p) for number, p in drafted.items())
         asleep = mixed / total if total > 0 else MIN_LIKELIHOOD
         self._sleeper_evidence = _after(self._sleeper_evidence, asleep)
         for number, author in self._authors.items():
-            author.evidence = _after(author.evidence, spoken.get(number, asleep))
-        self._prior *= _KEEP
+            author.evidence = _after(author.evidence, drafted.get(number, asleep))
+        self._prior *= _DECAY
 
 
 def _after(evidence: float, likelihood: float) -> float:
     """Evidence, in nats, after one more committed token."""
-    return _KEEP * evidence + math.log(_floored(likelihood))
+    return _DECAY * evidence + math.log(_floored(likelihood))
 
 
 def _floored(likelihood: float) -> float:

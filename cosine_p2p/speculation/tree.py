@@ -13,10 +13,10 @@ from cosine_protocol.digests import extend_digest
 from cosine_protocol.limits import MAX_TREE_DEPTH
 from cosine_protocol.nodes import BASE, Node, NodeBlock
 
-# Bounds of what strangers can make us keep: some 20 blocks of live nodes, and as many waiting ones as a peer may
-# send while a commit is on its way.
 MAX_LIVE_NODES: Final = 1024
+"""Bounds memory: four times the nodes of the largest pass (`MAX_TREE_NODES`)."""
 MAX_WAITING_BLOCKS: Final = 64
+"""Bounds memory: far more than drafters send while a commit is on its way."""
 
 UNKNOWN_TOKEN: Final = -1
 """The token of the first root: a tree knows the prefix before it by its digest only."""
@@ -26,7 +26,7 @@ UNKNOWN_TOKEN: Final = -1
 class TreeNode:
     """A token of the tree, the child of its prefix; nodes are equal only to themselves.
 
-    `position` is its place in the output (0-based), `digest` that of the prefix which ends with it. Only the root
+    `position` is its index in the output (0-based), `digest` that of the prefix which ends with it. Only the root
     has no parent. `draft_probabilities` holds, by author, the probability of the token given its parent.
     """
 

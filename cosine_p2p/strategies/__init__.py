@@ -13,6 +13,7 @@ from cosine_p2p.strategies.published.specinfer import SpecInfer
 from cosine_p2p.strategies.published.speculative import Speculative
 from cosine_p2p.strategies.published.spin import Spin
 
+# The names of the command line.
 STRATEGIES: Final = MappingProxyType(
     {
         kind.name: kind

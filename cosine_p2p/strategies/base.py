@@ -1,4 +1,6 @@
-"""What a strategy is: events of one request in, actions out, time as an argument (DESIGN idea IV).
+"""The interface of strategies: events of one request in, actions out, time as an argument.
+
+See docs/design.md, "Pure decisions, boring shells".
 
 Authors are small numbers the session gives to drafters: 1 + the index in `Open.authors`.
 """
@@ -139,7 +141,7 @@ class Strategy(Protocol):
     """Decides for one request."""
 
     def on(self, event: Event, now_s: float) -> list[Action]:
-        """What to do about an event."""
+        """Decide what to do about an event."""
         ...
 
 
@@ -158,7 +160,7 @@ class StrategyKind:
 
     @property
     def pacing(self) -> Pacing:
-        """How its verifiers go on. Who wants no drafters gets plain decoding, without the verifier's own drafts."""
+        """The pacing of its verifiers; without drafters plain decoding, without the verifier's own drafts."""
         if self.is_stepped:
             return Pacing.STEPPED
         return Pacing.FREE if self.wants_drafters else Pacing.PLAIN

@@ -31,21 +31,18 @@ from cosine_p2p.strategies.drafter_life import Drafter, DrafterEvent, DrafterSta
 from cosine_p2p.strategies.forwarding import Forwarder
 from cosine_p2p.strategies.pace import Pace
 
-# Who drafts; these were tuned on the split tune of the recorded generations.
 SILENT_TOKENS: Final = 8
-"""A drafter goes once others have drafted at so many committed tokens in a row and it has not."""
+"""A choice: a drafter backs off once others have drafted at so many committed tokens in a row and it has not."""
 TRIAL_TOKENS: Final = 8
-"""Committed tokens before weights and plans count as evidence."""
+"""A choice: committed tokens before weights and measured delays count as evidence."""
 MIN_WEIGHT: Final = 0.03
-"""A drafter of less weight goes, unless it is on trial."""
+"""A choice: a drafter of less weight goes, unless it is on trial."""
 
-# Drafting below likely corrections.
 PREDRAFT_WEIGHT: Final = 0.25
 """A choice: only a drafter that predicts nearly as well as the best drafts below corrections."""
 BEST_PATH_EVERY: Final = 4
 """A choice: the commits after which drafters below corrections get back to the best path."""
 
-# Sending all drafters away.
 MIN_JUDGED_TOKENS: Final = 24
 """A choice: about a sentence, before drafters are sent away because drafting does not pay."""
 RETRY_AFTER_TOKENS: Final = 64
@@ -71,7 +68,7 @@ class CosineOptions:
 
     @property
     def plan(self) -> DraftPlan:
-        """How drafters draft until something was measured."""
+        """The way to draft until something was measured."""
         return DraftPlan(
             depth_tokens=self.depth_tokens,
             width_nodes=self.width_nodes,

@@ -38,6 +38,7 @@ class DrafterEvent(Enum):
     RECALL = auto()
 
 
+# The only way from state to state; a decision that is missing here is a mistake of ours.
 TRANSITIONS: Final[Mapping[DrafterState, Mapping[DrafterEvent, DrafterState]]] = MappingProxyType(
     {
         DrafterState.DRAFTING: {

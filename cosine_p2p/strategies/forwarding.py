@@ -1,4 +1,4 @@
-"""The part of the live tree that goes to the verifier: nodes likely enough to be worth a place in a pass, once."""
+"""The part of the live tree that goes to the verifier: nodes likely enough to be verified, each once."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -1,4 +1,4 @@
-"""How long the drafts of requests should be that share drafters and a verifier: CoSine's batch objective."""
+"""CoSine's batch objective (arXiv 2503.10325): draft lengths of requests that share drafters and a verifier."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ def draft_sizes(
     """Draft sizes g, 0 <= g_i <= `wanted`_i, that minimise (T_draft + T_verify) / b.
 
     T_draft is `draft_s(requests that draft, longest g)`, T_verify is `verify_s(requests, G)` with G = sum g at most
-    `most`. With b the number of requests, as the notes have it, nothing speaks for a draft at all, so b is what the
+    `most`. With b the number of requests no draft would ever pay, so b is what the
     batch is expected to commit: 1 + a + ... + a^g tokens of a request with acceptance a. For a given longest draft
     and G, the best sizes take the tokens that are likeliest to be accepted; so this is exact where no cost falls
     with longer drafts and T_draft does not depend on how many draft. The paper shortens the largest drafts until
-    G fits; here the tokens that are worth least are not taken in the first place.
+    G fits; here the tokens that are worth least are never taken.
     """
     sizes = [0] * len(wanted)
     best_cost, best = verify_s(len(sizes), 0) / max(1, len(sizes)), tuple(sizes)

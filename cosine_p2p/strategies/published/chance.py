@@ -5,6 +5,7 @@ from typing import Final
 from cosine_protocol.noise import GAMMA, MASK, mix64
 
 UNIT: Final = 2.0**-53
+"""The distance of the floats that 53 random bits can give in [0, 1)."""
 
 
 class RequestChance:

@@ -2,7 +2,7 @@
 
 At every position all chosen drafters extend the fused prefix by one token, the centre, here the client, takes the
 token of the largest confidence and tells all of them, and so on; then everything they drafted is merged and
-verified in one pass (papers 1.3). Every token therefore costs the slowest drafter's time and its round trip.
+verified in one pass. Every token therefore costs the slowest drafter's time and its round trip.
 """
 
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class FirstChoice:
 
 
 class CosinePaper(Rounds):
-    """Rounds of fused drafts. Requests that share a director get their draft lengths from it (papers 1.4)."""
+    """Rounds of fused drafts. Requests that share a director get their draft lengths from it."""
 
     def __init__(
         self,
@@ -96,14 +96,14 @@ class CosinePaper(Rounds):
         return self._step(authors, now_s) if self._wanted_tokens else []
 
     def _pick(self) -> list[int]:
-        """The router's choice; in the place of those that rest, the best of the others."""
+        """The router's choice; instead of those that back off, the best of the others."""
         ranked = (*self._router.pick(self._options.drafters), *self._router.pick(len(self._drafters)))
         present = self._present()
         return [author for author in dict.fromkeys(ranked) if author in present][: self._options.drafters]
 
     def _length(self, authors: list[int], now_s: float) -> int:
         wanted = self._options.draft_tokens or best_draft_tokens(
-            acceptance=self._acceptance.share,
+            acceptance=self._acceptance.rate,
             draft_token_s=self._step_s(authors),
             round_trips_s=self._verifier.rtt_s,
             verify_s=self._verify_s,
@@ -112,10 +112,10 @@ class CosinePaper(Rounds):
         length = min(wanted - self._cut_tokens, MAX_GUESS_TOKENS)
         if self._director is None:
             return length
-        return self._director.size(self._request, wanted=length, acceptance=self._acceptance.share, now_s=now_s)
+        return self._director.size(self._request, wanted=length, acceptance=self._acceptance.rate, now_s=now_s)
 
     def _step_s(self, authors: list[int]) -> float:
-        """How long one position takes: the slowest drafter's token and its round trip."""
+        """The time that one position takes: the slowest drafter's token and its round trip."""
         return max(self._drafters[author].rtt_s + self._pace(author) for author in authors)
 
     def _step(self, authors: list[int], now_s: float) -> list[Action]:
@@ -177,7 +177,7 @@ class CosinePaper(Rounds):
         return sum(author in node.draft_probabilities for node in self._tree.walk())
 
     def _take(self, event: FragmentReceived, now_s: float) -> None:
-        """A draft below the fused prefix repeats it as certain; what its nodes are worth was said before."""
+        """A draft below the fused prefix repeats it as certain; its draft probabilities are those given before."""
         known = [dict(node.draft_probabilities) for node in self._fused]
         super()._take(event, now_s)
         for node, before in zip(self._fused, known, strict=True):
@@ -212,7 +212,7 @@ class CosinePaper(Rounds):
         self._router.learn(self._round(tokens, path))
 
     def _round(self, tokens: tuple[int, ...], path: list[TreeNode]) -> JudgedRound:
-        """What the routing score is made of, for everyone who drafted at any position."""
+        """The round as the routing score needs it, for every author that drafted at any position."""
         said = {author: [at[author] for at in self._first_choices if author in at] for author in self._awaited()}
         said = {author: own for author, own in said.items() if own}
         judged = {author: self._judged(author, tokens) for author in said}

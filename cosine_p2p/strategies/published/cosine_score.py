@@ -1,4 +1,4 @@
-"""The routing score of the CoSine paper (papers 1.2): confidence and agreement, smoothed over rounds.
+"""The routing score of CoSine (arXiv 2503.10325): confidence and agreement, smoothed over rounds.
 
 The paper's agreement is the cosine similarity between the embeddings of an author's token and of the committed one.
 A drafter's embeddings are not ours to see, so it is reduced to token equality, its value for equal tokens. The

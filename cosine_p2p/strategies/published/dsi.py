@@ -1,4 +1,4 @@
-"""Speculation parallelism (DSI, arXiv 2405.14105): one drafter that never waits, several verifiers in turn.
+"""Speculation parallelism (DSI, arXiv 2405.14105): one drafter that never waits, and several verifiers.
 
 After every `lookahead` drafted tokens a free verifier gets the chain from its own committed prefix to the newest
 token, so that verification costs time only where a draft is rejected. Over a network a pass occupies its verifier
@@ -29,10 +29,15 @@ from cosine_protocol.digests import extend_digest
 from cosine_protocol.limits import MAX_TREE_DEPTH
 
 PASS_WEIGHT: Final = 0.2
+"""A choice: about the last 5 passes count."""
 OVERDUE_PASSES: Final = 4.0
+"""A choice: a pass that takes so many times as long as expected is not counted on."""
 MIN_OVERDUE_S: Final = 1.0
+"""A choice: no pass is overdue sooner, however fast its verifier is."""
 PATIENCE_FACTOR: Final = 3.0
+"""A choice: drafts that take so many times as long as expected are not waited for."""
 MIN_PATIENCE_S: Final = 0.25
+"""A choice: the least wait for drafts, longer than links stall."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +86,9 @@ class Dsi:
         self._idle_since_s: float | None = None
 
     def on(self, event: Event, now_s: float) -> list[Action]:
-        return [*self._hear(event), *self._dispatch(now_s)]
+        return [*self._on_event(event), *self._dispatch(now_s)]
 
-    def _hear(self, event: Event) -> list[Action]:
+    def _on_event(self, event: Event) -> list[Action]:
         match event:
             case VerifierOpened():
                 self._servers[event.verifier] = _TaskedVerifier(event.pass_s, event.rtt_s)
@@ -126,7 +131,7 @@ class Dsi:
         return [*actions, *self._wake(now_s)]
 
     def _is_due(self, chain: list[TreeNode], now_s: float) -> bool:
-        """Whether a free verifier should go now."""
+        """Return whether a free verifier should go now."""
         known = next((n for n, node in enumerate(chain, 1) if node.digest == self._submitted), 0)
         if len(chain) - known >= self._lookahead():
             return True
@@ -139,7 +144,7 @@ class Dsi:
         return is_alone or self._options.is_eager or now_s >= self._idle_since_s + self._patience_s()
 
     def _is_advancing(self, now_s: float) -> bool:
-        """Whether a pass is under way that will add to the stream; all others are doomed."""
+        """Return whether a pass is under way that will add to the stream; all others are void."""
         return any(
             server.is_busy and now_s < server.due_s and self._tree.root.digest in server.prefixes
             for server in self._servers.values()
@@ -161,7 +166,7 @@ class Dsi:
         return max(MIN_PATIENCE_S, PATIENCE_FACTOR * expected_s)
 
     def _submit(self, slot: int, chain: list[TreeNode], now_s: float) -> SendVerify:
-        """What others committed past this verifier goes as nodes too, credited to nobody."""
+        """Give a verifier the chain; what others committed past it goes as nodes too, credited to nobody."""
         server = self._servers[slot]
         assert server.digest is not None
         committed = self._output[server.position - self._first_position :]

@@ -1,6 +1,6 @@
-"""SPIN's selection (papers 2.1): goodput as reward, periods of exploration and of exploitation in turn.
+"""SPIN's selection (Chen et al. 2025): goodput as reward, periods of exploration and of exploitation in turn.
 
-The lengths of its periods are not published; they are options here. `routing.matching` assigns several requests to
+The lengths of its periods are not published; they are options here. `matching` assigns several requests to
 drafters of bounded capacity by the goodputs that this estimates.
 """
 

@@ -17,13 +17,17 @@ from cosine_p2p.strategies.base import (
 from cosine_protocol.limits import MAX_WINDOW_NODES
 
 FIRST_ACCEPTANCE: Final = 0.6
+"""A choice: a new drafter counts as good until something was measured."""
 MIN_ACCEPTANCE: Final = 0.4
+"""A choice: above it the prompt decides, below it what was measured."""
 ACCEPTANCE_STEP: Final = 0.1
+"""A choice: smaller differences are within the error of some twenty tokens."""
 ACCEPTANCE_WEIGHT: Final = 0.05
+"""A choice: about the last 20 tokens count."""
 
 
 class LoneDrafter:
-    """Gives the work to `author`, or, for None, to whoever knows the prompt best.
+    """Gives the work to `author`, or, for None, to the drafter that knows the prompt best.
 
     One whose drafts are often wrong comes after all that are not known to be, whatever it says of the prompt; of
     several such the most accepted is best. Whoever loses the work is released, and recalled once it is best again.
@@ -99,7 +103,7 @@ class LoneDrafter:
         return [*actions, self._assign(self._known[present])]
 
     def _merit(self, author: int) -> tuple[int, float]:
-        """In steps, so that two of like acceptance do not take turns."""
+        """In steps, so that two of like acceptance do not replace each other again and again."""
         steps = math.floor(min(self._acceptance[author], MIN_ACCEPTANCE) / ACCEPTANCE_STEP)
         return steps, -self._known[author].prompt_nll
 

@@ -1,4 +1,4 @@
-"""Assignment of requests to drafters of bounded capacity with the largest total value (SPIN, papers 2.1)."""
+"""Assignment of requests to drafters of bounded capacity with the largest total value (SPIN, Chen et al. 2025)."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Synchronous rounds, which the rivals share: ask drafters, collect their drafts, verify them in one pass, learn.
+"""Synchronous rounds, which published designs share: ask drafters, collect drafts, verify them in one pass, learn.
 
 A drafter that has not answered within `PATIENCE_FACTOR` times its expected time is not waited for, and one that
 gave nothing at all is not asked again for a while. All drafters follow every commit, so any of them can be asked
@@ -33,23 +33,31 @@ from cosine_protocol.limits import MAX_COMMIT_TOKENS
 from cosine_protocol.messages import PassStats
 
 PATIENCE_FACTOR: Final = 3.0
+"""A choice: a drafter that takes so many times as long as expected is not waited for."""
 MIN_PATIENCE_S: Final = 0.25
-REST_ROUNDS: Final = 8
+"""A choice: the least wait for a drafter, longer than links stall."""
+BACKOFF_ROUNDS: Final = 8
+"""A choice: rounds for which a drafter that kept everyone waiting is not asked."""
 FIRST_ACCEPTANCE: Final = 0.6
-ACCEPTANCE_WEIGHT: Final = 0.05
+"""A choice: a new drafter counts as good until something was measured."""
 FIRST_ACCEPTANCE_TOKENS: Final = 8
+"""A choice: tokens for which the first acceptance rate counts."""
+ACCEPTANCE_WEIGHT: Final = 0.05
+"""A choice: about the last 20 tokens count."""
 PACE_WEIGHT: Final = 0.2
+"""A choice: about the last 5 measured times count."""
 MAX_SLOWNESS: Final = 4.0
+"""A choice: a machine that stalls once must not look slower than so many times its usual pace."""
 
 
 @dataclass(slots=True)
 class Acceptance:
-    """Share of drafted tokens that were accepted, each judged only where all before it were.
+    """The acceptance rate of drafted tokens, each judged only where all before it were.
 
     `FIRST_ACCEPTANCE` counts for `FIRST_ACCEPTANCE_TOKENS` tokens; of late tokens about the last 20 count.
     """
 
-    share: float = FIRST_ACCEPTANCE
+    rate: float = FIRST_ACCEPTANCE
     tokens: int = FIRST_ACCEPTANCE_TOKENS
 
     @property
@@ -62,7 +70,7 @@ class Acceptance:
         for index in range(min(accepted + 1, drafted)):
             self.tokens += 1
             weight = max(ACCEPTANCE_WEIGHT, 1.0 / self.tokens)
-            self.share = moving_average(self.share, index < accepted, weight=weight)
+            self.rate = moving_average(self.rate, index < accepted, weight=weight)
 
 
 @dataclass(slots=True)
@@ -89,7 +97,7 @@ class Rounds(ABC):
         self._deadline_s = 0.0
         self._verify_at_s: float | None = None
         self._busy: set[int] = set()
-        self._resting: dict[int, int] = {}
+        self._backing_off: dict[int, int] = {}
         self._pace_s: dict[int, float] = {}
         self._latest: deque[int] = deque(maxlen=MAX_COMMIT_TOKENS)
 
@@ -99,11 +107,11 @@ class Rounds(ABC):
 
     @abstractmethod
     def _go_on(self, now_s: float) -> list[Action] | None:
-        """What to do while someone is awaited; None when all wanted drafts are there."""
+        """Decide while a drafter is awaited; None when all wanted drafts are there."""
 
     @abstractmethod
     def _chosen(self) -> list[TreeNode]:
-        """What to verify, parents first."""
+        """The nodes to verify, parents first."""
 
     @abstractmethod
     def _learn(self, tokens: tuple[int, ...]) -> None:
@@ -112,7 +120,7 @@ class Rounds(ABC):
     def _join(self, drafter: DrafterStarted) -> None:
         """A drafter can be asked from now on."""
         self._drafters[drafter.author] = drafter
-        self._resting.pop(drafter.author, None)
+        self._backing_off.pop(drafter.author, None)
 
     def _leave(self, author: int) -> None:
         """A drafter is gone."""
@@ -140,7 +148,7 @@ class Rounds(ABC):
 
     def _present(self) -> dict[int, DrafterStarted]:
         """The drafters worth asking."""
-        return {author: d for author, d in self._drafters.items() if not self._resting.get(author)}
+        return {author: d for author, d in self._drafters.items() if not self._backing_off.get(author)}
 
     def _awaited(self) -> list[int]:
         """Those asked in this round who can still answer."""
@@ -178,7 +186,7 @@ class Rounds(ABC):
         return SendAssign(author, self._tree.root.digest, self._tree.position, guess, depth, width, window, why)
 
     def _start(self, drafter: DrafterStarted) -> list[Action]:
-        """Let a drafter follow; what was committed while it read the prompt it has not heard of."""
+        """Let a drafter follow; tell it what was committed while it read the prompt."""
         self._join(drafter)
         if not self._latest:
             return []
@@ -207,7 +215,7 @@ class Rounds(ABC):
             SendAdvance(author, event.position, event.tokens) for author in self._drafters if event.tokens
         ]
         begun = self._begin(now_s)
-        self._resting = {author: rounds - 1 for author, rounds in self._resting.items() if rounds > 1}
+        self._backing_off = {author: rounds - 1 for author, rounds in self._backing_off.items() if rounds > 1}
         return [*advances, *begun, *self._proceed(now_s)]
 
     def _note_verified(self, stats: PassStats, took_s: float) -> None:
@@ -231,15 +239,15 @@ class Rounds(ABC):
     def _give_up(self, now_s: float) -> list[Action]:
         """Patience is over: verify what is there."""
         if self._is_drafting:
-            self._resting |= {author: REST_ROUNDS for author in self._awaited() if self._is_silent(author)}
+            self._backing_off |= {author: BACKOFF_ROUNDS for author in self._awaited() if self._is_silent(author)}
         return self._verify(now_s)
 
     def _is_silent(self, author: int) -> bool:
-        """Whether a drafter that was asked kept everyone waiting."""
+        """Return whether a drafter that was asked kept everyone waiting."""
         return not self._has_drafted(author)
 
     def _has_drafted(self, author: int) -> bool:
-        """Whether anything of a drafter follows what is committed."""
+        """Return whether anything of a drafter follows what is committed."""
         return self._tree.root.first_choice(author) is not None
 
 

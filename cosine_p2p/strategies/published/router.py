@@ -50,7 +50,7 @@ class Router(Protocol):
         ...
 
     def why(self, author: int) -> str:
-        """What speaks for or against a present author, for people."""
+        """The reasons for or against a present author, for people."""
         ...
 
 
@@ -67,7 +67,7 @@ class Chance(Protocol):
 
 
 def prompt_shares(facts: Mapping[int, DrafterFacts]) -> dict[int, float]:
-    """Likelihood of the prompt, per token, as a share of that of the author that predicted it best: in (0, 1]."""
+    """Likelihood of the prompt, per token, by that of the author that predicted it best: in (0, 1]."""
     nearest = min((known.prompt_nll for known in facts.values()), default=0.0)
     return {author: math.exp(nearest - known.prompt_nll) for author, known in facts.items()}
 

@@ -21,7 +21,7 @@ SLACK: Final = 1.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecInferOptions:
-    """How the trees grow. `authors` fixes the drafters, else the `drafters` best so far draft.
+    """The way trees grow. `authors` fixes the drafters, else the `drafters` best so far draft.
 
     Each expands `width_nodes` nodes a pass until its deepest path has `depth_tokens` tokens (None tunes that to
     what is measured), it has `tree_nodes` nodes, or its time is up. Of the merged tree the
@@ -37,7 +37,7 @@ class SpecInferOptions:
 
 
 class SpecInfer(Rounds):
-    """Rounds of trees. The best drafters so far are those with the largest share of accepted first choices.
+    """Rounds of trees. The best drafters so far are those whose first choices were accepted most often.
 
     A drafter that was not judged yet is placed by the likelihood it gives the prompt.
     """
@@ -69,7 +69,7 @@ class SpecInfer(Rounds):
                     depth=max(1, self._depth_tokens - 1),
                     width=self._width_nodes,
                     window=self._options.tree_nodes,
-                    why=f"acceptance {self._by_author[author].share:.2f}, a tree of {self._depth_tokens} tokens",
+                    why=f"acceptance {self._by_author[author].rate:.2f}, a tree of {self._depth_tokens} tokens",
                 )
                 for author in authors
             ],
@@ -86,7 +86,7 @@ class SpecInfer(Rounds):
         # The likelihood of the prompt is only an author's word: it fades with what the request teaches.
         faded = 1.0 + sum(known.judged for known in self._by_author.values()) / FADING_TOKENS
         merits = {
-            author: self._by_author[author].share * math.exp((nearest - drafter.prompt_nll) / faded)
+            author: self._by_author[author].rate * math.exp((nearest - drafter.prompt_nll) / faded)
             for author, drafter in present.items()
         }
         return sorted(merits, key=lambda author: (-merits[author], author))[: self._options.drafters]
@@ -94,7 +94,7 @@ class SpecInfer(Rounds):
     def _best_depth(self, authors: list[int]) -> int:
         slowest = max(authors, key=lambda author: self._drafters[author].rtt_s + self._pace(author))
         return best_draft_tokens(
-            acceptance=self._acceptance.share,
+            acceptance=self._acceptance.rate,
             draft_token_s=self._pace(slowest),
             round_trips_s=self._drafters[slowest].rtt_s + self._verifier.rtt_s,
             verify_s=self._verify_s,

@@ -11,6 +11,7 @@ from cosine_p2p.strategies.published.draft_length import best_draft_tokens
 from cosine_p2p.strategies.published.rounds import Acceptance, Rounds, chain_of
 
 MIN_ACCEPTANCE: Final = 0.2
+"""A choice: a drafter below it hardly helps, whatever it says of the prompt."""
 
 
 class ChainRounds(Rounds):
@@ -28,11 +29,11 @@ class ChainRounds(Rounds):
 
     @abstractmethod
     def _pick(self, now_s: float) -> int | None:
-        """Who of those present drafts next; None for nobody."""
+        """The present author that drafts next; None for nobody."""
 
     def _why(self, author: int) -> str:
-        """What speaks for a drafter, for people."""
-        return f"acceptance {self._acceptance[author].share:.2f}"
+        """The reasons for a drafter, for people."""
+        return f"acceptance {self._acceptance[author].rate:.2f}"
 
     def _join(self, drafter: DrafterStarted) -> None:
         super()._join(drafter)
@@ -45,7 +46,7 @@ class ChainRounds(Rounds):
         drafter = self._drafters[self._drafting]
         round_trips_s = drafter.rtt_s + self._verifier.rtt_s
         self._wanted_tokens = wanted = self._draft_tokens or best_draft_tokens(
-            acceptance=self._acceptance[drafter.author].share,
+            acceptance=self._acceptance[drafter.author].rate,
             draft_token_s=self._pace(drafter.author),
             round_trips_s=round_trips_s,
             verify_s=self._verify_s,
@@ -110,4 +111,4 @@ class Speculative(ChainRounds):
         return max(present, key=self._merit, default=None)
 
     def _merit(self, author: int) -> tuple[bool, float]:
-        return self._acceptance[author].share >= MIN_ACCEPTANCE, -self._drafters[author].prompt_nll
+        return self._acceptance[author].rate >= MIN_ACCEPTANCE, -self._drafters[author].prompt_nll

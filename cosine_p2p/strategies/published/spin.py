@@ -1,6 +1,6 @@
 """SPIN (Chen et al. 2025): every request has the drafter of the largest goodput, several requests matched at once.
 
-The reward of a drafter is its goodput, accepted tokens per second of drafting (`routing.goodput_bandit`); periods
+The reward of a drafter is its goodput, accepted tokens per second of drafting (`goodput_bandit`); periods
 of exploration and of exploitation alternate. Requests are assigned to drafters of bounded capacity by a matching of
 maximum weight. Every drafter follows every commit, so the one a request switches to has its cache built: this is
 the paper's fast switching. Its pipeline of micro-batches is the verifier's continuous batching here, which passes
@@ -60,7 +60,7 @@ class SpinDirector:
 class SpinOptions:
     """`draft_tokens` as in `ChainRounds`, the rest but `names` as in `GoodputRouter`.
 
-    `names` tells the director who an author is, across the requests that share it; by default the author number.
+    `names` tells the director which drafter an author is, across the requests that share it; by default its number.
     """
 
     draft_tokens: int | None = None
@@ -113,7 +113,7 @@ class Spin(ChainRounds):
         return None if placed is None else names[placed]
 
     def _values(self) -> dict[int, float]:
-        """What each drafter is worth: its goodput. To explore, the goodputs go by who was tried least."""
+        """The worth of each drafter: its goodput. To explore, the largest goes to the one tried least."""
         goodputs = self._router.goodputs()
         order = self._router.pick(len(goodputs))
         ranked = sorted(goodputs.values(), reverse=True)

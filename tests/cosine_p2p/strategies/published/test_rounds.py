@@ -22,7 +22,7 @@ from cosine_p2p.strategies.base import (
     VerifierOpened,
 )
 from cosine_p2p.strategies.published.cosine_paper import CosinePaper
-from cosine_p2p.strategies.published.rounds import REST_ROUNDS, Acceptance, merged, verify
+from cosine_p2p.strategies.published.rounds import BACKOFF_ROUNDS, Acceptance, merged, verify
 from cosine_p2p.strategies.published.specinfer import SpecInfer
 from cosine_p2p.strategies.published.speculative import Speculative
 from cosine_p2p.strategies.published.spin import Spin
@@ -60,7 +60,7 @@ def test_a_silent_drafter_rests_for_some_rounds_and_is_asked_again() -> None:
     now_s, output = 1.0, [5]
     assert asked(strategy.on(committed([5]), now_s)) == [1]
     picked = []
-    for token in range(REST_ROUNDS + 1):
+    for token in range(BACKOFF_ROUNDS + 1):
         strategy.on(Tick(), now_s + 10.0)
         now_s += 20.0
         strategy.on(drafted([9], after=output, author=2), now_s)
@@ -68,7 +68,7 @@ def test_a_silent_drafter_rests_for_some_rounds_and_is_asked_again() -> None:
         output.append(token)
         picked += asked(actions)
         strategy.on(drafted([9] * 16, after=output, author=picked[-1]), now_s + 0.1)
-    assert picked == [2] * REST_ROUNDS + [1]
+    assert picked == [2] * BACKOFF_ROUNDS + [1]
 
 
 def test_a_tick_before_its_time_ends_no_round() -> None:
@@ -121,7 +121,7 @@ def test_acceptance_counts_tokens_up_to_the_first_miss() -> None:
     assert acceptance.judged == 6
     for _ in range(60):
         acceptance.learn(accepted=4, drafted=4)
-    assert acceptance.share > 0.97
+    assert acceptance.rate > 0.97
 
 
 @st.composite
