@@ -80,7 +80,7 @@ class Client:
             future.cancel()
 
     def find_verifiers(self) -> tuple[NodeRecord, ...]:
-        """Those a generation would be asked of now, best first. Raises as `generate`."""
+        """Find the verifiers a generation would be asked of now, best first. Raises as `generate`."""
         return self._run(self._client.find_verifiers())
 
     def close(self) -> None:

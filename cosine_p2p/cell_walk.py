@@ -10,8 +10,8 @@ from cosine_protocol.records import NodeRecord
 
 # Two levels below the first cell and half of the third: 17,000 nodes of one role and target.
 MAX_CELLS_READ: Final = 512
-FIRST_CELL: Final = ""
-SIBLINGS: Final = 16
+FIRST_CELL: Final = ""  # no hex digit
+SIBLINGS: Final = 16  # one for each hex digit
 
 
 class CellWalk:
@@ -32,7 +32,7 @@ class CellWalk:
         self._found: dict[str, NodeRecord] = {}
 
     def next_prefixes(self) -> list[str]:
-        """What to read next, together; empty at the end. `note` each before the next call."""
+        """The cells to read next, together; empty at the end. `note` each before the next call."""
         width = min(self._width(), self._cells_left)
         prefixes, self._waiting = self._waiting[:width], self._waiting[width:]
         self._cells_left -= len(prefixes)
@@ -59,7 +59,7 @@ class CellWalk:
         return [record for owner, record in self._found.items() if place_of(owner).startswith(known)]
 
     def _width(self) -> int:
-        """How many cells are worth reading together: as many as the known regions let expect to be enough."""
+        """The number of cells worth reading together: what the known regions let expect to be enough."""
         if self._wanted is None:
             return len(self._waiting)
         nodes = len(self.found()) if self._known else 0

@@ -48,7 +48,7 @@ WANTED_VERIFIERS: Final = 32
 WANTED_DRAFTERS: Final = 128
 """A choice that bounds what a look-up reads: so large a sample of the directory is enough to choose from."""
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Swarm(Protocol):
@@ -203,7 +203,7 @@ class AsyncClient:
         return Run(session, codec, links, stop=wanted["stop"], observer=self._observer)
 
     async def find_verifiers(self) -> tuple[NodeRecord, ...]:
-        """Those a generation would be asked of now, best first; never empty. Raises as `start`."""
+        """Find the verifiers a generation would be asked of now, best first; never empty. Raises as `start`."""
         swarm, links = self._joined()
         return await self._find_verifiers(swarm, links, self._options, random.Random(0).random)
 
@@ -269,7 +269,7 @@ class AsyncClient:
         try:
             return await swarm.directory.find(Role.DRAFTER, self._target.name, wanted=wanted)
         except PeerLost as lost:
-            LOG.warning("no drafters could be looked up: %s", lost)
+            logger.warning("no drafters could be looked up: %s", lost)
             return []
 
     async def _check_in_thread(self, check: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""The directory over a DHT: records in cells that split when they are full (DESIGN section 5)."""
+"""The directory over a DHT: records in cells that split when they are full (docs/design.md, "The wire")."""
 
 import logging
 import time
@@ -31,7 +31,7 @@ KEEP_CELL_S: Final = 60.0
 
 
 class Cells(Protocol):
-    """Where cells are kept. `HivemindTransport` is one, `MemoryCells` another."""
+    """The store of cells. `HivemindTransport` is one, `MemoryCells` another."""
 
     async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
         """For each cell name the signed records in it, by owner. Raises `PeerLost`."""
@@ -74,7 +74,7 @@ class MemoryCells:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """Where a record lies, and until when that is good enough."""
+    """The cell a record lies in, and until when that is good enough."""
 
     cell: str
     until_s: float
@@ -119,21 +119,18 @@ class DhtDirectory:
         a place that nobody else can foresee, so that all nodes are found equally often and what is read hardly
         grows with the network. Raises `PeerLost` if the DHT does not answer.
         """
-        walk = CellWalk(self._next_place(), wanted)
+        # The place follows from our key and the number of look-ups, so that a simulation can repeat it.
+        self._look_ups += 1
+        signed = self._identity.sign(kind="place", digest=b"", body=str(self._look_ups).encode())
+        walk = CellWalk(sha256(signed).hexdigest()[:MAX_DEPTH], wanted)
         while prefixes := walk.next_prefixes():
-            names = {self._name(role, target, prefix): prefix for prefix in prefixes}
+            names = {
+                cell_name(network=self._network, role=role, target=target, prefix=prefix): prefix
+                for prefix in prefixes
+            }
             for cell, records in (await self._cells.read(list(names))).items():
                 walk.note(names[cell], self._opened(cell, records))
         return walk.found()
-
-    def _next_place(self) -> str:
-        """Hex digits that follow from our key and the number of look-ups: a simulation can repeat them."""
-        self._look_ups += 1
-        signed = self._identity.sign(kind="place", digest=b"", body=str(self._look_ups).encode())
-        return sha256(signed).hexdigest()[:MAX_DEPTH]
-
-    def _name(self, role: str, target: str, prefix: str) -> str:
-        return cell_name(network=self._network, role=role, target=target, prefix=prefix)
 
     async def _announce_as(self, record: NodeRecord, name: str) -> None:
         """Write where we wrote last; now and then, or where that is refused, look for the first cell with room."""
@@ -143,17 +140,15 @@ class DhtDirectory:
             return
         for depth in range(MAX_DEPTH + 1):
             cell = cell_key(network=self._network, role=record.role, target=name, owner=record.peer_id, depth=depth)
-            if await self._has_room(cell, record.peer_id) and await self._write(cell, record):
+            owners = self._opened(cell, (await self._cells.read([cell]))[cell])
+            has_room = record.peer_id in owners or len(owners) < limits.MAX_CELL_OWNERS
+            if has_room and await self._write(cell, record):
                 self._kept[name] = _Kept(cell, now_s + KEEP_CELL_S)
                 return
         raise PeerLost(record.peer_id, "no node of the network took our record")
 
-    async def _has_room(self, cell: str, owner: str) -> bool:
-        owners = self._opened(cell, (await self._cells.read([cell]))[cell])
-        return owner in owners or len(owners) < limits.MAX_CELL_OWNERS
-
     async def _write(self, cell: str, record: NodeRecord) -> bool:
-        """Whether some storing node has the record now; the DHT's own answer is that of the last node asked."""
+        """Return whether some storing node has the record; the DHT's own answer is that of the last node asked."""
         data = seal_record(record, self._identity, key=cell)
         if await self._cells.write(cell, record.peer_id, data, record.expires_at_s):
             return True

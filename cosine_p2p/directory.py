@@ -1,4 +1,4 @@
-"""Who is in the swarm: the directory a client reads and a node writes, and its in-memory twin."""
+"""The nodes of a swarm: the directory a client reads and a node writes, and its in-memory twin."""
 
 from collections.abc import Sequence
 from typing import Protocol

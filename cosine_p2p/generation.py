@@ -1,4 +1,4 @@
-"""What a generation gives back: the fields of the command line's JSON, as values."""
+"""The result of a generation: the fields of the command line's JSON, as values."""
 
 from dataclasses import dataclass
 from typing import Protocol

@@ -17,7 +17,7 @@ MAX_DEFAULT_IDENTITIES: Final = 256
 
 
 def default_identity_file() -> Path:
-    """Where the identity lies unless the user names another file."""
+    """The file of the identity unless the user names another."""
     return Path(user_data_dir("cosine-p2p")) / "identity"
 
 

@@ -23,13 +23,13 @@ from cosine_protocol.records import NodeRecord
 
 DIAL_TIMEOUT_S = 4.0
 """A choice: a client waits less for a peer than a node does."""
-TRANSPORT_VARIABLE = "COSINE_TRANSPORT"
+TRANSPORT_VARIABLE = "COSINE_TRANSPORT"  # of the environment
 
 __all__ = ["DEFAULT_NETWORK", "NetworkSwarm", "TransportKind", "joining"]
 
 
 class TransportKind(StrEnum):
-    """How a client reaches the network: `FULL` as a peer of the DHT (hivemind), `LIGHT` by asking (py-libp2p)."""
+    """A client's way into the network: `FULL` as a peer of the DHT (hivemind), `LIGHT` by asking (py-libp2p)."""
 
     FULL = "full"
     LIGHT = "light"
@@ -59,21 +59,15 @@ class NetworkSwarm:
 
     async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextCodec:
         if self._codec is None:
-            files = await self._tokenizer_files(verifiers)
+            digest = verifiers[0].tokenizer_digest
+            if self._tokenizer_folder is not None:
+                files = _local_files(self._tokenizer_folder, digest)
+            else:
+                files = await self._fetch_files(verifiers, digest)
             self._codec = await asyncio.to_thread(TextCodec, files.files)
         return self._codec
 
-    def choose_digest(self, name: str, offered: Sequence[bytes]) -> bytes:
-        """Trust on first use: the first digest seen for a name on this machine is pinned."""
-        return choose_digest(name, offered)
-
-    async def close(self) -> None:
-        await self._leaving.aclose()
-
-    async def _tokenizer_files(self, verifiers: Sequence[NodeRecord]) -> TokenizerFiles:
-        digest = verifiers[0].tokenizer_digest
-        if self._tokenizer_folder is not None:
-            return _local_files(self._tokenizer_folder, digest)
+    async def _fetch_files(self, verifiers: Sequence[NodeRecord], digest: bytes) -> TokenizerFiles:
         tried = []
         for record in verifiers:
             try:
@@ -81,6 +75,13 @@ class NetworkSwarm:
             except (PeerLost, PeerError, RemoteProtocolError) as error:
                 tried.append(str(error))
         raise GenerationFailed(f"No verifier gave the target's tokenizer. Tried: {'; '.join(tried)}.")
+
+    def choose_digest(self, name: str, offered: Sequence[bytes]) -> bytes:
+        """Trust on first use: the first digest seen for a name on this machine is pinned."""
+        return choose_digest(name, offered)
+
+    async def close(self) -> None:
+        await self._leaving.aclose()
 
 
 async def _enter_full(
@@ -135,24 +136,15 @@ def _local_files(folder: Path, digest: bytes) -> TokenizerFiles:
     return files
 
 
-def _has_full() -> bool:
-    return find_spec("hivemind") is not None
-
-
-def _has_light() -> bool:
-    return find_spec("libp2p") is not None
-
-
 def choose_transport(asked: str | None) -> TransportKind:
-    """What was asked for, here or by `COSINE_TRANSPORT`; else full where it is installed. Raises `UsageError`."""
-    name = (
-        asked or os.environ.get(TRANSPORT_VARIABLE) or (TransportKind.FULL if _has_full() else TransportKind.LIGHT)
-    )
+    """The kind asked for, here or by `COSINE_TRANSPORT`; else full where it is installed. Raises `UsageError`."""
+    has_full, has_light = find_spec("hivemind") is not None, find_spec("libp2p") is not None
+    name = asked or os.environ.get(TRANSPORT_VARIABLE) or (TransportKind.FULL if has_full else TransportKind.LIGHT)
     if name not in set(TransportKind):
         raise UsageError(f"There is no transport {name!r}; choose full or light.")
-    if name == TransportKind.FULL and not _has_full():
+    if name == TransportKind.FULL and not has_full:
         raise UsageError("The full transport is not installed; install cosine-p2p[node] or choose light.")
-    if name == TransportKind.LIGHT and not _has_light():
+    if name == TransportKind.LIGHT and not has_light:
         raise UsageError(
             "The light transport is not installed; install libp2p, which on Linux is built with the GMP headers "
             "(libgmp-dev)."
@@ -167,7 +159,7 @@ def joining(
     tokenizer_folder: Path | None = None,
     transport: str | None = None,
 ) -> Callable[[], Awaitable[NetworkSwarm]]:
-    """What `AsyncClient` calls to join. Raises `UsageError` if there is nobody to ask, or no such transport."""
+    """The function by which a client joins. Raises `UsageError` without initial peers, or for no transport."""
     if not initial_peers:
         raise UsageError(
             "No initial peers: give the address of at least one node of the network with --initial-peers "

@@ -1,4 +1,4 @@
-"""What may lie in the DHT: pure checks of stored values, and the bounded store of one node.
+"""Records as they lie in the DHT: pure checks of stored values, and the bounded store of one node.
 
 The DHT shows a validator only the hash of a key, so the stored value repeats the name of its cell; the record's
 signature covers that name too.
@@ -37,7 +37,7 @@ PURGE_EVERY_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class StoredValue:
-    """What lies under a DHT key and subkey."""
+    """The value under a DHT key and subkey."""
 
     cell: Annotated[str, Text(MAX_CELL_NAME_BYTES)]
     data: Annotated[bytes, Bytes(limits.MAX_RECORD_BYTES)]
@@ -130,7 +130,7 @@ class PostingChecker:
         return Posting(owner, value, stored.data, record, expires_at_s)
 
     def accepts(self, *, key: bytes, subkey: bytes, value: bytes, expires_at_s: float, now_s: float) -> bool:
-        """Whether `check` passes."""
+        """True if `check` passes."""
         try:
             self.check(key=key, subkey=subkey, value=value, expires_at_s=expires_at_s, now_s=now_s)
         except (MalformedMessage, BadSignature):

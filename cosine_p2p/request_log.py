@@ -20,7 +20,7 @@ class RequestLogger(logging.LoggerAdapter[logging.Logger]):
 
 
 def request_name(d_0: bytes) -> str:
-    """What a request's lines call it, wherever they are written."""
+    """The name of a request in all its lines, wherever they are written."""
     return d_0[:NAME_BYTES].hex()
 
 

@@ -15,7 +15,7 @@ from cosine_protocol.messages import FinishReason
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.request import Request
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Run:
@@ -31,7 +31,7 @@ class Run:
         observer: Observer | None = None,
     ) -> None:
         self._observer = observer
-        self._log = request_log(LOG, session.d_0)
+        self._log = request_log(logger, session.d_0)
         self._session = session
         self._links = links
         self._assembler = TextAssembler(codec.decode, session.job.request.prompt, [text for text in stop if text])

@@ -1,4 +1,4 @@
-"""Whom to ask: verifiers in order of preference, drafters of different expertise. Pure decisions over records.
+"""The choice of nodes to ask: verifiers in order of preference, drafters of different expertise. Pure.
 
 Records are seconds old, so whoever looks best in them looks best to everybody: if all took the best, all would take
 the same. Nodes whose expected speed differs by less than `NEAR_EQUAL` are therefore taken in random order.
@@ -18,7 +18,7 @@ NEAR_EQUAL: Final = 1.25
 """A choice: within a quarter the announced speeds do not say who is faster."""
 BEHIND_ALL: Final = 1e6
 """More than any number of steps of `NEAR_EQUAL` between two waits."""
-NOT_KNOWN: Final[Mapping[str, float]] = MappingProxyType({})
+NOT_KNOWN: Final[Mapping[str, float]] = MappingProxyType({})  # no round-trip time is known
 
 Chance = Callable[[], float]
 """Gives numbers from 0 to below 1, such as `random.Random(seed).random`."""

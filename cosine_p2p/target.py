@@ -1,24 +1,24 @@
-"""Which model exactly: digests of a model folder, and the digest a name stands for on this machine."""
+"""The identity of a model: the digests of its folder, and the digest a name stands for on this machine."""
 
 import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from platformdirs import user_cache_dir, user_data_dir
 
-from cosine_p2p.tokenizer_files import NAMES, TokenizerFiles, parse_digest
+from cosine_p2p.tokenizer_files import NAMES, TokenizerFiles, counted_digest, parse_digest
 from cosine_protocol.errors import UsageError
 
 MAX_HEADER_BYTES: Final = 100 << 20
 """About safetensors' own limit, 100 MB."""
 _READ_BYTES: Final = 1 << 20
 """A choice: bounds memory while hashing."""
-_MARK: Final = b"cosine/target/1"
+_MARK: Final = b"cosine/target/1"  # keeps the digest apart from those of other things
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,29 +52,16 @@ def identify_target(folder: Path, *, name: str, cache_folder: Path | None = None
     tokenizer = TokenizerFiles.read(folder)
     cache = _HashCache(cache_folder or Path(user_cache_dir("cosine-p2p")) / "tensor-hashes")
     tensors = sorted(tensor for file in weights for tensor in cache.tensors(file))
-    _refuse_doubles(folder, tensors)
-    parts = {name: (folder / name).read_bytes() for name in NAMES if (folder / name).is_file()}
-    digest = _target_digest({"config.json": config.read_bytes(), **parts}, tensors)
-    return TargetIdentity(name, digest, tokenizer.digest if tokenizer else None)
-
-
-def _refuse_doubles(folder: Path, tensors: Sequence[_Tensor]) -> None:
-    names = {tensor.name for tensor in tensors}
-    if len(names) != len(tensors):
+    if len({tensor.name for tensor in tensors}) != len(tensors):
         raise UsageError(f"Several files in {folder} hold the same tensor; keep one copy of the weights.")
-
-
-def _target_digest(files: Mapping[str, bytes], tensors: Sequence[_Tensor]) -> bytes:
     listing = json.dumps(
         [[tensor.name, tensor.dtype, list(tensor.shape), tensor.sha256] for tensor in tensors],
         separators=(",", ":"),
     )
-    total = hashlib.sha256(_MARK)
-    for name, data in [*sorted(files.items()), ("tensors", listing.encode())]:
-        for part in (name.encode(), data):
-            total.update(len(part).to_bytes(8, "big"))
-            total.update(part)
-    return total.digest()
+    parts = {name: (folder / name).read_bytes() for name in NAMES if (folder / name).is_file()}
+    parts["config.json"] = config.read_bytes()
+    digest = counted_digest(_MARK, [*sorted(parts.items()), ("tensors", listing.encode())])
+    return TargetIdentity(name, digest, tokenizer.digest if tokenizer else None)
 
 
 def read_tensors(file: Path) -> list[_Tensor]:
@@ -166,7 +153,7 @@ def parse_target(text: str) -> tuple[str, bytes | None]:
 
 
 def default_pins_file() -> Path:
-    """Where the digests that names stand for are remembered."""
+    """The file in which the digests that names stand for are remembered."""
     return Path(user_data_dir("cosine-p2p")) / "target-pins.json"
 
 
@@ -176,32 +163,28 @@ def choose_digest(name: str, offered: Sequence[bytes], pins_file: Path | None = 
     Raises `UsageError` if several are offered and none is pinned, or the pinned one is not offered.
     """
     file = pins_file or default_pins_file()
-    pins = _read_pins(file)
+    stored = _read_json(file) if file.exists() else {}
+    try:
+        pins = {str(name): parse_digest(digest) for name, digest in stored.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise UsageError(f"{file} is damaged; repair or remove it.") from None
     digests = sorted(set(offered))
     pinned = pins.get(name)
     if pinned is not None:
-        if bytes.fromhex(pinned) in digests:
-            return bytes.fromhex(pinned)
+        if pinned in digests:
+            return pinned
         raise UsageError(
-            f"{name} was {pinned} when it was first used, and now it is {_listed(digests)}; if that is right, "
-            f"remove {name} from {file}."
+            f"{name} was {pinned.hex()} when it was first used, and now it is {_listed(digests)}; if that is "
+            f"right, remove {name} from {file}."
         )
     if len(digests) != 1:
         raise UsageError(f"{name} stands for several models here, {_listed(digests)}; choose one as {name}@DIGEST.")
-    _write_json(file, {**pins, name: digests[0].hex()})
+    _write_json(file, {known: digest.hex() for known, digest in [*pins.items(), (name, digests[0])]})
     return digests[0]
 
 
 def _listed(digests: Sequence[bytes]) -> str:
     return ", ".join(digest.hex() for digest in digests) or "nothing"
-
-
-def _read_pins(file: Path) -> dict[str, str]:
-    pins = _read_json(file) if file.exists() else {}
-    try:
-        return {str(name): parse_digest(digest).hex() for name, digest in pins.items()}
-    except (AttributeError, TypeError, ValueError):
-        raise UsageError(f"{file} is damaged; repair or remove it.") from None
 
 
 def _read_json(file: Path) -> Any:

@@ -5,7 +5,8 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -41,7 +42,6 @@ _VOCABULARIES: Final = frozenset(NAMES) & {
 }  # fmt: skip
 ANSWER_TIMEOUT_S: Final = 10.0
 """A choice: a piece is at most `MAX_CHUNK_BYTES`."""
-_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class TokenizerFiles:
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 over each file's name and content, each part counted, in the order of names."""
+        """The digest of all files in the order of their names."""
         return files_digest(self.files)
 
     @property
@@ -64,8 +64,12 @@ class TokenizerFiles:
 
     @classmethod
     def read(cls, folder: Path) -> "TokenizerFiles | None":
-        """Those in a model's folder, None if it holds no vocabulary. Raises `UsageError` if they are too big."""
-        files = {name: _read_bounded(folder / name) for name in NAMES if (folder / name).is_file()}
+        """Read a model's folder; None if it holds no vocabulary. Raises `UsageError` if the files are too big."""
+        files = {}
+        for name in NAMES:
+            if (folder / name).is_file():
+                with (folder / name).open("rb") as file:
+                    files[name] = file.read(limits.MAX_FILE_BYTES + 1)
         if not _VOCABULARIES & files.keys():
             return None
         if sum(map(len, files.values())) > limits.MAX_FILE_BYTES:
@@ -82,33 +86,24 @@ class TokenizerFiles:
         try:
             draft.rename(folder)
         except OSError:
-            _remove(draft)
+            shutil.rmtree(draft, ignore_errors=True)
             if not folder.is_dir():
                 raise
 
 
 def files_digest(files: Mapping[str, bytes]) -> bytes:
-    """The digest `TokenizerFiles.digest` explains."""
-    total = hashlib.sha256(b"cosine/tokenizer/1")
-    for name, data in sorted(files.items()):
-        for part in (name.encode(), data):
-            total.update(len(part).to_bytes(8, "big"))
-            total.update(part)
+    """The digest of tokenizer files, see `counted_digest`."""
+    return counted_digest(b"cosine/tokenizer/1", sorted(files.items()))
+
+
+def counted_digest(mark: bytes, parts: Iterable[tuple[str, bytes]]) -> bytes:
+    """SHA-256 over a mark and over each part's name and content, both preceded by their length in 8 bytes."""
+    total = hashlib.sha256(mark)
+    for name, content in parts:
+        for counted in (name.encode(), content):
+            total.update(len(counted).to_bytes(8, "big"))
+            total.update(counted)
     return total.digest()
-
-
-def _read_bounded(file: Path) -> bytes:
-    with file.open("rb") as handle:
-        data = handle.read(limits.MAX_FILE_BYTES + 1)
-    if len(data) > limits.MAX_FILE_BYTES:
-        raise UsageError(f"{file} is larger than {limits.MAX_FILE_BYTES >> 20} MiB.")
-    return data
-
-
-def _remove(folder: Path) -> None:
-    for file in folder.iterdir():
-        file.unlink()
-    folder.rmdir()
 
 
 class TokenizerCache:
@@ -207,6 +202,6 @@ class _Fetch:
 
 def parse_digest(text: str) -> bytes:
     """32 bytes from 64 hex digits. Raises `ValueError`."""
-    if not _DIGEST.fullmatch(text.lower()):
+    if not re.fullmatch(r"[0-9a-f]{64}", text.lower()):
         raise ValueError("a digest is 64 hex digits")
     return bytes.fromhex(text)

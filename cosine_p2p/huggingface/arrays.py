@@ -11,7 +11,7 @@ Rows = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class TokenBlock:
-    """What a streamer is given where there are no arrays: as much of one as streamers of transformers use."""
+    """The block a streamer is given where there are no arrays: as much of one as streamers of transformers use."""
 
     tokens: list[Any]
 

@@ -17,7 +17,7 @@ DTYPE_PREFIX: Final = "torch."
 
 
 class Streamer(Protocol):
-    """What transformers calls a streamer."""
+    """A streamer as transformers has them."""
 
     def put(self, value: Any) -> None: ...
 

@@ -1,10 +1,11 @@
-"""What `generate` of transformers may be asked for, and what a swarm makes of it."""
+"""The options of `generate` of transformers, and what a swarm makes of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from cosine_p2p.huggingface.arrays import plain
+from cosine_p2p.options import GenerationOptions
 from cosine_protocol.errors import UsageError
 
 DEFAULT_NEW_TOKENS: Final = 20
@@ -124,7 +125,7 @@ REFUSED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
-    """What holds for every sequence of one `generate`. `for_client` are options of `AsyncClient.start`."""
+    """The options of every sequence of one `generate`; `for_client` are those of a client."""
 
     max_new_tokens: int | None
     max_length: int | None
@@ -133,10 +134,10 @@ class BatchOptions:
     eos: tuple[int, ...] | None
     pad_token_id: int | None
     returns_dict: bool
-    for_client: Mapping[str, Any] = field(default_factory=dict)
+    for_client: GenerationOptions
 
     def new_tokens(self, prompt_tokens: int) -> int:
-        """How many tokens follow a row of the prompts' block. Raises `UsageError` if there is no room for any."""
+        """The number of tokens that follow a row of the prompts. Raises `UsageError` if there is room for none."""
         if self.max_new_tokens is not None:
             return self.max_new_tokens
         if self.max_length is None:
@@ -171,7 +172,7 @@ def parse_options(generation_config: Any, keywords: Mapping[str, Any]) -> BatchO
 
 
 def _attributes(config: Any) -> dict[str, Any]:
-    """What a configuration sets; of an unknown attribute nobody could say whether it changes the output."""
+    """The options a configuration sets; of an unknown attribute nobody could say whether it changes the output."""
     if config is None:
         return {}
     names = {*HONOURED, *IGNORED, *REFUSED, *getattr(config, "__dict__", {})}
@@ -192,7 +193,11 @@ def _options(given: Mapping[str, Any]) -> BatchOptions:
     if sequences > 1 and not given.get("do_sample"):
         raise UsageError("Greedy sequences are all equal; set do_sample=True for num_return_sequences above 1.")
     eos = given.get("eos_token_id")
-    stop = given.get("stop_strings", ())
+    for_client = _sampling(given)
+    for_client["repetition_penalty"] = given.get("repetition_penalty", 1.0)
+    for_client["stop"] = given.get("stop_strings", ())
+    if given.get("num_assistant_tokens") == 0:
+        for_client["strategy"] = "plain"
     return BatchOptions(
         max_new_tokens=given.get("max_new_tokens"),
         max_length=given.get("max_length"),
@@ -201,12 +206,7 @@ def _options(given: Mapping[str, Any]) -> BatchOptions:
         eos=None if eos is None else _token_ids(eos),
         pad_token_id=given.get("pad_token_id"),
         returns_dict=bool(given.get("return_dict_in_generate")),
-        for_client={
-            **_sampling(given),
-            "repetition_penalty": given.get("repetition_penalty", 1.0),
-            "stop": (stop,) if isinstance(stop, str) else tuple(stop),
-            "strategy": "plain" if given.get("num_assistant_tokens") == 0 else None,
-        },
+        for_client=for_client,
     )
 
 
@@ -215,7 +215,7 @@ def _token_ids(value: Any) -> tuple[int, ...]:
     return (ids,) if isinstance(ids, int) else tuple(ids)
 
 
-def _sampling(given: Mapping[str, Any]) -> dict[str, float]:
+def _sampling(given: Mapping[str, Any]) -> GenerationOptions:
     """Greedy decoding has no use for what shapes a distribution, whatever is set."""
     if not given.get("do_sample"):
         return {}

@@ -134,7 +134,7 @@ def parse_initial_peers(maddrs: Iterable[str]) -> list[Address]:
 
 
 class AddressBook:
-    """Where peers said they can be reached, the latest word of each; the peers noted longest ago are forgotten."""
+    """The addresses that peers announced last; those of the peers noted longest ago are forgotten."""
 
     def __init__(self) -> None:
         self._addresses: OrderedDict[str, tuple[str, ...]] = OrderedDict()
@@ -146,7 +146,7 @@ class AddressBook:
             self._addresses.popitem(last=False)
 
     def of(self, peer_id: str) -> list[Address]:
-        """Those of this peer that can be dialled, without double ones; its id at the end may be left out."""
+        """This peer's addresses that can be dialled, each once; its id at their end may be left out."""
         end = f"/p2p/{peer_id}"
         found: dict[Address, None] = {}
         for maddr in self._addresses.get(peer_id, ()):

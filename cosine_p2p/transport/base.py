@@ -1,4 +1,4 @@
-"""What a transport is: authenticated byte streams to peers named by their peer id."""
+"""The interface of a transport: authenticated byte streams to peers named by their peer id."""
 
 from collections.abc import Awaitable, Callable
 from typing import Protocol

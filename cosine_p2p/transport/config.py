@@ -1,4 +1,4 @@
-"""How a node meets the network: the settings of `HivemindTransport`, without importing it."""
+"""A node's settings of the network: those of `HivemindTransport`, without importing it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,5 +30,5 @@ class TransportConfig:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the node can only be reached from its own machine; then no router is asked for a port."""
+        """True if the node can only be reached from its own machine; then no router is asked for a port."""
         return all(maddr.startswith(("/ip4/127.", "/ip6/::1/")) for maddr in self.host_maddrs)

@@ -1,7 +1,7 @@
 """One p2pd child process: started, dialled through, listened for, and ended with nothing left behind.
 
-hivemind reports a dead daemon as alive and lets calls through it hang (reference measurements); here every call
-has a deadline and `ended` tells.
+hivemind reports a dead daemon as alive and lets calls through it hang; here every call has a deadline and `ended`
+tells.
 """
 
 import asyncio

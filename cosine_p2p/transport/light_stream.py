@@ -30,7 +30,7 @@ class _Progress:
         self._untold_bytes = 0
 
     def due_bytes(self, used_bytes: int) -> int:
-        """What to tell now, after using so many more: 0 for nothing yet."""
+        """The bytes to tell of now, after using so many more: 0 for none yet."""
         self._untold_bytes += used_bytes
         if self._untold_bytes < STEP_BYTES:
             return 0

@@ -9,7 +9,7 @@ from google.protobuf import descriptor_pool
 
 @contextmanager
 def private_protobufs() -> Iterator[None]:
-    """What is imported inside registers its protobufs in a pool of its own, and does not warn of itself.
+    """Let what is imported inside register its protobufs in a pool of its own, and not warn of itself.
 
     Libraries imported so share a process with each other, and with a program's own copy of either, in any order.
     """

@@ -61,7 +61,7 @@ async def start_relay(
 
 
 async def ask_granted_bytes(daemon: "Daemon", *, host_maddrs: Sequence[str]) -> int | None:
-    """What a circuit through the daemon may carry each way; None where that cannot be found out.
+    """The bytes a circuit through the daemon may carry each way; None where that cannot be found out.
 
     It is asked at the addresses it announces and, as not every router leads those back, where it listens.
     """

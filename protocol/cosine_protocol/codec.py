@@ -12,6 +12,7 @@ from cosine_protocol.limits import MAX_FRAME_BYTES, MAX_PROMPT_TOKENS
 
 _BODY = TypeVar("_BODY")
 
+# The registry of docs/protocol.md: a tag never changes its meaning.
 TAGS: Final = MappingProxyType(
     {
         1: m.Hello,

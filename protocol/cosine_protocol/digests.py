@@ -8,6 +8,7 @@ from hashlib import blake2b
 from cosine_protocol.limits import DIGEST_BYTES
 from cosine_protocol.request import Request
 
+# Plain names and formats: big-endian, as the request digest is defined in docs/protocol.md.
 _MAGIC = b"cosine/request/1"
 _TOKEN = struct.Struct(">I")
 _SAMPLING = struct.Struct(">dIdddQ")

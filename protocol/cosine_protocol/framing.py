@@ -5,7 +5,7 @@ import struct
 from cosine_protocol.errors import FrameTooLarge, LocalProtocolError
 from cosine_protocol.limits import MAX_FRAME_BYTES
 
-_LENGTH = struct.Struct(">I")
+_LENGTH = struct.Struct(">I")  # four bytes, big-endian
 
 
 def encode_frame(body: bytes) -> bytes:
@@ -34,7 +34,7 @@ class FrameDecoder:
 
     @property
     def is_between_frames(self) -> bool:
-        """Whether the stream may end here without cutting a frame."""
+        """True if the stream may end here without cutting a frame."""
         return not self._buffer
 
     def _frame_at(self, start: int) -> bytes | None:

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cosine_protocol.errors import BadSignature, UsageError
 from cosine_protocol.limits import MAX_PEER_ID_BYTES
 
+# The protobufs of libp2p keys and the identity multihash, without what differs between keys.
 _PRIVATE_PREFIX: Final = b"\x08\x01\x12\x40"
 _PEER_PREFIX: Final = b"\x00\x24\x08\x01\x12\x20"
 _KEY_BYTES: Final = 32
@@ -40,7 +41,7 @@ def public_key_of(peer_id: str) -> bytes:
 
 
 def signed_bytes(*, kind: str, signer: str, digest: bytes, body: bytes) -> bytes:
-    """What a signature covers: `"cosine/<kind>/1" || signer || d_0 || body`, each part counted."""
+    """The bytes a signature covers: `"cosine/<kind>/1" || signer || d_0 || body`, each part counted."""
     parts = (f"cosine/{kind}/1".encode(), signer.encode(), digest, body)
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 

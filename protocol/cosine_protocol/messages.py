@@ -177,7 +177,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What a `Final` signs: the last digest, output tokens, and accepted nodes per author index."""
+    """The body that a `Final` signs: the last digest, output tokens, and accepted nodes per author index."""
 
     number: Number
     reason: Annotated[int, Whole(2)]
@@ -230,7 +230,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a `Fragment` signs: nodes that extend the prefix `base`, whose output length is `position`."""
+    """The body that a `Fragment` signs: nodes that extend the prefix `base`, whose output length is `position`."""
 
     number: Number
     sequence: Number

@@ -1,4 +1,5 @@
-"""Keyed Gumbel noise: a pure function of (seed, output position, token id) (DESIGN idea I).
+"""Keyed Gumbel noise: a pure function of (seed, output position, token id) (docs/design.md,
+"The output is a function of the request").
 
 This is the reference in plain integers; the engine's vectorised form must equal it bit for bit. The stream is
 splitmix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators") started at a key that
@@ -8,6 +9,7 @@ mixes seed and position; token `v` takes its (v+1)-th output.
 import math
 import struct
 
+# The constants of splitmix64, as in its paper.
 MASK = (1 << 64) - 1
 GAMMA = 0x9E3779B97F4A7C15
 MIX_A = 0xBF58476D1CE4E5B9

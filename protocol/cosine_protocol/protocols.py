@@ -6,6 +6,7 @@ from typing import Final
 from cosine_protocol import messages as m
 from cosine_protocol.errors import MalformedMessage
 
+# Plain names, see docs/protocol.md.
 VERSION: Final = 1
 VERIFY: Final = "/cosine/verify/1.0.0"
 DRAFT: Final = "/cosine/draft/1.0.0"

@@ -1,7 +1,7 @@
 """Signed DHT records: what a node says of itself, and the pure check every reader and storing node applies.
 
-Without such a check any peer can overwrite another's record (reference measurements; hivemind keeps the later
-expiry). A record is `[body, signature]`; the signature covers the DHT key it was stored under.
+Without such a check any peer can overwrite another's record: hivemind keeps the one that expires later. A record is
+`[body, signature]`; the signature covers the DHT key it was stored under.
 """
 
 from dataclasses import dataclass
@@ -27,12 +27,13 @@ from cosine_protocol.fields import (
 )
 from cosine_protocol.identity import Identity, public_key_of, verify
 
+# Plain names, see docs/protocol.md, section 10.
 SCHEMA = 1
 RECORD_KIND = "record"
 
 
 class Role(StrEnum):
-    """What a node does for others."""
+    """The work a node does for others."""
 
     DRAFTER = "drafter"
     VERIFIER = "verifier"
@@ -122,7 +123,7 @@ def _check_record(record: NodeRecord, *, owner: str, now_s: float) -> None:
 
 
 def cell_key(*, network: str, role: str, target: str, owner: str, depth: int) -> str:
-    """The DHT key of the cell at `depth` hex digits where `owner` may announce (DESIGN section 5).
+    """The DHT key of the cell at `depth` hex digits where `owner` may announce (docs/protocol.md, section 10).
 
     Cells split by the hash of the public key, since Ed25519 peer ids share their first characters.
     """

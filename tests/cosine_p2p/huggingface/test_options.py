@@ -21,7 +21,7 @@ def test_defaults_are_those_of_transformers() -> None:
     assert options == parse_options(None, {})
     assert options == parse_options(GenerationConfig(**GenerationConfig._get_default_generation_params()), {})
     assert options.new_tokens(7) == 20
-    assert options.for_client == {"repetition_penalty": 1.0, "stop": (), "strategy": None}
+    assert options.for_client == {"repetition_penalty": 1.0, "stop": ()}
     assert parse_options(None, {"do_sample": True}).for_client["top_k"] == 50
 
 
