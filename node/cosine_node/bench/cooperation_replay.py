@@ -59,13 +59,13 @@ class RecordedDrafter(TraceDrafter):
         self._known: dict[tuple[int, int, int], Sequence[tuple[int, float]]] = {}
 
     def prompt_nll(self, trace: Trace) -> float:
-        return self._script(trace).prompt_nll
+        return self.script(trace).prompt_nll
 
     def start(self, trace: Trace, position: int) -> TraceState:
         return TraceState(trace, position, ON_STREAM)
 
     def after(self, at: TraceState, token: int) -> TraceState:
-        return self._step(at, token, 0)
+        return self.state_after(at, token, 0)
 
     def candidates(self, at: TraceState) -> Sequence[tuple[int, float]]:
         assert at.trace is not None

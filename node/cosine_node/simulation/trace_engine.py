@@ -18,25 +18,29 @@ from cosine_protocol.noise import GAMMA, MASK, mix64
 from cosine_protocol.request import Sampling
 
 OFF_STREAM_TOKEN: Final = 0
-"""What the target answers where no stream says better."""
+"""The target's answer where nothing was recorded."""
 NEAR_TIE_MARGIN: Final = 5e-5
+"""The margin given for a recorded near-tie: anything below the 1e-4 that makes one."""
+# The draft probabilities of an oracle: certainty, and next to nothing, since a probability of 0 has no logarithm.
 ORACLE_HIT: Final = 1.0
 ORACLE_MISS: Final = 1e-6
 ON_STREAM: Final = 0
+"""The path of a `TraceState` on the recorded stream; no hash is 0."""
 UNIT: Final = 2.0**-53
+"""Turns 53 random bits into a number from 0 up to 1."""
 
 
 class Law(Enum):
-    """How a drafter's first candidate comes to be the target's token."""
+    """The rule by which a drafter's first candidate is the target's token."""
 
     COUPLED = "coupled"
-    """As recorded, with shared noise (DESIGN idea I)."""
+    """As recorded, with shared noise (docs/design.md, "The output is a function of the request")."""
     PUBLISHED = "published"
-    """With probability 1 - TV(p, q), as speculative sampling accepts (Leviathan et al. 2023, theorem 3.5)."""
+    """With probability 1 - TV(p, q), as speculative sampling accepts (Leviathan et al., arXiv 2211.17192)."""
 
 
 class TraceState(NamedTuple):
-    """Where a sequence stands after a token.
+    """The state of a sequence after a token.
 
     `position` is the output position of what follows, below 0 inside the prompt. `trace` is None while the prompt's
     digits are read, and `path` the number read so far; later it is `ON_STREAM` or a hash of the way off the stream.
@@ -48,7 +52,7 @@ class TraceState(NamedTuple):
 
 
 class TraceEngine(PagedEngine, ABC):
-    """What the engines over traces share: `cosine_node.engine.base.Engine`, contract checks included.
+    """The base of engines over traces. Implements `cosine_node.engine.base.Engine`, contract checks included.
 
     A sequence must begin with the stand-in prompt of one of the traces; a pass raises `UsageError`, and feeds
     nothing, if it does not. Whatever the sampling parameters, the answers are those recorded.
@@ -80,45 +84,39 @@ class TraceEngine(PagedEngine, ABC):
             self.unfeed(rows)
             raise
         self.passes += bool(rows)
-        return [self._result(row, states) for row, states in zip(rows, reached, strict=True)]
+        results = []
+        for row, states in zip(rows, reached, strict=True):
+            choices = tuple(self._choice(state, row.candidates) for state in states[row.scored_from :])
+            results.append(RowResult(choices=choices, nll=self._nll(states[1:]) if row.wants_nll else None))
+        return results
 
     def _follow(self, tree: SequenceTree, row: Row) -> list[TraceState]:
-        """The state of each node of a fed row."""
-        reached = []
+        """The state after each token of a fed row."""
+        prefix = self._states[tree.slots[-1]] if tree.slots else TraceState(None, -tree.prompt_tokens, 0)
+        states = []
         for name, parent, token in zip(row.nodes, row.parents, row.tokens, strict=True):
-            state = self._step(self._before(tree, parent), token, tree.prompt_tokens)
-            self._states[tree.nodes[name].slot] = state
-            reached.append(state)
-        return reached
+            before = prefix if parent == PREFIX else self._states[tree.nodes[parent].slot]
+            states.append(self.state_after(before, token, tree.prompt_tokens))
+            self._states[tree.nodes[name].slot] = states[-1]
+        return states
 
-    def _before(self, tree: SequenceTree, parent: int) -> TraceState:
-        if parent != PREFIX:
-            return self._states[tree.nodes[parent].slot]
-        if tree.slots:
-            return self._states[tree.slots[-1]]
-        return TraceState(None, -tree.prompt_tokens, 0)
-
-    def _step(self, before: TraceState, token: int, prompt_tokens: int) -> TraceState:
+    def state_after(self, before: TraceState, token: int, prompt_tokens: int) -> TraceState:
+        """The state that a token leads to. Raises `UsageError` if the prompt turns out to be of no trace."""
         trace, position = before.trace, before.position + 1
         if trace is None:
-            return self._spell(before, token, prompt_tokens)
+            digit = before.position + prompt_tokens
+            number = before.path + token * VOCAB_TOKENS**digit
+            if digit + 1 < min(DIGITS, prompt_tokens):
+                return TraceState(None, position, number)
+            trace = self._traces.numbered(number)
+            if trace.prompt_tokens != prompt_tokens:
+                raise UsageError(
+                    f"The prompt of trace {number} has {trace.prompt_tokens} tokens, not {prompt_tokens}."
+                )
+            return TraceState(trace, position, ON_STREAM)
         if position <= 0 or (before.path == ON_STREAM and token == stream_token(trace, before.position)):
             return TraceState(trace, position, ON_STREAM)
         return TraceState(trace, position, mix64((hashed(before) + token * GAMMA) & MASK) or 1)
-
-    def _spell(self, before: TraceState, token: int, prompt_tokens: int) -> TraceState:
-        digit = before.position + prompt_tokens
-        number = before.path + token * VOCAB_TOKENS**digit
-        if digit + 1 < min(DIGITS, prompt_tokens):
-            return TraceState(None, before.position + 1, number)
-        trace = self._traces.numbered(number)
-        if trace.prompt_tokens != prompt_tokens:
-            raise UsageError(f"The prompt of trace {number} has {trace.prompt_tokens} tokens, not {prompt_tokens}.")
-        return TraceState(trace, before.position + 1, ON_STREAM)
-
-    def _result(self, row: Row, states: Sequence[TraceState]) -> RowResult:
-        choices = tuple(self._choice(state, row.candidates) for state in states[row.scored_from :])
-        return RowResult(choices=choices, nll=self._nll(states[1:]) if row.wants_nll else None)
 
     @abstractmethod
     def _choice(self, state: TraceState, candidates: int) -> Choice: ...
@@ -129,7 +127,7 @@ class TraceEngine(PagedEngine, ABC):
 
 
 class TraceTarget(TraceEngine):
-    """The target: on a stream it says what comes next, elsewhere `OFF_STREAM_TOKEN`.
+    """The target: on a stream its choice is the next token, elsewhere `OFF_STREAM_TOKEN`.
 
     The margin is infinite, or below 1e-4 where the trace had a near-tie. Beyond a recorded stream it goes on with
     tokens drawn by hash. The traces hold no likelihoods of the target's, so a row's is None.
@@ -150,11 +148,11 @@ class TraceTarget(TraceEngine):
 class TraceDrafter(TraceEngine):
     """One drafter of the traces, by model name. Raises `UsageError` if a trace does not know it.
 
-    On a stream it gives the recorded candidates. Off it, and beyond its end, it gives the claims it made somewhere
-    else in the trace, with other tokens, all drawn by a hash of the path: below a wrong token the confidence has
-    the shape it had in that trace. Under `Law.PUBLISHED` the tokens change ranks and the claims stay with the
-    ranks, for the recorded claims are not those of unshared noise. An oracle is the same drafter told, once a
-    candidate stands, whether the target will take it.
+    On a stream it gives the recorded candidates. Off it, and beyond its end, it gives the draft probabilities of
+    another position of the trace, with other tokens, all drawn by a hash of the path: below a wrong token they have
+    the shape they had in that trace. Under `Law.PUBLISHED` the tokens change ranks and the draft probabilities stay
+    with the ranks, for the recorded ones are not those of unshared noise. An oracle is the same drafter, but its
+    draft probabilities say whether the target will take a candidate.
     """
 
     def __init__(
@@ -172,7 +170,7 @@ class TraceDrafter(TraceEngine):
         self._law = law
         self._is_oracle = is_oracle
         self._key = int.from_bytes(sha256(model.encode()).digest()[:8], "big")
-        self._scripts: dict[int, _Script] = {}
+        self._scripts: dict[int, DrafterScript] = {}
         for trace in traces:
             if model not in trace.drafters:
                 raise UsageError(f"Trace {trace.number} knows no drafter {model}.")
@@ -180,69 +178,63 @@ class TraceDrafter(TraceEngine):
     def _choice(self, state: TraceState, candidates: int) -> Choice:
         if state.trace is None:
             return Choice(OFF_STREAM_TOKEN, math.inf)
-        script = self._script(state.trace)
-        if state.path == ON_STREAM and 0 <= state.position < len(script.choices):
-            choice = script.choices[state.position]
-        else:
-            choice = self._elsewhere(state, script)
-        return Choice(choice.token, choice.margin, choice.candidates[:candidates])
-
-    def _elsewhere(self, state: TraceState, script: "_Script") -> Choice:
+        recorded = self.script(state.trace).choices
+        if state.path == ON_STREAM and 0 <= state.position < len(recorded):
+            choice = recorded[state.position]
+            return Choice(choice.token, choice.margin, choice.candidates[:candidates])
         bits = mix64(hashed(state) ^ self._key)
-        choice = script.choices[bits % len(script.choices)]
-        # A stride below that share of the vocabulary keeps all candidates apart.
+        choice = recorded[bits % len(recorded)]
+        # A stride below that part of the vocabulary keeps all candidates apart.
         first, stride = bits >> 16 & 0xFFFF, 1 + (bits >> 32) % (VOCAB_TOKENS // CANDIDATES - 1)
-        tokens = [1 + (first + rank * stride) % (VOCAB_TOKENS - 1) for rank in range(len(choice.candidates))]
-        claims = [ORACLE_MISS if self._is_oracle else claim for _, claim in choice.candidates]
-        return Choice(tokens[0], choice.margin, tuple(zip(tokens, claims, strict=True)))
+        drawn = [
+            (1 + (first + rank * stride) % (VOCAB_TOKENS - 1), ORACLE_MISS if self._is_oracle else probability)
+            for rank, (_, probability) in enumerate(choice.candidates)
+        ]
+        return Choice(drawn[0][0], choice.margin, tuple(drawn[:candidates]))
 
     def _nll(self, states: Sequence[TraceState]) -> float | None:
-        losses = [self._loss(state) for state in states]
+        losses = []
+        for state in states:
+            script = self.script(state.trace) if state.trace is not None else None
+            if script is None:
+                losses.append(0.0)
+            elif state.position <= 0:
+                losses.append(script.prompt_nll)
+            elif state.path == ON_STREAM and state.position <= len(script.losses):
+                losses.append(script.losses[state.position - 1])
+            else:
+                losses.append(script.losses[mix64(hashed(state) ^ self._key) % len(script.losses)])
         return math.fsum(losses) / len(losses) if losses else None
 
-    def _loss(self, state: TraceState) -> float:
-        if state.trace is None:
-            return 0.0
-        script = self._script(state.trace)
-        if state.position <= 0:
-            return script.prompt_nll
-        if state.path == ON_STREAM and state.position <= len(script.losses):
-            return script.losses[state.position - 1]
-        return script.losses[mix64(hashed(state) ^ self._key) % len(script.losses)]
+    def script(self, trace: Trace) -> "DrafterScript":
+        """The answers of this drafter along a trace."""
+        if trace.number not in self._scripts:
+            record = trace.drafters[self._model]
+            along = zip(*(array.tolist() for array in record.arrays()), strict=True)
+            choices = tuple(
+                self._recorded_choice(trace, position, tokens, probabilities, overlap)
+                for position, (tokens, probabilities, _, overlap) in enumerate(along)
+            )
+            losses = tuple((-record.log_probability).tolist())
+            self._scripts[trace.number] = DrafterScript(choices, losses, record.prompt_nll)
+        return self._scripts[trace.number]
 
-    def _script(self, trace: Trace) -> "_Script":
-        script = self._scripts.get(trace.number)
-        if script is None:
-            script = self._scripts[trace.number] = self._written(trace)
-        return script
-
-    def _written(self, trace: Trace) -> "_Script":
-        record = trace.drafters[self._model]
-        along = zip(*(array.tolist() for array in record.arrays()), strict=True)
-        choices = tuple(
-            self._recorded(trace, position, tokens, claims, overlap)
-            for position, (tokens, claims, _, overlap) in enumerate(along)
-        )
-        return _Script(choices, tuple((-record.log_probability).tolist()), record.prompt_nll)
-
-    def _recorded(
-        self, trace: Trace, position: int, tokens: list[int], claims: list[float], overlap: float
+    def _recorded_choice(
+        self, trace: Trace, position: int, tokens: list[int], probabilities: list[float], overlap: float
     ) -> Choice:
         truth = trace.stream[position]
-        margin = math.log(claims[0] / claims[1]) if claims[1] else math.inf
+        margin = math.log(probabilities[0] / probabilities[1]) if probabilities[1] else math.inf
         if self._law is Law.PUBLISHED:
-            tokens = ranked(tokens, truth, is_first=self._uniform(trace.number, position) < overlap)
+            bits = mix64(mix64((self._key + trace.number * GAMMA) & MASK) + position & MASK)
+            tokens = ranked(tokens, truth, is_first=(bits >> 11) * UNIT < overlap)
         if self._is_oracle:
-            claims = [ORACLE_HIT if token == truth else ORACLE_MISS for token in tokens]
-        return Choice(tokens[0], margin, tuple(zip(tokens, claims, strict=True)))
-
-    def _uniform(self, number: int, position: int) -> float:
-        return (mix64(mix64((self._key + number * GAMMA) & MASK) + position & MASK) >> 11) * UNIT
+            probabilities = [ORACLE_HIT if token == truth else ORACLE_MISS for token in tokens]
+        return Choice(tokens[0], margin, tuple(zip(tokens, probabilities, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
-class _Script:
-    """One drafter along one trace, ready to be read: what it says before each token, and the loss of each token."""
+class DrafterScript:
+    """The answers of one drafter along one trace: its choice before each token, and the loss of each token."""
 
     choices: tuple[Choice, ...]
     losses: tuple[float, ...]

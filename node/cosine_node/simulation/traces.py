@@ -1,4 +1,4 @@
-"""Acceptance traces: what the embedded target wrote, and what each of its drafters says along it.
+"""Acceptance traces: recorded generations of the embedded target, and the candidates of each drafter along them.
 
 A simulation that replays them drafts and verifies real text of real models without running any.
 `training.record_traces` makes them; the prompts are not kept, only their length and likelihood.
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from cosine_protocol.errors import UsageError
 from cosine_protocol.noise import noise_bits
 
+# The vocabulary and the end-of-text token of the embedded family.
 VOCAB_TOKENS: Final = 4096
 EOS: Final = (0,)
 CANDIDATES: Final = 8
@@ -31,7 +32,7 @@ Tokens = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DrafterTrace:
-    """What one drafter says along the target's stream of n tokens, each position given all true tokens before it.
+    """The candidates of one drafter along the target's stream of n tokens, each after all true tokens before it.
 
     `candidate_tokens` (n, 8): tokens by falling keyed score after prompt + stream[:i]. `candidate_probabilities`
     (n, 8): the engine's own estimate, 0..1 (`cosine_node.engine.base.Choice`). `log_probability` (n,): log of
@@ -63,16 +64,16 @@ class DrafterTrace:
         )
 
     def arrays(self) -> tuple[Tokens, Floats, Floats, Floats]:
-        """What there is for each position, in the order of the fields."""
+        """The fields that hold a value for each position, in their order."""
         return self.candidate_tokens, self.candidate_probabilities, self.log_probability, self.overlap
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """One generation of the target and what every drafter, by model name, says along it.
+    """One generation of the target, and the candidates of every drafter, by model name, along it.
 
-    `stream` holds the output tokens and ends with an EOS token or at the recorded length. `near_ties` says where
-    the target's two best scores lay within 1e-4. Raises `UsageError` for parts that do not fit together.
+    `stream` holds the output tokens and ends with an EOS token or at the recorded length. `near_ties` is True
+    where the target's two best scores lay within 1e-4. Raises `UsageError` for parts that do not fit together.
     """
 
     number: int
@@ -97,7 +98,7 @@ class Trace:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the target ended the stream itself."""
+        """True if the target ended the stream itself."""
         return self.stream[-1] in EOS
 
     def prompt(self) -> tuple[int, ...]:
@@ -117,11 +118,6 @@ class Trace:
             near_ties=self.near_ties[:tokens],
             drafters={model: drafter.part(0, tokens) for model, drafter in self.drafters.items()},
         )
-
-
-def spelled_number(digits: Sequence[int]) -> int:
-    """The number of the trace whose stand-in prompt begins with these `DIGITS` tokens."""
-    return sum(digit * VOCAB_TOKENS**place for place, digit in enumerate(digits[:DIGITS]))
 
 
 def splice(first: Trace, second: Trace, *, at: int, number: int) -> Trace:
@@ -166,7 +162,7 @@ class TraceSet:
 
     def find(self, prompt: Sequence[int]) -> Trace:
         """The trace whose stand-in prompt this is. Raises `UsageError` for any other prompt."""
-        trace = self.numbered(spelled_number(prompt))
+        trace = self.numbered(sum(digit * VOCAB_TOKENS**place for place, digit in enumerate(prompt[:DIGITS])))
         if tuple(prompt) != trace.prompt():
             raise UsageError(f"The prompt of {len(prompt)} tokens is not the stand-in of trace {trace.number}.")
         return trace
@@ -194,10 +190,6 @@ class TraceSet:
         rounds = chain.from_iterable(zip_longest(*by_domain.values()))
         return tuple(trace for trace in rounds if trace is not None)
 
-    def with_traces(self, extra: Iterable[Trace]) -> "TraceSet":
-        """These and others. Raises `UsageError` where a number is taken."""
-        return TraceSet((*self, *extra))
-
     def save(self, path: Path) -> None:
         """Write one compressed .npz, the same bytes for the same traces; probabilities are kept in 16 bits."""
         with zipfile.ZipFile(path, "w") as archive:
@@ -210,7 +202,7 @@ class TraceSet:
 
     @classmethod
     def load(cls, path: Path) -> "TraceSet":
-        """Read what `save` wrote. Raises `UsageError` for a file that is missing or not of this kind."""
+        """Read a file that `save` wrote. Raises `UsageError` for a file that is missing or not of this kind."""
         if not zipfile.is_zipfile(path):
             raise UsageError(f"No traces can be read from {path}: it is missing or no .npz file.")
         try:
@@ -226,61 +218,59 @@ class TraceSet:
             return cls(_unpacked(file))
 
 
+_OF_TRACE: Final = {
+    "number": np.uint32,
+    "domain": np.str_,
+    "split": np.str_,
+    "temperature": np.float64,
+    "seed": np.uint64,
+    "prompt_tokens": np.uint16,
+}
+"""Fields of a `Trace` that are one value each, with their type in the file."""
+_OF_POSITION: Final = {
+    "candidate_tokens": ("candidate_tokens", np.uint16, np.int32),
+    "candidate_claims": ("candidate_probabilities", np.float16, np.float32),
+    "log_probability": ("log_probability", np.float16, np.float32),
+    "overlap": ("overlap", np.float16, np.float32),
+}
+"""Arrays of the file along the streams: the field of a `DrafterTrace`, and its type in the file and in memory."""
+
+
 def _packed(traces: Sequence[Trace]) -> dict[str, NDArray[Any]]:
+    """The arrays of a file; streams lie one after the other, drafters [model, trace or position]."""
     models = sorted({model for trace in traces for model in trace.drafters})
     if any(len(trace.drafters) != len(models) for trace in traces):
         raise UsageError("Traces that are saved together must have the same drafters.")
     rows = [[trace.drafters[model] for trace in traces] for model in models]
-
-    def stacked(field: str, dtype: Any) -> NDArray[Any]:
-        return np.stack([np.concatenate([getattr(drafter, field) for drafter in row]) for row in rows]).astype(
-            dtype
-        )
-
-    return {
-        "models": np.array(models),
-        "number": np.array([trace.number for trace in traces], np.uint32),
-        "domain": np.array([trace.domain for trace in traces]),
-        "split": np.array([trace.split for trace in traces]),
-        "temperature": np.array([trace.temperature for trace in traces], np.float64),
-        "seed": np.array([trace.seed for trace in traces], np.uint64),
-        "prompt_tokens": np.array([trace.prompt_tokens for trace in traces], np.uint16),
-        "stream_tokens": np.array([len(trace.stream) for trace in traces], np.uint16),
-        "stream": np.concatenate([np.array(trace.stream, np.uint16) for trace in traces]),
-        "near_ties": np.concatenate([np.array(trace.near_ties, np.bool_) for trace in traces]),
-        "prompt_nll": np.array([[drafter.prompt_nll for drafter in row] for row in rows], np.float32),
-        "candidate_tokens": stacked("candidate_tokens", np.uint16),
-        "candidate_claims": stacked("candidate_probabilities", np.float16),
-        "log_probability": stacked("log_probability", np.float16),
-        "overlap": stacked("overlap", np.float16),
-    }
+    arrays = {"models": np.array(models)}
+    for name, stored in _OF_TRACE.items():
+        arrays[name] = np.array([getattr(trace, name) for trace in traces], stored)
+    arrays["stream_tokens"] = np.array([len(trace.stream) for trace in traces], np.uint16)
+    arrays["stream"] = np.concatenate([np.array(trace.stream, np.uint16) for trace in traces])
+    arrays["near_ties"] = np.concatenate([np.array(trace.near_ties, np.bool_) for trace in traces])
+    arrays["prompt_nll"] = np.array([[drafter.prompt_nll for drafter in row] for row in rows], np.float32)
+    for name, (field, stored, _) in _OF_POSITION.items():
+        along = [np.concatenate([getattr(drafter, field) for drafter in row]) for row in rows]
+        arrays[name] = np.stack(along).astype(stored)
+    return arrays
 
 
 def _unpacked(file: IO[bytes]) -> Iterator[Trace]:
     with np.load(file, allow_pickle=False) as archive:
         stored = dict(archive.items())
-    along = {
-        "candidate_tokens": stored["candidate_tokens"].astype(np.int32),
-        "candidate_probabilities": stored["candidate_claims"].astype(np.float32),
-        "log_probability": stored["log_probability"].astype(np.float32),
-        "overlap": stored["overlap"].astype(np.float32),
-    }
+    along = {field: stored[name].astype(dtype) for name, (field, _, dtype) in _OF_POSITION.items()}
     ends = np.cumsum(stored["stream_tokens"], dtype=np.int64).tolist()
     for index, (start, stop) in enumerate(zip([0, *ends], ends, strict=False)):
+        drafters = {
+            str(model): DrafterTrace(
+                **{field: array[row, start:stop] for field, array in along.items()},
+                prompt_nll=float(stored["prompt_nll"][row, index]),
+            )
+            for row, model in enumerate(stored["models"])
+        }
         yield Trace(
-            number=int(stored["number"][index]),
-            domain=str(stored["domain"][index]),
-            split=str(stored["split"][index]),
-            temperature=float(stored["temperature"][index]),
-            seed=int(stored["seed"][index]),
-            prompt_tokens=int(stored["prompt_tokens"][index]),
+            **{name: stored[name][index].item() for name in _OF_TRACE},
             stream=tuple(stored["stream"][start:stop].tolist()),
             near_ties=tuple(stored["near_ties"][start:stop].tolist()),
-            drafters={
-                str(model): DrafterTrace(
-                    **{name: array[row, start:stop] for name, array in along.items()},
-                    prompt_nll=float(stored["prompt_nll"][row, index]),
-                )
-                for row, model in enumerate(stored["models"])
-            },
+            drafters=drafters,
         )
