@@ -6,6 +6,8 @@ from typing import Any
 from cosine_p2p.survey import NodeSight, Survey
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import NodeRecord, Role
+from cosine_tui.feed import StillFeed
+from cosine_tui.prompt_line import Options
 from cosine_tui.snapshot import (
     ConnectionState,
     DrafterView,
@@ -139,6 +141,33 @@ LOST = replace(
     ),
     events=(*EVENTS, Event(55.0, EventKind.SWARM_LOST, "the DHT did not answer")),
 )
+
+
+class RecordingFeed(StillFeed):
+    """A feed that keeps the commands it is given, and can show another snapshot or fail."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        super().__init__(snapshot)
+        self.asked: list[tuple[str, Options]] = []
+        self.cancelled: list[int] = []
+        self.is_closed = False
+        self.show = self._latest.put
+        self._error: BaseException | None = None
+
+    def error(self) -> BaseException | None:
+        return self._error
+
+    def fail(self, error: BaseException) -> None:
+        self._error = error
+
+    def ask(self, prompt: str, options: Options) -> None:
+        self.asked.append((prompt, options))
+
+    def cancel(self, number: int) -> None:
+        self.cancelled.append(number)
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 def record_of(number: int, role: Role = Role.DRAFTER, **changes: Any) -> NodeRecord:

@@ -9,7 +9,6 @@ from textual.pilot import Pilot
 
 from cosine_protocol.errors import UsageError
 from cosine_tui.app import PANES, MonitorApp
-from cosine_tui.feed import StillFeed
 from cosine_tui.help import HelpScreen
 from cosine_tui.prompt_line import Options
 from cosine_tui.snapshot import RequestState, Snapshot
@@ -17,18 +16,18 @@ from cosine_tui.themes import DARK, LIGHT
 from cosine_tui.widgets.line_pane import LinePane
 from cosine_tui.widgets.pane import Pane
 from cosine_tui.widgets.prompt_box import PromptBox, PromptInput
-from tests.tui.snapshots import LOST, SNAPSHOT, request_of
+from tests.tui.snapshots import LOST, SNAPSHOT, RecordingFeed, request_of
 
 NARROW, WIDE = (80, 24), (160, 48)
 
-Play = Callable[[MonitorApp, "Pilot[None]", StillFeed], Awaitable[None]]
+Play = Callable[[MonitorApp, "Pilot[None]", RecordingFeed], Awaitable[None]]
 
 
 def played(
     play: Play, *, snapshot: Snapshot = SNAPSHOT, size: tuple[int, int] = NARROW
-) -> tuple[MonitorApp, StillFeed]:
+) -> tuple[MonitorApp, RecordingFeed]:
     """The screen after `play`, closed."""
-    feed = StillFeed(snapshot)
+    feed = RecordingFeed(snapshot)
     app = MonitorApp(feed)
 
     async def run() -> None:
@@ -56,7 +55,7 @@ def text_in(app: MonitorApp, name: str) -> str:
 
 
 def test_a_narrow_screen_shows_one_pane_and_the_number_keys_choose_it() -> None:
-    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: StillFeed) -> None:
+    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
         assert shown_panes(app) == ["swarm"]
         for key, name in zip("1234", PANES, strict=True):
             await pilot.press(key)
@@ -67,7 +66,7 @@ def test_a_narrow_screen_shows_one_pane_and_the_number_keys_choose_it() -> None:
 
 
 def test_a_wide_screen_shows_all_panes_side_by_side() -> None:
-    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: StillFeed) -> None:
+    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
         assert shown_panes(app) == list(PANES)
         assert all(text_in(app, name) for name in PANES)
         await pilot.press("3")
@@ -82,7 +81,7 @@ def test_a_large_swarm_leaves_room_for_the_other_panes_and_can_be_scrolled() -> 
     nodes = tuple(replace(SNAPSHOT.nodes[2], peer_id=f"peer-{number:04}") for number in range(100))
     events = SNAPSHOT.events * 20
 
-    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: StillFeed) -> None:
+    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
         assert all(app.query_one(f"#{name}", Pane).region.height >= 9 for name in PANES)
         swarm = app.query_one("#swarm-lines", LinePane)
         assert swarm.max_scroll_y > 50 and app.query_one("#events-lines", LinePane).max_scroll_y > 20
@@ -94,7 +93,7 @@ def test_a_large_swarm_leaves_room_for_the_other_panes_and_can_be_scrolled() -> 
 
 
 def test_a_screen_that_changes_its_size_changes_its_layout_and_loses_nothing() -> None:
-    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: StillFeed) -> None:
+    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
         await pilot.resize_terminal(*WIDE)
         await pilot.pause()
         assert shown_panes(app) == list(PANES)
@@ -107,7 +106,7 @@ def test_a_screen_that_changes_its_size_changes_its_layout_and_loses_nothing() -
 
 
 def test_a_prompt_is_sent_with_the_options_typed_before() -> None:
-    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: StillFeed) -> None:
+    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
         await pilot.press("p", "slash", *"temperature", "space", "0", "full_stop", "8", "enter")
         await pilot.press(*"Once", "space", *"upon", "enter")
         await pilot.pause()
@@ -118,7 +117,7 @@ def test_a_prompt_is_sent_with_the_options_typed_before() -> None:
 
 
 def test_letters_typed_into_a_prompt_are_not_keys() -> None:
-    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: StillFeed) -> None:
+    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
         await pilot.press("p", "q", "t", "x", "question_mark")
         assert app.query_one(PromptInput).value == "qtx?" and app.theme == DARK
         await pilot.press("escape", "t")
@@ -128,7 +127,7 @@ def test_letters_typed_into_a_prompt_are_not_keys() -> None:
 
 
 def test_a_mistyped_option_is_said_and_stays_to_be_mended() -> None:
-    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: StillFeed) -> None:
+    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
         await pilot.press("slash", *"warm", "enter")
         await pilot.pause()
         assert app.query_one(PromptBox).status.startswith("✗ There is no option /warm")
@@ -138,7 +137,7 @@ def test_a_mistyped_option_is_said_and_stays_to_be_mended() -> None:
 
 
 def test_earlier_lines_come_back_with_the_arrows() -> None:
-    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: StillFeed) -> None:
+    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
         await pilot.press("p", *"one", "enter", "p", *"two", "enter", "p", "up", "up")
         assert app.query_one(PromptInput).value == "one"
         await pilot.press("down", "down")
@@ -148,7 +147,7 @@ def test_earlier_lines_come_back_with_the_arrows() -> None:
 
 
 def test_the_users_own_running_request_can_be_cancelled_and_no_other() -> None:
-    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: StillFeed) -> None:
+    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
         await pilot.press("x")
         assert feed.cancelled == [7]
         await pilot.press("left_square_bracket", "x")
@@ -161,7 +160,7 @@ def test_requests_can_be_leafed_through() -> None:
     others = tuple(request_of(number, is_own=False, label="math") for number in (8, 9))
     snapshot = replace(SNAPSHOT, requests=(*SNAPSHOT.requests, *others))
 
-    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: StillFeed) -> None:
+    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
         seen = [app.shown_request]
         for key in ("left_square_bracket", "left_square_bracket", "right_square_bracket", "right_curly_bracket"):
             await pilot.press(key)
@@ -175,14 +174,14 @@ def test_without_an_own_request_the_one_that_writes_is_shown() -> None:
     idle = request_of(8, is_own=False, state=RequestState.ASKING, text=())
     snapshot = replace(SNAPSHOT, requests=(SNAPSHOT.requests[0], request_of(7, is_own=False), idle))
 
-    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: StillFeed) -> None:
+    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
         assert app.shown_request is not None and app.shown_request.number == 7
 
     played(play, snapshot=snapshot)
 
 
 def test_help_lists_every_key_of_the_footer_and_closes_again() -> None:
-    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: StillFeed) -> None:
+    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
         await pilot.press("question_mark")
         assert isinstance(app.screen, HelpScreen)
         await pilot.press("escape")
@@ -192,7 +191,7 @@ def test_help_lists_every_key_of_the_footer_and_closes_again() -> None:
 
 
 def test_marks_name_the_drafters_in_the_text() -> None:
-    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: StillFeed) -> None:
+    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
         await pilot.press("3", "m")
         await pilot.pause()
         assert "ᵃdef add" in text_in(app, "request")
@@ -205,7 +204,7 @@ def test_marks_name_the_drafters_in_the_text() -> None:
 def test_no_color_turns_the_marks_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
 
-    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: StillFeed) -> None:
+    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
         await pilot.press("3")
         await pilot.pause()
         assert "ᵃdef add" in text_in(app, "request")
@@ -214,7 +213,7 @@ def test_no_color_turns_the_marks_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_lost_swarm_stays_in_sight_greyed_and_said_in_words() -> None:
-    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: StillFeed) -> None:
+    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
         feed.show(LOST)
         await settle(app, pilot)
         assert "✗ swarm lost, next try in 4 s: the DHT did not answer" in app.query_one("#headline", LinePane).text
@@ -229,7 +228,7 @@ def test_a_lost_swarm_stays_in_sight_greyed_and_said_in_words() -> None:
 
 
 def test_of_several_pictures_between_two_frames_the_latest_is_drawn() -> None:
-    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: StillFeed) -> None:
+    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
         for number in range(500):
             feed.show(replace(SNAPSHOT, title=f"snapshot {number}"))
         await settle(app, pilot)
@@ -240,7 +239,7 @@ def test_of_several_pictures_between_two_frames_the_latest_is_drawn() -> None:
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c"])
 def test_quitting_closes_the_feed(key: str) -> None:
-    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: StillFeed) -> None:
+    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
         await pilot.press(key)
 
     app, feed = played(play)
@@ -248,7 +247,7 @@ def test_quitting_closes_the_feed(key: str) -> None:
 
 
 def test_control_c_quits_even_while_a_prompt_is_typed() -> None:
-    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: StillFeed) -> None:
+    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
         await pilot.press("p", "a", "ctrl+c")
 
     app, feed = played(play)
@@ -256,7 +255,7 @@ def test_control_c_quits_even_while_a_prompt_is_typed() -> None:
 
 
 def test_a_source_that_fails_ends_the_screen_with_its_reason() -> None:
-    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: StillFeed) -> None:
+    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
         feed.fail(UsageError("That is no address."))
         await settle(app, pilot)
 

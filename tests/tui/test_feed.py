@@ -84,11 +84,6 @@ def test_what_ends_a_source_is_told() -> None:
     assert str(feed.error()) == "That is no address."
 
 
-def test_a_still_feed_gives_its_picture_once_and_keeps_wishes() -> None:
+def test_a_still_feed_gives_its_snapshot_once() -> None:
     feed = StillFeed(Snapshot(title="one"))
-    feed.start()
     assert feed.take() == Snapshot(title="one") and feed.take() is None
-    feed.ask("Hello", Options())
-    feed.cancel(2)
-    feed.close()
-    assert (feed.asked, feed.cancelled, feed.is_closed) == ([("Hello", Options())], [2], True)

@@ -85,7 +85,7 @@ def test_a_swarm_is_lost_once_and_found_again() -> None:
 def test_a_failover_says_who_was_lost_and_who_goes_on_from_where() -> None:
     state = new_notebook()
     first, second = peer_id_of(1), peer_id_of(2)
-    log = state.ask(ASKED, 1.0)
+    log = state.add_request(ASKED, 1.0)
     state.note_progress(log, progress_of(serving=(first,)), 1.5)
     log.note_chunk(Chunk("x", (1, 2), "target"), rounds=1, now_s=1.6)
     tried = (f"{first} was lost: the stream ended",)
@@ -97,8 +97,8 @@ def test_a_failover_says_who_was_lost_and_who_goes_on_from_where() -> None:
 
 def test_a_failed_request_is_an_event_with_its_reason() -> None:
     state = new_notebook()
-    log = state.ask(ASKED, 1.0)
-    state.end(log, RequestState.FAILED, 2.0, error="No verifier is left.")
+    log = state.add_request(ASKED, 1.0)
+    state.end_request(log, RequestState.FAILED, 2.0, error="No verifier is left.")
     snapshot = state.snapshot(2.0)
     assert kinds(snapshot.events) == [EventKind.FAILED] and snapshot.requests[0].error == "No verifier is left."
 
@@ -108,11 +108,11 @@ def test_a_drafters_part_of_the_text_counts_running_and_finished_requests() -> N
     state.add_survey(survey_of(sight_of(3)), 1.0)
     assert state.snapshot(1.0).nodes[0].text_share is None
     for _ in range(2):
-        log = state.ask(ASKED, 1.0)
+        log = state.add_request(ASKED, 1.0)
         log.note_chunk(Chunk("x", (1, 2, 3, 4), peer_id_of(3)), rounds=1, now_s=1.5)
         state.note_progress(log, progress_of(accepted=3), 2.0)
     assert state.snapshot(2.0).nodes[0].text_share == pytest.approx(0.75)
-    state.end(log, RequestState.FINISHED, 3.0)
+    state.end_request(log, RequestState.FINISHED, 3.0)
     node = state.snapshot(3.0).nodes[0]
     assert node.text_share == pytest.approx(0.75)
     assert (node.accepted_tokens, node.author) == (6, 1)
@@ -120,9 +120,9 @@ def test_a_drafters_part_of_the_text_counts_running_and_finished_requests() -> N
 
 def test_old_requests_are_forgotten_and_running_ones_never() -> None:
     state = new_notebook()
-    running = state.ask(ASKED, 0.0)
+    running = state.add_request(ASKED, 0.0)
     for _ in range(2 * KEPT_REQUESTS):
-        state.end(state.ask(ASKED, 1.0), RequestState.FINISHED, 2.0)
+        state.end_request(state.add_request(ASKED, 1.0), RequestState.FINISHED, 2.0)
     requests = state.snapshot(2.0).requests
     assert len(requests) <= KEPT_REQUESTS + 1 and requests[0].number == running.number
 

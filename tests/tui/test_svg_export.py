@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_protocol.errors import UsageError
-from cosine_tui.feed import StillFeed
 from cosine_tui.snapshot import Snapshot
 from cosine_tui.svg_export import draw_svg, read_size, snapshot_svg
 from cosine_tui.themes import DARK
-from tests.tui.snapshots import SNAPSHOT
+from tests.tui.snapshots import SNAPSHOT, RecordingFeed
 
 
 def test_equal_pictures_give_equal_files() -> None:
@@ -40,7 +39,7 @@ def test_any_text_is_a_size_or_refused(text: str) -> None:
 
 
 def test_what_ends_a_feed_before_its_first_picture_is_raised() -> None:
-    feed = StillFeed(Snapshot())
+    feed = RecordingFeed(Snapshot())
     feed.fail(UsageError("That is no address."))
     with pytest.raises(UsageError, match="That is no address"):
         asyncio.run(draw_svg(feed, size=(80, 24), theme=DARK))

@@ -24,11 +24,13 @@ from cosine_tui.widgets.pane import Pane
 from cosine_tui.widgets.prompt_box import PromptBox
 
 WIDE_COLUMNS: Final = 130
+"""From this width on all panes fit side by side without cutting their tables."""
 PANES: Final = {"swarm": "Swarm", "flow": "Who drafts for whom", "request": "Request", "events": "Events"}
+"""Titles by the ids of the panes in `app.tcss`."""
 
 
 class MonitorApp(App[None]):
-    """Draws what a feed gives and hands it the user's wishes. `return_code` is 1 if the feed failed."""
+    """Draws the snapshots of a feed and hands it the user's commands. `return_code` is 1 if the feed failed."""
 
     CSS_PATH = "app.tcss"
     TITLE = "CoSine"
@@ -123,12 +125,12 @@ class MonitorApp(App[None]):
         shown = self.shown_request
         if shown is None:
             return
-        place = min(len(numbers) - 1, max(0, numbers.index(shown.number) + step))
-        self._pinned = numbers[place]
+        index = min(len(numbers) - 1, max(0, numbers.index(shown.number) + step))
+        self._pinned = numbers[index]
         self.draw()
 
     def action_latest(self) -> None:
-        """Go with whatever is written now, whoever asked for it."""
+        """Show whatever is written now, whoever asked for it."""
         self._pinned, self._follows_own = None, False
         self.draw()
 
@@ -158,7 +160,7 @@ class MonitorApp(App[None]):
 
     @property
     def shown_request(self) -> RequestView | None:
-        """The one the user chose; else the latest of their own; else the oldest that is written now."""
+        """The request the user chose; else the latest of their own; else the oldest that is written now."""
         requests = self.snapshot.requests
         pinned = next((request for request in requests if request.number == self._pinned), None)
         if pinned is not None:
@@ -170,7 +172,7 @@ class MonitorApp(App[None]):
         return writing[0] if writing else (requests[-1] if requests else None)
 
     def draw(self) -> None:
-        """Every pane as the snapshot says now."""
+        """Draw every pane from the snapshot."""
         snapshot = self.snapshot
         is_stale = snapshot.connection.state is ConnectionState.LOST
         self._headline.show(headline(snapshot, self._headline.scrollable_content_region.width))

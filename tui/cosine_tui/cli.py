@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from cosine_tui.feed import Feed
 
 EXTRAS: Final = {"textual": "tui", "numpy": "tui"}
-"""What may be missing, and the extra of cosine-p2p that brings it."""
+"""Modules that may be missing, and the extra of cosine-p2p that installs each."""
+# Bounds of --demo-speed: slower looks like a standstill, faster than a machine can simulate.
 MIN_SPEED: Final = 0.05
 MAX_SPEED: Final = 20.0
 

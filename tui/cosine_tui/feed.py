@@ -1,4 +1,4 @@
-"""How snapshots reachability the screen: a slot for the latest one, and the thread in which a source lives."""
+"""Feeds of snapshots for the screen: a slot for the latest one, and the thread in which a source runs."""
 
 import asyncio
 import threading
@@ -9,13 +9,15 @@ from cosine_tui.prompt_line import Options
 from cosine_tui.snapshot import Snapshot
 
 FRAMES_PER_S: Final = 8
+"""Snapshots and redraws a second. A choice: text seems to flow, and a slow terminal keeps up."""
 STOP_TIMEOUT_S: Final = 10.0
+"""The longest wait for a source to leave the swarm. A choice: longer than closing a connection takes."""
 
 _T = TypeVar("_T")
 
 
 class Latest(Generic[_T]):
-    """A slot between threads that keeps only the latest value: whoever takes seldom misses the ones between."""
+    """A slot between threads that keeps only the latest value; those put before it are lost."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -49,7 +51,7 @@ class SnapshotSource(Protocol):
 
 
 class Feed(Protocol):
-    """What the screen holds: snapshots out, wishes in. None of it waits."""
+    """The screen's end of a source: snapshots out, commands in. No method but `start` and `close` waits."""
 
     def start(self) -> None: ...
 
@@ -58,7 +60,7 @@ class Feed(Protocol):
         ...
 
     def error(self) -> BaseException | None:
-        """Why there will be no more snapshots, if so."""
+        """The error that ended the source, if one did; there will be no more snapshots."""
         ...
 
     def ask(self, prompt: str, options: Options) -> None: ...
@@ -84,7 +86,7 @@ class ThreadFeed:
         self._loop_factory = loop_factory
         self._stop_timeout_s = stop_timeout_s
         self._latest: Latest[Snapshot] = Latest()
-        self._thread = threading.Thread(target=self._live, name="cosine-tui-source", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="cosine-tui-source", daemon=True)
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[None] | None = None
@@ -112,14 +114,14 @@ class ThreadFeed:
         self._call(lambda: self._main and self._main.cancel())
         self._thread.join(self._stop_timeout_s)
 
-    def _call(self, wish: Callable[[], object]) -> None:
+    def _call(self, command: Callable[[], object]) -> None:
         try:
             if self._loop is not None:
-                self._loop.call_soon_threadsafe(wish)
-        except RuntimeError:  # the loop has ended in between: nobody is left to wish from
+                self._loop.call_soon_threadsafe(command)
+        except RuntimeError:  # the loop has ended in between
             return
 
-    def _live(self) -> None:
+    def _run(self) -> None:
         try:
             with asyncio.Runner(loop_factory=self._loop_factory) as runner:
                 self._loop = runner.get_loop()
@@ -139,15 +141,11 @@ class ThreadFeed:
 
 
 class StillFeed:
-    """One snapshot and nothing else; wishes are kept for whoever looks."""
+    """A feed of one snapshot; commands do nothing."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self.asked: list[tuple[str, Options]] = []
-        self.cancelled: list[int] = []
-        self.is_closed = False
         self._latest: Latest[Snapshot] = Latest()
         self._latest.put(snapshot)
-        self._error: BaseException | None = None
 
     def start(self) -> None:
         return
@@ -156,21 +154,13 @@ class StillFeed:
         return self._latest.take()
 
     def error(self) -> BaseException | None:
-        return self._error
-
-    def show(self, snapshot: Snapshot) -> None:
-        """Another snapshot from now on."""
-        self._latest.put(snapshot)
-
-    def fail(self, error: BaseException) -> None:
-        """The source has ended."""
-        self._error = error
+        return None
 
     def ask(self, prompt: str, options: Options) -> None:
-        self.asked.append((prompt, options))
+        return
 
     def cancel(self, number: int) -> None:
-        self.cancelled.append(number)
+        return
 
     def close(self) -> None:
-        self.is_closed = True
+        return

@@ -1,14 +1,15 @@
-"""Numbers as people read them: aligned, with units, never more digits than they are worth."""
+"""Numbers as text for people: with units, and no more digits than are known."""
 
 import math
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
+# Characters for an unknown number, for nothing in a bar, and for eighths of a cell from the left and from below.
 NONE: Final = "–"
+GAP: Final = "·"
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 _HEIGHTS: Final = "▁▂▃▄▅▆▇█"
-GAP: Final = "·"
 
 
 def milliseconds(value_ms: float | None) -> str:

@@ -12,6 +12,8 @@ from textual.widgets import Static
 from cosine_tui.prompt_line import OPTIONS
 from cosine_tui.snapshot import EventKind, RequestState
 
+# The rows of the screen and its width in cells: it must fit 80x24.
+COLUMNS: Final = 70
 KEYS: Final = (
     ("1 2 3 4", "swarm, who drafts for whom, request, events"),
     ("Tab", "next pane; arrows and PgUp/PgDn scroll"),
@@ -26,7 +28,6 @@ KEYS: Final = (
     ("q Ctrl+C", "quit"),
 )
 SIGNS: Final = ("● up", "✗ lost", "~ emulated speed", "! full", "a b c drafters")
-COLUMNS: Final = 70
 
 
 def help_text() -> str:

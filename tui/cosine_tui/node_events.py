@@ -1,4 +1,4 @@
-"""What happened between two looks at the swarm, and whether it is lost."""
+"""Events of nodes between two surveys of the swarm, and the reason why a swarm is thought lost."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -15,10 +15,14 @@ def node_title(node: NodeView) -> str:
 
 
 def node_events(before: Mapping[str, NodeView], after: Sequence[NodeView], now_s: float) -> Iterator[Event]:
-    """Nodes that joined, left, ceased to answer or answer again; the first look is one event."""
+    """Nodes that joined, left, ceased to answer or answer again; the first survey is one event."""
     if not before:
         if after:
-            yield Event(now_s, EventKind.JOINED, _census(after))
+            verifiers = sum(node.role == Role.VERIFIER for node in after)
+            lost = sum(node.reachability is Reachability.LOST for node in after)
+            rest = f", {lost:,} of them unreachable" if lost else ""
+            found = f"{counted(verifiers, 'verifier')} and {counted(len(after) - verifiers, 'drafter')}{rest}"
+            yield Event(now_s, EventKind.JOINED, f"found {found}")
         return
     present = {node.peer_id for node in after}
     for node in after:
@@ -34,15 +38,8 @@ def node_events(before: Mapping[str, NodeView], after: Sequence[NodeView], now_s
             yield Event(now_s, EventKind.LEFT, node_title(node))
 
 
-def _census(nodes: Sequence[NodeView]) -> str:
-    verifiers = sum(node.role == Role.VERIFIER for node in nodes)
-    lost = sum(node.reachability is Reachability.LOST for node in nodes)
-    rest = f", {lost:,} of them unreachable" if lost else ""
-    return f"found {counted(verifiers, 'verifier')} and {counted(len(nodes) - verifiers, 'drafter')}{rest}"
-
-
 def why_lost(survey: Survey, *, has_known_nodes: bool) -> str:
-    """Why the swarm must be thought lost after a look at it; "" if it is there."""
+    """The reason why the swarm must be thought lost after a survey; "" if it is there."""
     if any(not sight.reason for sight in survey.nodes):
         return ""
     if survey.problem:

@@ -1,4 +1,4 @@
-"""What is typed into the prompt box: text to generate from, or `/name value` for an option."""
+"""Lines typed into the prompt box: text to generate from, or `/name value` for an option."""
 
 import math
 from collections.abc import Callable, Collection
@@ -10,12 +10,14 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 
 MAX_TOKENS: Final = 1 << 20
+"""Beyond the context of any model; the swarm refuses what is too long for its own."""
 SEEDS: Final = 1 << 63
+"""Seeds on the wire are below this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How the next prompts are generated. Without `seed` one is drawn for each."""
+    """The options that the next prompts are generated with. Without `seed` one is drawn for each."""
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -54,7 +56,7 @@ Entry = PromptEntry | OptionChange
 
 
 def read_entry(line: str, options: Options, *, strategies: Collection[str] = tuple(STRATEGIES)) -> Entry | None:
-    """What a line means, None for an empty one; a line that begins with // is a prompt that begins with /.
+    """The entry in a line, None for an empty one; a line that begins with // is a prompt that begins with /.
 
     Raises `UsageError` for an option that does not exist or a value it cannot have.
     """
@@ -110,6 +112,7 @@ def _switch(value: str) -> bool:
     return value == "on"
 
 
+# Options by name: the field of `Options` and the reader of its value.
 _READERS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "temperature": ("temperature", float),
     "top-p": ("top_p", float),

@@ -13,6 +13,7 @@ from cosine_tui.svg_export import simulated_snapshot, snapshot_svg
 from cosine_tui.themes import DARK, LIGHT
 
 SIZES: Final = ((80, 24), (160, 48))
+"""Columns and rows: one pane at a time, and all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,7 @@ class Scene:
         return simulated_snapshot(DemoSource(seed=self.seed), after_s=self.after_s, prompts=self.prompts)
 
 
+# What docs/monitor.md explains: two own requests under load, and a request that fails over.
 SCENES: Final = (
     Scene(
         name="load",
@@ -42,7 +44,7 @@ SCENES: Final = (
 
 
 def write_screenshots(folder: Path) -> list[Path]:
-    """Every scene at every size in both themes."""
+    """Draw every scene at every size in both themes; the files."""
     written = []
     for scene in SCENES:
         snapshot = scene.snapshot()

@@ -1,4 +1,4 @@
-"""What the monitor shows: one frozen snapshot of the swarm, its requests and what has happened."""
+"""The frozen values that the monitor shows: the swarm, its requests and the events so far."""
 
 from dataclasses import dataclass
 from enum import Enum, StrEnum
@@ -7,7 +7,7 @@ from cosine_protocol.records import Role
 
 
 class ConnectionState(StrEnum):
-    """How the monitor stands with the swarm."""
+    """States of the monitor's way into the swarm."""
 
     JOINING = "joining"
     LIVE = "live"
@@ -16,7 +16,7 @@ class ConnectionState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwarmConnection:
-    """The monitor's own place in the swarm since `since_s`; `retry_at_s` is when it tries again."""
+    """The monitor's own way into the swarm since `since_s`; at `retry_at_s` it tries again."""
 
     state: ConnectionState = ConnectionState.JOINING
     since_s: float = 0.0
@@ -25,7 +25,7 @@ class SwarmConnection:
 
 
 class Reachability(StrEnum):
-    """Whether a node answers."""
+    """States of a node: it answers, or it does not."""
 
     UP = "up"
     LOST = "lost"
@@ -62,7 +62,7 @@ class NodeView:
 
 
 class RequestState(Enum):
-    """What a request is at, with the sign that stands for it."""
+    """States of a request, each with the sign that stands for it."""
 
     ASKING = ("…", "asking")
     WRITING = ("▶", "writing")
@@ -93,7 +93,7 @@ class TextRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterView:
-    """A drafter's part in one request: nodes drafted, tokens accepted, and both a second just now."""
+    """A drafter's work for one request: nodes drafted, tokens accepted, and both a second just now."""
 
     peer_id: str
     domain: str
@@ -137,7 +137,7 @@ class RequestView:
 
 
 class EventKind(Enum):
-    """What can happen: a sign, a word, and whether it is an alert."""
+    """Kinds of events: a sign, a word, and True for an alert."""
 
     JOINED = ("+", "joined", False)
     LEFT = ("-", "left", False)

@@ -9,14 +9,18 @@ from typing import Final, Literal, NamedTuple
 from rich.cells import cell_len, set_cell_size
 
 ELLIPSIS: Final = "…"
+"""Ends a text that was cut."""
 AUTHOR_TONES: Final = 8
-_UNPRINTABLE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""A choice: as many colours as can be told apart; further authors share them."""
 STAND_IN: Final = "·"
-_PIECE: Final = re.compile(r" *[^ ]+ *| +")
+"""Replaces each character of an unprintable category, of Unicode's general categories."""
+_UNPRINTABLE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # controls, formats, separators
+_WORD: Final = re.compile(r" *[^ ]+ *| +")
+"""A word with the spaces around it."""
 
 
 class Tone(StrEnum):
-    """What a piece of text is; a theme gives each tone its colour."""
+    """The meaning of a piece of text; a theme gives each tone its colour."""
 
     PLAIN = "plain"
     MUTED = "muted"
@@ -46,6 +50,7 @@ class Span(NamedTuple):
 Line = tuple[Span, ...]
 Align = Literal["left", "right"]
 BLANK: Final[Line] = ()
+"""An empty line."""
 
 
 def author_tone(author: int) -> Tone:
@@ -128,11 +133,13 @@ def _rows(spans: Sequence[Span]) -> Iterator[list[Span]]:
 
 
 def _wrapped(row: Sequence[Span], width: int) -> list[Line]:
+    """A row broken before the words that do not fit, and within a word that fits no line."""
     lines: list[list[Span]] = [[]]
     used = 0
     for word in _words(row):
         is_too_long = width_of(word) - _trailing_spaces(word) > width
-        for part in _letters(word) if is_too_long else (word,):
+        letters = ((Span(letter, span.tone),) for span in word for letter in span.text)
+        for part in letters if is_too_long else (word,):
             cells = width_of(part)
             if used and used + cells - _trailing_spaces(part) > width:
                 lines.append([])
@@ -142,15 +149,11 @@ def _wrapped(row: Sequence[Span], width: int) -> list[Line]:
     return [_without_trailing_spaces(line, width) for line in lines]
 
 
-def _letters(word: Line) -> list[Line]:
-    return [(Span(letter, span.tone),) for span in word for letter in span.text]
-
-
 def _words(row: Sequence[Span]) -> Iterator[Line]:
     """Pieces that end after spaces, whatever their tones."""
     word: list[Span] = []
     for span in row:
-        for piece in _PIECE.findall(span.text):
+        for piece in _WORD.findall(span.text):
             if word and word[-1].text.endswith(" ") and not piece.isspace():
                 yield tuple(word)
                 word = []

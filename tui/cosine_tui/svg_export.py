@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
@@ -14,13 +15,16 @@ from cosine_tui.prompt_line import Options
 from cosine_tui.snapshot import Snapshot
 
 TITLE: Final = "cosine-tui"
+"""The title in the frame of the drawing."""
+# Bounds of --size: from the least that shows anything to more than any screen has.
 MIN_COLUMNS: Final = 40
 MAX_COLUMNS: Final = 500
 MIN_ROWS: Final = 10
 MAX_ROWS: Final = 200
-_SIZE: Final = re.compile(r"(\d{1,4})x(\d{1,4})")
+_SIZE: Final = re.compile(r"(\d{1,4})x(\d{1,4})")  # COLUMNSxROWS
 _LOOK_EVERY_S: Final = 0.05
-# Whoever opens the snapshot would fetch these from a stranger; any monospaced font does.
+"""The interval of looks for the first snapshot. A choice: shorter than a frame."""
+# Whoever opens the drawing would fetch these from a stranger; any monospaced font does.
 _FETCHED_FONTS: Final = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
 
 
@@ -67,21 +71,17 @@ def simulated_snapshot(
     source: SnapshotSource, *, after_s: float, prompts: Mapping[float, str] = MappingProxyType({})
 ) -> Snapshot:
     """The last snapshot before `after_s` virtual seconds; `prompts` are asked on the way, each at its second."""
-    return run_virtual(_snapshot_after(source, after_s, prompts))
+    snapshots: deque[Snapshot] = deque([Snapshot()], maxlen=1)
 
+    async def run() -> Snapshot:
+        running = asyncio.ensure_future(source.run(snapshots.append))
+        loop = asyncio.get_running_loop()
+        for at_s, prompt in sorted(prompts.items()):
+            loop.call_at(loop.time() + at_s, source.ask, prompt, Options())
+        await asyncio.sleep(after_s)
+        snapshot = snapshots[-1]
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return snapshot
 
-async def _snapshot_after(source: SnapshotSource, after_s: float, prompts: Mapping[float, str]) -> Snapshot:
-    snapshots = [Snapshot()]
-
-    def keep(snapshot: Snapshot) -> None:
-        snapshots[0] = snapshot
-
-    running = asyncio.ensure_future(source.run(keep))
-    loop = asyncio.get_running_loop()
-    for at_s, prompt in sorted(prompts.items()):
-        loop.call_at(loop.time() + at_s, source.ask, prompt, Options())
-    await asyncio.sleep(after_s)
-    snapshot = snapshots[0]
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    return snapshot
+    return run_virtual(run())

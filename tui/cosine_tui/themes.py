@@ -6,9 +6,11 @@ from textual.theme import Theme
 
 from cosine_tui.styled_text import Tone
 
+# Names of the themes on the command line are these without `cosine-`.
 DARK: Final = "cosine-dark"
 LIGHT: Final = "cosine-light"
 
+# The colours are choices: eight authors that can be told apart on either background.
 _DARK_TONES: Final = {
     Tone.PLAIN: "#d5d9e0",
     Tone.MUTED: "#868e9c",

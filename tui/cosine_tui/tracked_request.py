@@ -1,4 +1,4 @@
-"""What was heard of one request, and how it looks in a snapshot."""
+"""One request as it goes on: its text, its progress and its rates, and its view in a snapshot."""
 
 from collections import deque
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from cosine_tui.snapshot import DrafterView, RequestState, RequestView, TextRun
 RATE_WINDOW_S: Final = 3.0
 """A choice: long enough that one pass does not make a rate jump, short enough to follow a change."""
 MAX_PASSES: Final = 256
+"""Bounds memory: more passes than a line of any terminal is wide."""
 MAX_TEXT_RUNS: Final = 4096
 """More than any request has tokens that anybody reads; the oldest are let go."""
 
@@ -23,7 +24,7 @@ class Rate:
         self._samples: deque[tuple[float, float]] = deque([(began_s, 0.0)])
 
     def note(self, count: float, now_s: float) -> None:
-        """The count is that high now."""
+        """Add the count as it is now."""
         self._samples.append((now_s, count))
         # The newest sample older than the window stays: it is where the window begins.
         while len(self._samples) > 2 and self._samples[1][0] <= now_s - self._window_s:
@@ -82,9 +83,11 @@ class TrackedRequest:
         return {report.peer_id: report.accepted for report in self.progress.drafters} if self.progress else {}
 
     def note_chunk(self, chunk: Chunk, *, rounds: int, now_s: float) -> None:
-        """Text came, in the pass with that number."""
+        """Take in text of the pass with the number `rounds`."""
         author = 0 if chunk.source == TARGET_SOURCE else self._number_of(chunk.source)
-        self._add_text(chunk.text, author)
+        if chunk.text:
+            before = self._text.pop().text if self._text and self._text[-1].author == author else ""
+            self._text.append(TextRun(before + chunk.text, author))
         tokens = len(chunk.token_ids)
         self._tokens += tokens
         self._own_tokens += 0 if author else tokens
@@ -98,7 +101,7 @@ class TrackedRequest:
         self.state = RequestState.WRITING
 
     def note_progress(self, progress: Progress, now_s: float) -> None:
-        """How far it has come; call this several times a second."""
+        """Take in how far it has come; call this several times a second."""
         self.progress = progress
         self._seconds = now_s - self._began_s
         self._token_rate.note(self._tokens, now_s)
@@ -144,13 +147,6 @@ class TrackedRequest:
             why=progress.why if progress else (),
         )
 
-    def _add_text(self, text: str, author: int) -> None:
-        if not text:
-            return
-        if self._text and self._text[-1].author == author:
-            text = self._text.pop().text + text
-        self._text.append(TextRun(text, author))
-
     def _drafter(self, report: DrafterReport) -> DrafterView:
         drafted, accepted = self._drafter_rates[report.peer_id]
         return DrafterView(
@@ -165,7 +161,7 @@ class TrackedRequest:
         )
 
     def _per_s(self, count: int, rate: Rate) -> float:
-        """Of just now; of the whole request once it is over."""
+        """The rate just now; that of the whole request once it is over."""
         if not self.state.is_over:
             return rate.per_s
         return count / self._seconds if self._seconds > 0 else 0.0

@@ -1,1 +1,1 @@
-"""What each pane says, as lines of text: pure functions of a snapshot and a width."""
+"""The text of each pane as lines: pure functions of a snapshot and a width."""

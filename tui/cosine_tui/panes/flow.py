@@ -1,4 +1,4 @@
-"""Who drafts for whom: every running request, the verifier it is at, and the drafters whose tokens it takes.
+"""The pane of drafting: every running request, its verifier, and the drafters whose tokens it takes.
 
 Drafters of which nothing is accepted just now are only counted.
 """
@@ -11,11 +11,13 @@ from cosine_tui.snapshot import DrafterView, RequestView, Snapshot
 from cosine_tui.styled_text import BLANK, Line, Span, Tone, author_mark, author_tone, cut, fit, spread
 
 MAX_DRAFTERS: Final = 4
+"""A choice: the most drafters shown of a request; more seldom have tokens accepted at a time."""
+# Widths of the columns in cells.
+_MARK: Final = 4
 _DOMAIN: Final = 11
 _NAME: Final = 7
 _RATE: Final = 6
 _UNIT: Final = 19
-_MARK: Final = 4
 
 
 def flow_lines(snapshot: Snapshot, width: int) -> list[Line]:
@@ -65,7 +67,7 @@ def _drafter(drafter: DrafterView, of_per_s: float, room: int) -> Line:
 
 
 def _arrow(per_s: float, of_per_s: float, width: int) -> str:
-    """As long as a rate's part of another; whatever counts at all gets a head."""
+    """An arrow as long as a rate's part of another; any rate above 0 gets a head."""
     share = min(1.0, per_s / of_per_s) if of_per_s > 0 else 0.0
     cells = round(share * max(0, width - 2))
     arrow = "━" * cells + "▶" if per_s > 0 else formatting.GAP

@@ -1,4 +1,4 @@
-"""The two lines on top: how the monitor stands with the swarm, and what is in it."""
+"""The two lines on top: the state of the monitor's connection, and the counts of nodes and requests."""
 
 from typing import Final
 
@@ -7,6 +7,7 @@ from cosine_tui import formatting
 from cosine_tui.snapshot import ConnectionState, Reachability, Snapshot
 from cosine_tui.styled_text import Line, Span, Tone, cut, spread
 
+# The sign and the tone of each state of the connection.
 _SIGNS: Final = {ConnectionState.JOINING: "…", ConnectionState.LIVE: "●", ConnectionState.LOST: "✗"}
 _TONES: Final = {
     ConnectionState.JOINING: Tone.WARNING,
@@ -16,26 +17,22 @@ _TONES: Final = {
 
 
 def headline(snapshot: Snapshot, width: int) -> list[Line]:
+    """Both lines on `width` cells."""
     state = snapshot.connection.state
+    counts = (
+        _count(snapshot, Role.VERIFIER),
+        _count(snapshot, Role.DRAFTER),
+        formatting.counted(len(snapshot.running), "request"),
+    )
     left = (Span("CoSine", Tone.STRONG),)
     right = (
         Span(f"{_SIGNS[state]} {state.value} ", _TONES[state]),
         Span(formatting.duration(snapshot.at_s - snapshot.connection.since_s), Tone.MUTED),
-        Span(f"  {_counts(snapshot)}", Tone.PLAIN),
+        Span(f"  {'  '.join(counts)}", Tone.PLAIN),
         Span(f"  {formatting.per_second(snapshot.tokens_per_s):>5}", Tone.STRONG),
         Span(" tokens/s", Tone.MUTED),
     )
-    return [spread(left, right, width), cut(_second(snapshot), width)]
-
-
-def _counts(snapshot: Snapshot) -> str:
-    return "  ".join(
-        (
-            _count(snapshot, Role.VERIFIER),
-            _count(snapshot, Role.DRAFTER),
-            formatting.counted(len(snapshot.running), "request"),
-        )
-    )
+    return [spread(left, right, width), cut(_second_line(snapshot), width)]
 
 
 def _count(snapshot: Snapshot, role: Role) -> str:
@@ -45,7 +42,8 @@ def _count(snapshot: Snapshot, role: Role) -> str:
     return counted if up == len(of_role) else f"{up}/{counted}"
 
 
-def _second(snapshot: Snapshot) -> Line:
+def _second_line(snapshot: Snapshot) -> Line:
+    """The worst that is known of the swarm, or its names."""
     connection = snapshot.connection
     if connection.state is ConnectionState.LOST:
         wait_s = None if connection.retry_at_s is None else connection.retry_at_s - snapshot.at_s

@@ -1,4 +1,4 @@
-"""One request: figures, who wrote how much of it, the text as it comes, and the controller's reasons."""
+"""The pane of a request: figures, the authors of its text, the text as it comes, the controller's reasons."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,9 +9,15 @@ from cosine_tui.snapshot import RequestState, RequestView, Snapshot, TextRun
 from cosine_tui.styled_text import BLANK, Line, Span, Tone, author_mark, author_tone, cut, fit, spread, wrap
 
 SHOWN_WHY: Final = 4
-_WHO: Final = 12
+"""A choice: reasons shown however little room there is."""
 PROMPT_CHARACTERS: Final = 2000
+"""Bounds the time of a redraw: more characters than `PROMPT_LINES` hold."""
 PROMPT_LINES: Final = 3
+"""A choice: enough to recognise a prompt by."""
+# Widths in cells: of a drafter's name before a reason, and of one author's part of the text.
+_WHO: Final = 12
+_CELL: Final = 38
+# Tones, words and letters by state, finish reason and mark.
 _STATE_TONES: Final = {
     RequestState.ASKING: Tone.WARNING,
     RequestState.WRITING: Tone.ACCENT,
@@ -61,9 +67,10 @@ def request_title(request: RequestView | None) -> str:
 def _top(snapshot: Snapshot, request: RequestView, width: int) -> Iterator[Line]:
     state = request.state
     reason = _FINISHED.get(request.finish_reason, "")
+    seed = "" if request.seed is None else f"  seed {request.seed}"
     yield (
         Span(f"{state.sign} {state.word}{reason}", _STATE_TONES[state]),
-        Span(f"  {request.strategy}  {_served(snapshot, request)}{_seed(request)}", Tone.MUTED),
+        Span(f"  {request.strategy}  {_served(snapshot, request)}{seed}", Tone.MUTED),
     )
     for line in wrap([Span(request.prompt[:PROMPT_CHARACTERS], Tone.MUTED)], width - 2)[:PROMPT_LINES]:
         yield (Span("> ", Tone.MUTED), *line)
@@ -71,10 +78,6 @@ def _top(snapshot: Snapshot, request: RequestView, width: int) -> Iterator[Line]
     yield _figures(request)
     yield _passes(request, width)
     yield from _legend(request, width)
-
-
-def _seed(request: RequestView) -> str:
-    return "" if request.seed is None else f"  seed {request.seed}"
 
 
 def _served(snapshot: Snapshot, request: RequestView) -> str:
@@ -109,7 +112,7 @@ def _passes(request: RequestView, width: int) -> Line:
 
 
 def _legend(request: RequestView, width: int) -> Iterator[Line]:
-    """Whose tokens the text is made of: a mark, a name, a count and a part of the whole."""
+    """The authors of the text: a mark, a name, a count and a part of the whole for each."""
     if not request.tokens:
         return
     writers = sorted((drafter for drafter in request.drafters if drafter.accepted), key=lambda d: -d.accepted)
@@ -122,9 +125,6 @@ def _legend(request: RequestView, width: int) -> Iterator[Line]:
     columns = max(1, width // _CELL)
     for start in range(0, len(cells), columns):
         yield tuple(span for cell in cells[start : start + columns] for span in cell)
-
-
-_CELL: Final = 38
 
 
 def _share(author: int, name: str, tokens: int, of_tokens: int) -> Line:
@@ -147,19 +147,17 @@ def _text_span(run: TextRun, *, has_marks: bool) -> Span:
 
 
 def _why(request: RequestView, width: int, *, room: int) -> list[Line]:
+    """The latest reasons, `AUTHOR: reason` with the reason in a column of its own: the last few, and more
+    while there are `room` lines.
+    """
     heading = spread((Span("WHY", Tone.HEADING),), (Span("the controller's latest decisions", Tone.MUTED),), width)
     lines: list[Line] = []
     for number, reason in enumerate(reversed(request.why)):
-        rows = _reason(reason, width)
+        author, colon, text = reason.partition(": ")
+        texts = wrap([Span(text if colon else reason, Tone.MUTED)], max(10, width - _WHO))
+        names = [fit(author if colon else "", _WHO - 1) + " ", *[" " * _WHO] * (len(texts) - 1)]
+        rows = [(Span(name), *row) for name, row in zip(names, texts, strict=True)]
         if number >= SHOWN_WHY and len(lines) + len(rows) + 2 > room:
             break
         lines = [*rows, *lines]
     return [BLANK, heading, *lines]
-
-
-def _reason(text: str, width: int) -> list[Line]:
-    """`WHO: reason` with the reason in a column of its own."""
-    who, colon, reason = text.partition(": ")
-    rows = wrap([Span(reason if colon else text, Tone.MUTED)], max(10, width - _WHO))
-    names = [fit(who if colon else "", _WHO - 1) + " ", *[" " * _WHO] * (len(rows) - 1)]
-    return [(Span(name), *row) for name, row in zip(names, rows, strict=True)]

@@ -1,4 +1,4 @@
-"""The swarm as a table: verifiers, then drafters, what each can do and whether it answers."""
+"""The pane of the swarm: a table of verifiers and drafters, their speed, load and state."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,6 +10,8 @@ from cosine_tui.snapshot import ConnectionState, NodeView, Reachability, Snapsho
 from cosine_tui.styled_text import BLANK, Line, Span, Tone, author_mark, author_tone, cut, fit, wrap
 
 MAX_ROWS: Final = 500
+"""Bounds the time of a redraw in a large swarm."""
+# Widths of the columns in cells.
 _STATE: Final = 6
 _NAME: Final = 8
 _DOMAIN: Final = 11
@@ -21,6 +23,7 @@ _PASSES: Final = 10
 _SHARE: Final = 7
 _SHARE_BAR: Final = 7
 _WIDE: Final = 96
+"""From this width on there is room for load bars and passes a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +52,9 @@ def swarm_lines(snapshot: Snapshot, width: int, *, has_details: bool = False) ->
         lines += [BLANK] if lines else []
         lines.append(_heading(f"{plural} {len(nodes):,}", widths, is_drafter=role is Role.DRAFTER))
         for node in nodes[:MAX_ROWS]:
-            lines.append(_row(node, widths, snapshot.at_s))
-            lines += [_details(node)] if has_details else []
+            lines.append(tuple(_row(node, widths, snapshot.at_s)))
+            if has_details:
+                lines.append(_details(node))
         if not nodes:
             lines.append((Span(f"no {role.value} is announced", Tone.WARNING),))
         if len(nodes) > MAX_ROWS:
@@ -80,14 +84,7 @@ def _heading(title: str, widths: _Widths, *, is_drafter: bool) -> Line:
     return (Span(name, Tone.HEADING), *(Span(column, Tone.MUTED) for column in columns))
 
 
-def _row(node: NodeView, widths: _Widths, now_s: float) -> Line:
-    return (
-        *_name(node),
-        *(_lost(node, now_s) if node.reachability is Reachability.LOST else _figures(node, widths)),
-    )
-
-
-def _name(node: NodeView) -> Iterator[Span]:
+def _row(node: NodeView, widths: _Widths, now_s: float) -> Iterator[Span]:
     is_up = node.reachability is Reachability.UP
     yield Span("● up  " if is_up else "✗ lost", Tone.GOOD if is_up else Tone.BAD)
     tone = author_tone(node.author) if is_up else Tone.MUTED
@@ -96,9 +93,9 @@ def _name(node: NodeView) -> Iterator[Span]:
     what = "+".join(node.domains) if node.author else node.numerics
     yield Span(fit(what, _DOMAIN - 1) + " ", tone if node.author else Tone.MUTED)
     yield Span(fit(formatting.short_name(node.peer_id), _NAME - 1) + " ", Tone.PLAIN if is_up else Tone.MUTED)
-
-
-def _lost(node: NodeView, now_s: float) -> Iterator[Span]:
+    if is_up:
+        yield from _figures(node, widths)
+        return
     yield Span(f"unreachable for {formatting.duration(now_s - node.since_s)}: {node.reason}", Tone.BAD)
 
 

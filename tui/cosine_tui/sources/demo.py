@@ -1,4 +1,4 @@
-"""A simulated swarm to look at: the production nodes and clients on an in-memory network, replaying recorded text.
+"""A simulated swarm to watch: the production nodes and clients on an in-memory network, replaying recorded text.
 
 Verifiers and drafters die and come back now and then. No network, no weights, no torch.
 """
@@ -28,14 +28,18 @@ from cosine_tui.sources.running_requests import RunningRequests
 from cosine_tui.tracked_request import RequestDescription
 
 SURVEY_EVERY_S: Final = 1.0
+"""More often than in a real network: surveys of a simulated one cost nobody anything."""
 MEAN_PAUSE_S: Final = 1.0
 """Between two requests of a client."""
+# Choices: somebody is always about to fail or to come back, for longer than anybody watches, and yet most requests
+# go undisturbed. Verifiers stay away for longer than it takes to fail over.
 FIRST_DEATH_S: Final = 20.0
 DEATHS_EVERY_S: Final = 45.0
 DEATHS: Final = 400
 VERIFIER_DEAD_S: Final = 12.0
 DRAFTER_DEAD_S: Final = 8.0
 DRAFTER_DIES_AFTER_S: Final = 25.0
+# Choices: a verifier slow enough that its passes can be watched.
 PROFILE: Final = "120/8"
 RTT_MS: Final = 40.0
 NOTE: Final = f"simulated: recorded text, emulated {PROFILE} ms, RTT {RTT_MS:g} ms"
@@ -73,12 +77,12 @@ class ReplayCodec(TextCodec):
         return self._traces.numbered(int(text)).prompt()
 
     def can_follow(self, prompt: Sequence[int]) -> bool:
-        """Whether what follows a stand-in prompt, which is no text, can be told from it."""
+        """True if the text after a stand-in prompt, which is no text itself, can be told from it."""
         return not self.decode(prompt).endswith(REPLACEMENT)
 
 
 class Repertoire:
-    """The recorded requests, by turns from all domains, or the next of one domain."""
+    """The recorded requests: all domains in turn, or the next of one domain."""
 
     def __init__(self, traces: Sequence[Trace]) -> None:
         self._traces = traces
@@ -120,11 +124,11 @@ class DemoSource:
             self._client = await participants.swarm.client(identity=identity_of("monitor", 0))
             try:
                 async with asyncio.TaskGroup() as group:
-                    group.create_task(self._look(participants, requests))
+                    group.create_task(self._survey(participants, requests))
                     group.create_task(participants.run_faults())
                     for index in range(self._scenario.clients):
                         client = await participants.client(index, STRATEGIES)
-                        group.create_task(self._ask_again_and_again(index, client, requests))
+                        group.create_task(self._keep_asking(index, client, requests))
                     group.create_task(requests.publish(publish))
             finally:
                 await requests.close()
@@ -147,9 +151,9 @@ class DemoSource:
         if self._requests is not None:
             self._requests.cancel(number)
 
-    async def _look(self, participants: Participants, requests: RunningRequests) -> None:
-        place = participants.swarm.client_swarm(identity_of("surveyor", 0))
-        surveyor = Surveyor(place, target=TARGET)
+    async def _survey(self, participants: Participants, requests: RunningRequests) -> None:
+        swarm = participants.swarm.client_swarm(identity_of("surveyor", 0))
+        surveyor = Surveyor(swarm, target=TARGET)
         try:
             while True:
                 survey = await surveyor.survey()
@@ -158,9 +162,9 @@ class DemoSource:
                 await asyncio.sleep(SURVEY_EVERY_S)
         finally:
             await surveyor.close()
-            await place.close()
+            await swarm.close()
 
-    async def _ask_again_and_again(self, index: int, client: AsyncClient, requests: RunningRequests) -> None:
+    async def _keep_asking(self, index: int, client: AsyncClient, requests: RunningRequests) -> None:
         rng = seeded(self._scenario.seed, "pauses", index)
         for number in count(1):
             await asyncio.sleep(rng.expovariate(1 / MEAN_PAUSE_S))

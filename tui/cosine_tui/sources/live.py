@@ -1,9 +1,7 @@
-"""A real network: join it, look at it every few seconds, generate in it, and come back when it is lost."""
+"""A real network: joins it, surveys it every few seconds, generates in it, and joins again when it is lost."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import Final
 
 from cosine_p2p.client import AsyncClient, Swarm
@@ -18,8 +16,10 @@ from cosine_tui.sources.running_requests import RunningRequests
 from cosine_tui.tracked_request import RequestDescription
 
 SURVEY_EVERY_S: Final = 3.0
-LOST_LOOKS: Final = 2
-"""Looks in a row that find nobody before the monitor joins anew."""
+"""A choice: a survey asks every node, so not more often than a person looks."""
+LOST_SURVEYS: Final = 2
+"""Surveys in a row that find nobody before the monitor joins anew."""
+# The pause before joining again doubles from the first to the longest, to spare a network that is in trouble.
 FIRST_RETRY_S: Final = 1.0
 MAX_RETRY_S: Final = 30.0
 
@@ -27,16 +27,8 @@ Join = Callable[[], Awaitable[Swarm]]
 
 
 def retry_pause_s(attempt: int) -> float:
-    """How long to wait before joining again, after so many attempts in vain."""
+    """The pause before joining again, after so many attempts in vain."""
     return min(MAX_RETRY_S, FIRST_RETRY_S * 2.0 ** min(attempt, 10))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Joined:
-    """The swarm while it is there."""
-
-    client: AsyncClient
-    surveyor: Surveyor
 
 
 class LiveSource:
@@ -54,7 +46,7 @@ class LiveSource:
         self._survey_every_s = survey_every_s
         self._state = MonitorState(title=f"network {network}", target=target, began_unix_s=began_unix_s)
         self._requests: RunningRequests | None = None
-        self._joined: _Joined | None = None
+        self._client: AsyncClient | None = None
 
     async def run(self, publish: Callable[[Snapshot], None]) -> None:
         self._requests = RunningRequests(self._state)
@@ -75,12 +67,12 @@ class LiveSource:
         if self._requests is None:
             return
         asked = RequestDescription(prompt=prompt, strategy=options.strategy)
-        if self._joined is None:
+        if self._client is None:
             self._requests.refuse(asked, "the swarm is not there; the monitor goes on trying to join it")
             return
         messages: Prompt = [{"role": "user", "content": prompt}] if options.is_chat else prompt
         self._requests.begin(
-            self._joined.client,
+            self._client,
             messages,
             asked,
             max_new_tokens=options.max_new_tokens,
@@ -96,7 +88,7 @@ class LiveSource:
             self._requests.cancel(number)
 
     async def _stay(self, requests: RunningRequests) -> None:
-        """Join, look until the swarm is lost, and again."""
+        """Join, survey until the swarm is lost, and again."""
         attempt = 0
         while True:
             try:
@@ -107,31 +99,31 @@ class LiveSource:
                 attempt += 1
                 await asyncio.sleep(pause_s)
                 continue
-            if await self._look_until_lost(swarm, requests):
+            if await self._stay_joined(swarm, requests):
                 attempt = 0
 
-    async def _look_until_lost(self, swarm: Swarm, requests: RunningRequests) -> bool:
-        """Returns when the swarm is lost and no request goes on; whether it was there at all."""
-        async with AsyncExitStack() as stack:
-            client = AsyncClient(join=_returning(swarm), target=self._target)
-            await stack.enter_async_context(client)
+    async def _stay_joined(self, swarm: Swarm, requests: RunningRequests) -> bool:
+        """Survey until the swarm is lost and no request goes on; True if it was there at all."""
+
+        async def join() -> Swarm:
+            return swarm
+
+        async with AsyncClient(join=join, target=self._target) as self._client:
             surveyor = Surveyor(swarm, target=self._target)
-            stack.push_async_callback(surveyor.close)
-            self._joined = _Joined(client=client, surveyor=surveyor)
-            stack.callback(self._leave)
-            return await self._look(surveyor, requests)
+            try:
+                return await self._survey_until_lost(surveyor, requests)
+            finally:
+                self._client = None
+                await surveyor.close()
 
-    def _leave(self) -> None:
-        self._joined = None
-
-    async def _look(self, surveyor: Surveyor, requests: RunningRequests) -> bool:
+    async def _survey_until_lost(self, surveyor: Surveyor, requests: RunningRequests) -> bool:
         misses, was_there = 0, False
-        while misses < LOST_LOOKS or not requests.is_idle:
+        while misses < LOST_SURVEYS or not requests.is_idle:
             survey = await surveyor.survey()
             reason = why_lost(survey, has_known_nodes=bool(self._state.nodes))
             if reason:
                 misses += 1
-                if misses >= LOST_LOOKS or self._state.connection.state is not ConnectionState.LIVE:
+                if misses >= LOST_SURVEYS or self._state.connection.state is not ConnectionState.LIVE:
                     self._state.mark_lost(reason, requests.now_s())
             else:
                 misses, was_there = 0, True
@@ -140,10 +132,3 @@ class LiveSource:
                 self._state.add_survey(survey, requests.now_s())
             await asyncio.sleep(self._survey_every_s)
         return was_there
-
-
-def _returning(swarm: Swarm) -> Join:
-    async def join() -> Swarm:
-        return swarm
-
-    return join

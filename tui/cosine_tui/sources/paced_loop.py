@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 MAX_LAG_S: Final = 0.25
-"""A simulation that falls further behind real time than this does not try to catch up."""
+"""A simulation that falls further behind real time than this does not try to catch up. A choice."""
 
 
 class _PacedSelector(selectors.SelectSelector):

@@ -1,10 +1,10 @@
-"""Requests on their way: each runs in a task, and what it says goes into the state."""
+"""Running requests: each in a task of its own that keeps the monitor's state up to date."""
 
 import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Any
 
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.options import Prompt
@@ -16,8 +16,6 @@ from cosine_tui.snapshot import RequestState, Snapshot
 from cosine_tui.tracked_request import RequestDescription, TrackedRequest
 
 logger = logging.getLogger(__name__)
-
-UNEXPECTED: Final = "an unexpected error ended it ({error!r})"
 
 
 class RunningRequests:
@@ -41,16 +39,16 @@ class RunningRequests:
         self, client: AsyncClient, prompt: Prompt, asked: RequestDescription, **options: Any
     ) -> asyncio.Task[None]:
         """Start a request; the task ends with it and raises nothing but its cancellation."""
-        log = self._state.ask(asked, self.now_s())
-        task = asyncio.ensure_future(self._perform(log, client, prompt, options))
-        self._tasks[log.number] = task
-        task.add_done_callback(lambda _: self._tasks.pop(log.number, None))
+        request = self._state.add_request(asked, self.now_s())
+        task = asyncio.ensure_future(self._perform(request, client, prompt, options))
+        self._tasks[request.number] = task
+        task.add_done_callback(lambda _: self._tasks.pop(request.number, None))
         return task
 
     def refuse(self, asked: RequestDescription, error: str) -> None:
-        """A request that cannot even begin."""
-        log = self._state.ask(asked, self.now_s())
-        self._state.end(log, RequestState.FAILED, self.now_s(), error=error)
+        """Track a request that cannot begin, as failed."""
+        request = self._state.add_request(asked, self.now_s())
+        self._state.end_request(request, RequestState.FAILED, self.now_s(), error=error)
 
     def cancel(self, number: int) -> None:
         if task := self._tasks.get(number):
@@ -64,40 +62,37 @@ class RunningRequests:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def publish(self, publish: Callable[[Snapshot], None]) -> None:
-        """A snapshot `FRAMES_PER_S` times a second, however much happens in between, until cancelled."""
+        """Publish a snapshot `FRAMES_PER_S` times a second, however much happens in between, until cancelled."""
         while True:
             publish(self.snapshot())
             await asyncio.sleep(1 / FRAMES_PER_S)
 
     def snapshot(self) -> Snapshot:
-        for log, run in self._runs.values():
-            self._state.note_progress(log, run.progress(), self.now_s())
+        for request, run in self._runs.values():
+            self._state.note_progress(request, run.progress(), self.now_s())
         return self._state.snapshot(self.now_s())
 
     async def _perform(
-        self, log: TrackedRequest, client: AsyncClient, prompt: Prompt, options: dict[str, Any]
+        self, request: TrackedRequest, client: AsyncClient, prompt: Prompt, options: dict[str, Any]
     ) -> None:
         state, error, finish_reason = RequestState.CANCELLED, "", ""
         try:
             run = await client.start(prompt, **options)
-            finish_reason = await self._follow(log, run)
+            request.seed = run.request.sampling.seed
+            self._runs[request.number] = (request, run)
+            try:
+                async with aclosing(run.chunks()) as chunks:
+                    async for chunk in chunks:
+                        request.note_chunk(chunk, rounds=run.progress().rounds, now_s=self.now_s())
+            finally:
+                del self._runs[request.number]
+                self._state.note_progress(request, run.progress(), self.now_s())
+            finish_reason = run.result().finish_reason
             state = RequestState.FINISHED
         except CosineError as failed:
             state, error = RequestState.FAILED, str(failed)
         except Exception as bug:
-            logger.exception("request %d", log.number)
-            state, error = RequestState.FAILED, UNEXPECTED.format(error=bug)
+            logger.exception("request %d", request.number)
+            state, error = RequestState.FAILED, f"an unexpected error ended it ({bug!r})"
         finally:
-            self._state.end(log, state, self.now_s(), error=error, finish_reason=finish_reason)
-
-    async def _follow(self, log: TrackedRequest, run: Run) -> str:
-        log.seed = run.request.sampling.seed
-        self._runs[log.number] = (log, run)
-        try:
-            async with aclosing(run.chunks()) as chunks:
-                async for chunk in chunks:
-                    log.note_chunk(chunk, rounds=run.progress().rounds, now_s=self.now_s())
-        finally:
-            del self._runs[log.number]
-            self._state.note_progress(log, run.progress(), self.now_s())
-        return run.result().finish_reason
+            self._state.end_request(request, state, self.now_s(), error=error, finish_reason=finish_reason)

@@ -30,7 +30,7 @@ class LinePane(ScrollView, can_focus=True):
 
     @property
     def text(self) -> str:
-        """What is shown, without its tones."""
+        """The text that is shown, without its tones."""
         return text_of(self._lines)
 
     def show(self, lines: Sequence[Line], *, is_stale: bool = False, keep_visible: int | None = None) -> None:
