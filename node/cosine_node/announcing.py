@@ -12,7 +12,7 @@ from cosine_protocol.errors import CosineError
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import NodeRecord, seal_record
 
-logger = logging.getLogger(__name__)
+LOG = logging.getLogger(__name__)
 
 # Choices between fresh records and little traffic: a record is renewed when a third of its life is over, so that it
 # outlives two renewals that fail; a load that changes with every request is announced every few seconds at most.
@@ -90,7 +90,7 @@ class Announcer:
             async with asyncio.timeout(GOODBYE_TIMEOUT_S):
                 await self._announce(self._describe(), GOODBYE_LIFETIME_S)
         except TimeoutError:
-            logger.debug("the goodbye could not be announced in time")
+            LOG.debug("the goodbye could not be announced in time")
 
     async def _wait_for_change(self, wait_s: float) -> None:
         """Return after `wait_s`, or earlier once the record has really changed."""
@@ -117,7 +117,7 @@ class Announcer:
         try:
             await self._directory.announce(record, self._names)
         except CosineError as error:
-            logger.warning("announcing failed, trying again in %g s: %s", RETRY_S, error)
+            LOG.warning("announcing failed, trying again in %g s: %s", RETRY_S, error)
             return False
         return True
 

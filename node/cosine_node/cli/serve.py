@@ -96,11 +96,11 @@ def serve(
     }
     with (
         telling(log_format, as_json=as_json, sentences=SENTENCES) as emit,
-        listening(host, port) as place,
+        listening(host, port) as listener,
     ):
         if not options.api_keys and not is_loopback(host):
             emit("open", {"host": host})
-        run_until_stopped(lambda stop: serve_gateway(place, host, client, options, emit, stop))
+        run_until_stopped(lambda stop: serve_gateway(listener, host, client, options, emit, stop))
 
 
 def model_name(target: str) -> str:

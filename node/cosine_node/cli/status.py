@@ -1,4 +1,4 @@
-"""`cosine-node status`: who is in the swarm, as seen from this machine."""
+"""`cosine-node status`: the nodes of a swarm, as seen from this machine."""
 
 import asyncio
 import json
@@ -28,6 +28,8 @@ WATCH_EVERY_S: Final = 2.0
 LOOK_AGAIN_S: Final = (0.5, 1.5)
 """Pauses before looking again: a DHT may take a moment to show a node to a peer that has just joined."""
 
+# The columns of the table: those of numbers stand right, those that tell nodes apart are never folded, and those
+# that differ least are left out where the terminal is narrow: then a node fits on one line of 80 columns.
 HEADINGS: Final = (
     "role",
     "peer",
@@ -41,8 +43,6 @@ HEADINGS: Final = (
     "emulated",
     "reached",
 )
-# The columns of the table: those of numbers stand right, those that tell nodes apart are never folded, and those
-# that differ least are left out where the terminal is narrow: then a node fits on one line of 80 columns.
 NUMBERS: Final = frozenset({"load", "ms/pass", "RTT ms"})
 NEVER_FOLDED: Final = frozenset({"role", "peer", "reached"}) | NUMBERS
 ONLY_WIDE: Final = frozenset({"numerics", "version"})

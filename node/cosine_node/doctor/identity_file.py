@@ -1,4 +1,4 @@
-"""A node's key file: there or creatable, private, whole, and nobody else's just now."""
+"""A node's key file: there or creatable, private, whole, and not in use."""
 
 import stat
 from dataclasses import dataclass
@@ -73,7 +73,7 @@ def _is_locked(file: Path) -> bool:
 
 
 def judge_key_file(key: KeyFile) -> Finding:
-    """Judge whether a node can run under a key, and nobody else."""
+    """Judge whether a node can use a key file, and only that node."""
     file = key.file
     if not key.is_there:
         if key.is_creatable:

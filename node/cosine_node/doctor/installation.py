@@ -83,8 +83,8 @@ def find_daemon(file: Path | None = None) -> InstalledDaemon:
     """p2pd where hivemind keeps it, or at `file`; not yet started."""
     if file is None:
         spec = find_spec("hivemind")
-        places = spec.submodule_search_locations if spec else None
-        file = Path(places[0]) / "hivemind_cli" / "p2pd" if places else None
+        folders = spec.submodule_search_locations if spec else None
+        file = Path(folders[0]) / "hivemind_cli" / "p2pd" if folders else None
     is_there = file is not None and file.is_file()
     return InstalledDaemon(
         file=file, is_there=is_there, is_executable=file is not None and os.access(file, os.X_OK)

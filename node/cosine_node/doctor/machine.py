@@ -14,7 +14,8 @@ WHAT: Final = "device"
 class MachineFacts:
     """The facts that `probe_machine` found, and the free memory.
 
-    `cuda_devices` are names and free bytes. `refusals` say by model folder why it cannot be served, "" if it can.
+    `errors` are by package, "" for one that loads. `cuda_devices` are names and free bytes. `refusals` say by model
+    folder why it cannot be served, "" if it can.
     """
 
     errors: dict[str, str] = field(default_factory=dict)
@@ -29,18 +30,9 @@ class MachineFacts:
 
     @classmethod
     def of_answer(cls, answer: dict[str, Any], *, free_bytes: int) -> "MachineFacts":
-        cuda = answer["cuda"]
-        return cls(
-            errors=answer["errors"],
-            versions=answer["versions"],
-            has_torch=not answer["errors"]["torch"],
-            has_nvidia=answer["nvidia"],
-            cuda_build=cuda.get("built_for", ""),
-            cuda_error=cuda.get("error", ""),
-            cuda_devices=tuple((name, free) for name, free in cuda.get("devices", ())),
-            refusals=answer["refusals"],
-            free_bytes=free_bytes,
-        )
+        """The facts in the probe's answer, in which tuples have become lists."""
+        cuda_devices = tuple((name, free) for name, free in answer["cuda_devices"])
+        return cls(**answer | {"cuda_devices": cuda_devices, "free_bytes": free_bytes})
 
     def runs_on_cpu(self, device: str) -> bool:
         return device == "cpu" or (device == "auto" and not self.cuda_devices)

@@ -59,11 +59,11 @@ class ModelFiles:
 def read_model(source: str) -> ModelFiles:
     """Look at a model's files; of a Hugging Face id at those downloaded already, else at what the hub says."""
     try:
-        place = zoo.resolve(source)
+        resolved = zoo.resolve(source)
     except UsageError as error:
         return ModelFiles(source=source, problem=str(error))
-    if isinstance(place, Path):
-        return read_folder(source, place)
+    if isinstance(resolved, Path):
+        return read_folder(source, resolved)
     return _read_hub(source)
 
 

@@ -1,17 +1,19 @@
 """A child process that loads what a node loads, and tells of it: packages, device, supported models."""
 
+from dataclasses import asdict, replace
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from cosine_node.doctor.installation import EXTRAS
+from cosine_node.doctor.machine import MachineFacts
 from cosine_node.doctor.processes import answer_parent
 from cosine_protocol.errors import UsageError
 
 
 def probe_machine(question: dict[str, Any]) -> dict[str, Any]:
-    """The error of each package, "" if it loads, and why each of the folders in `question` cannot be served."""
+    """The fields of `MachineFacts`, as far as they need the packages; `question` has the `folders` of models."""
     errors = dict.fromkeys(EXTRAS["node"], "")
     for name in errors:
         try:
@@ -20,30 +22,32 @@ def probe_machine(question: dict[str, Any]) -> dict[str, Any]:
         except Exception as error:
             # Broad, because a package that is broken may raise anything while it is loaded.
             errors[name] = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-    versions = {name: version(name.replace("_", "-")) for name, error in errors.items() if not error}
-    can_judge = not (errors["torch"] or errors["transformers"])
-    return {
-        "errors": errors,
-        "versions": versions,
-        "cuda": {} if errors["torch"] else _cuda(),
-        "nvidia": Path("/proc/driver/nvidia/version").exists(),
-        "refusals": {folder: _refusal(folder) for folder in question["folders"]} if can_judge else {},
-    }
+    facts = MachineFacts(
+        errors=errors,
+        versions={name: version(name.replace("_", "-")) for name, error in errors.items() if not error},
+        has_torch=not errors["torch"],
+        has_nvidia=Path("/proc/driver/nvidia/version").exists(),
+    )
+    if not errors["torch"]:
+        facts = _with_cuda(facts)
+    if not (errors["torch"] or errors["transformers"]):
+        facts = replace(facts, refusals={folder: _refusal(folder) for folder in question["folders"]})
+    return asdict(facts)
 
 
-def _cuda() -> dict[str, Any]:
-    """The CUDA that PyTorch is built for, its devices with free bytes, and its error."""
+def _with_cuda(facts: MachineFacts) -> MachineFacts:
+    """Facts with the CUDA that PyTorch is built for, and its devices or its error."""
     torch: Any = import_module("torch")
-    found: dict[str, Any] = {"built_for": torch.version.cuda or "", "error": "", "devices": []}
+    facts = replace(facts, cuda_build=torch.version.cuda or "")
     if not torch.cuda.is_available():
         try:
             torch.cuda.init()
         except (RuntimeError, AssertionError) as error:
-            found["error"] = next(iter(str(error).splitlines()), "")
-        return found
-    names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    found["devices"] = [[name, torch.cuda.mem_get_info(number)[0]] for number, name in enumerate(names)]
-    return found
+            return replace(facts, cuda_error=next(iter(str(error).splitlines()), ""))
+        return facts
+    devices = range(torch.cuda.device_count())
+    found = [(torch.cuda.get_device_name(number), torch.cuda.mem_get_info(number)[0]) for number in devices]
+    return replace(facts, cuda_devices=tuple(found))
 
 
 def _refusal(folder: str) -> str:

@@ -3,9 +3,12 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import chain
 from typing import Any, Final
 
 from cosine_node.doctor.processes import answer_parent
+from cosine_node.doctor.swarm import Neighbour, Neighbourhood
 from cosine_p2p.channel import Channel
 from cosine_p2p.client import Swarm
 from cosine_p2p.survey import Surveyor
@@ -23,7 +26,7 @@ LOOK_AGAIN_S: Final = (0.5, 1.5)
 """Pauses before looking again: a DHT may take a moment to show a node to a peer that has just joined."""
 
 
-async def look_around(swarm: Swarm, *, target: str, network: str, peer_ids: Sequence[str]) -> dict[str, Any]:
+async def look_around(swarm: Swarm, *, target: str, network: str, peer_ids: Sequence[str]) -> Neighbourhood:
     """The nodes of a target, and the dates of the records that the peers named hold to be valid."""
     surveyor = Surveyor(swarm, target=target)
     try:
@@ -37,21 +40,19 @@ async def look_around(swarm: Swarm, *, target: str, network: str, peer_ids: Sequ
     name = Target.parse(target).name
     cells = [cell_name(network=network, role=role, target=name, prefix="") for role in Role]
     dates = await asyncio.gather(*(_dates_at(swarm, peer_id, cells) for peer_id in peer_ids))
-    return {
-        "problem": survey.problem,
-        "nodes": [
-            {
-                "role": sight.record.role,
-                "peer_id": sight.record.peer_id,
-                "target_digest": sight.record.target_digest.hex(),
-                "tokenizer_digest": sight.record.tokenizer_digest.hex(),
-                "reason": sight.reason,
-            }
-            for sight in survey.nodes
-        ],
-        "dates": [date for its_dates in dates for date in its_dates],
-        "now_s": time.time(),
-    }
+    nodes = [
+        Neighbour(
+            role=sight.record.role,
+            peer_id=sight.record.peer_id,
+            target_digest=sight.record.target_digest.hex(),
+            tokenizer_digest=sight.record.tokenizer_digest.hex(),
+            reason=sight.reason,
+        )
+        for sight in survey.nodes
+    ]
+    return Neighbourhood(
+        problem=survey.problem, nodes=tuple(nodes), dates=tuple(chain.from_iterable(dates)), now_s=time.time()
+    )
 
 
 async def _dates_at(swarm: Swarm, peer_id: str, cells: Sequence[str]) -> list[tuple[float, float]]:
@@ -75,22 +76,25 @@ async def _dates_at(swarm: Swarm, peer_id: str, cells: Sequence[str]) -> list[tu
 
 
 def probe_swarm(question: dict[str, Any]) -> dict[str, Any]:
-    """Join by the `initial_peers` of a question and look around, for its `network`, `target` and `peer_ids`."""
+    """Join by the `initial_peers` of a question and look around, for its `network`, `target` and `peer_ids`.
+
+    Returns the fields of `Neighbourhood`.
+    """
     from cosine_p2p.network import joining
 
     network, target = question["network"], question["target"]
 
-    async def probe() -> dict[str, Any]:
+    async def probe() -> Neighbourhood:
         try:
             swarm = await joining(question["initial_peers"], network=network)()
         except CosineError as error:
-            return {"problem": str(error), "nodes": [], "dates": [], "now_s": time.time()}
+            return Neighbourhood(problem=str(error), now_s=time.time())
         try:
             return await look_around(swarm, target=target, network=network, peer_ids=question["peer_ids"])
         finally:
             await swarm.close()
 
-    return asyncio.run(probe())
+    return asdict(asyncio.run(probe()))
 
 
 if __name__ == "__main__":

@@ -47,13 +47,10 @@ class Neighbourhood:
 
     @classmethod
     def of_answer(cls, answer: dict[str, Any], *, born_s: Sequence[float]) -> "Neighbourhood":
-        return cls(
-            problem=answer["problem"],
-            nodes=tuple(Neighbour(**node) for node in answer["nodes"]),
-            dates=tuple((issued_s, expires_s) for issued_s, expires_s in answer["dates"]),
-            born_s=tuple(born_s),
-            now_s=answer["now_s"],
-        )
+        """The fields in the probe's answer, in which tuples have become lists."""
+        nodes = tuple(Neighbour(**node) for node in answer["nodes"])
+        dates = tuple((issued_s, expires_s) for issued_s, expires_s in answer["dates"])
+        return cls(**answer | {"nodes": nodes, "dates": dates, "born_s": tuple(born_s)})
 
     def of_role(self, role: Role) -> list[Neighbour]:
         return [node for node in self.nodes if node.role == role]

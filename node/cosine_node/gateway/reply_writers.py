@@ -32,11 +32,11 @@ class ReplyWriter(Protocol):
     async def take(self, event: ChoiceEvent) -> None: ...
 
     async def end(self) -> None:
-        """All choices have finished."""
+        """End once all choices have finished."""
         ...
 
     async def fail(self, problem: ApiError) -> None:
-        """There is no more text. Raises the problem unless it can only be told in the stream."""
+        """End with an error. Raises it unless a status has been sent: then it goes into the stream."""
         ...
 
 

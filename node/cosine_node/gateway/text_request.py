@@ -24,6 +24,7 @@ DEFAULT_COMPLETION_TOKENS: Final = 16
 DEFAULT_CHAT_TOKENS: Final = 1024
 """A choice: OpenAI's reference has no bound, but a model that never ends would hold a slot for minutes."""
 
+# The parameters that would change the text in ways the swarm cannot, and what is said of them.
 NOTHING: Final[tuple[Any, ...]] = (None, False, "", [], {})
 ASKING_FOR_NOTHING: Final[Mapping[str, tuple[Any, ...]]] = {
     "audio": NOTHING,
@@ -53,11 +54,9 @@ ASKING_FOR_NOTHING: Final[Mapping[str, tuple[Any, ...]]] = {
     "use_beam_search": NOTHING,
     "web_search_options": (None,),
 }
-"""Parameters that would change the text in ways the swarm cannot, with the values of each that ask for nothing.
+"""The values of each parameter that ask for nothing; ignoring any other would answer another question."""
 
-Ignoring any other value would answer another question.
-"""
-
+# Without a reason of its own, a parameter is refused as no such processor.
 NO_PROBABILITIES: Final = "verifiers send tokens, not their probabilities"
 NO_SUCH_PROCESSOR: Final = "every peer of a request applies the same few samplers, and this is none of them"
 REASONS: Final[Mapping[str, str]] = {
@@ -66,7 +65,6 @@ REASONS: Final[Mapping[str, str]] = {
     "prompt_logprobs": NO_PROBABILITIES,
     "best_of": "verifiers send no probabilities to choose by; ask for n choices instead",
 }
-"""The reasons why some of these are refused; the others are refused as no such processor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,13 +101,13 @@ class TextRequest:
         """All texts to generate: n for the first prompt, then n for the next; each prompt's seeds begin anew."""
         return tuple(
             RequestedChoice(
-                index=place * self.n + number,
+                index=row * self.n + number,
                 number=number,
                 prompt=prompt,
                 seed=choice_seed(seed, number),
                 echo=prompt if self.is_echoed and isinstance(prompt, str) else "",
             )
-            for place, prompt in enumerate(self.prompts)
+            for row, prompt in enumerate(self.prompts)
             for number in range(self.n)
         )
 
@@ -122,7 +120,7 @@ def parse_chat(body: Body) -> TextRequest:
     messages = required(body, "messages")
     if not isinstance(messages, list) or not messages:
         raise bad_value("messages", "messages must be a list of at least one message.")
-    chat = [_message(message, f"messages[{place}]") for place, message in enumerate(messages)]
+    chat = [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
     limit_field = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
     max_new_tokens = whole(body, limit_field, DEFAULT_CHAT_TOKENS, low=1, high=MAX_TOKEN_ID)
     return _text_request(body, prompt_field="messages", prompts=(chat,), max_new_tokens=max_new_tokens)
@@ -232,8 +230,8 @@ def _content(content: Any, path: str) -> str:
     if not isinstance(content, list):
         return text(content, path)
     texts = []
-    for place, part in enumerate(content):
-        part_path = f"{path}[{place}]"
+    for index, part in enumerate(content):
+        part_path = f"{path}[{index}]"
         if not isinstance(part, dict):
             raise bad_value(part_path, f"{part_path} must be an object with type and text.")
         kind = part.get("type")

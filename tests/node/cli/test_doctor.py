@@ -21,11 +21,11 @@ def run(monkeypatch: pytest.MonkeyPatch, findings: list[Finding], *arguments: st
     """The exit code, and what was examined; the findings are given."""
     seen: list[DoctorOptions] = []
 
-    def checks_of(subject: DoctorOptions, facts: Facts) -> list[Check]:
+    def checks_of(options: DoctorOptions, facts: Facts) -> list[Check]:
         async def look() -> list[Finding]:
             return findings
 
-        seen.append(subject)
+        seen.append(options)
         return [Check(what="all", look=look, deadline_s=5.0, if_stuck="Wait.")]
 
     monkeypatch.setattr(checks, "checks_of", checks_of)
@@ -75,14 +75,14 @@ def test_warnings_alone_are_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_examines_what_join_would_do(
     monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], role: Role, models: tuple[str, ...], target: str
 ) -> None:
-    _, subject = run(monkeypatch, GOOD, "doctor", *arguments)
-    assert (subject.role, subject.models, subject.target) == (role, models, target)
+    _, options = run(monkeypatch, GOOD, "doctor", *arguments)
+    assert (options.role, options.models, options.target) == (role, models, target)
 
 
 def test_the_file_of_join_is_the_doctors_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('[join]\nrole = "drafter"\nmodel = "ngram"\nmodle = 1\n[jion]\n')
-    _, subject = run(monkeypatch, GOOD, "doctor")
-    assert (subject.role, subject.models, subject.unknown) == (Role.DRAFTER, ("ngram",), ("[jion]", "join.modle"))
+    _, options = run(monkeypatch, GOOD, "doctor")
+    assert (options.role, options.models, options.unknown) == (Role.DRAFTER, ("ngram",), ("[jion]", "join.modle"))
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -92,8 +92,8 @@ def test_a_broken_file_does_not_stop_the_doctor(
     file = tmp_path / "config.toml"
     file.write_text("[join")
     before: tuple[Any, ...] = ("--config", str(file)) * named
-    code, subject = run(monkeypatch, GOOD, *before, "doctor")
-    assert (code, subject.config, subject.is_config_named) == (0, file, named)
+    code, options = run(monkeypatch, GOOD, *before, "doctor")
+    assert (code, options.config, options.is_config_named) == (0, file, named)
 
 
 def test_an_unknown_role_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:

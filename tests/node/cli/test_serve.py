@@ -11,8 +11,7 @@ from typing import Any, Final
 import pytest
 
 from cosine_node.cli import main
-from cosine_node.cli.events import emitter
-from cosine_node.cli.serve import SENTENCES, is_loopback, model_name
+from cosine_node.cli.serve import is_loopback, model_name
 from cosine_node.gateway import server
 from cosine_node.gateway.app import GatewayOptions
 from cosine_protocol.errors import UsageError
@@ -76,36 +75,6 @@ def test_the_ready_line_is_for_machines_where_that_is_asked(
     assert ready == {"event": "ready", "url": f"http://{HOST}:{seen['port']}", "model": "zoo:target"}
     serve()
     assert capsys.readouterr().out == f"Serving zoo:target at http://{HOST}:{seen['port']}/v1\n"
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (("--log-format", "json"), ("ready", "stopped")),
-        (("--json",), ("ready",)),
-        (("--json", "--log-format", "json"), ("ready",)),
-    ],
-)
-def test_a_line_for_machines_is_one_object(
-    options: tuple[str, ...], told: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    emit = emitter(
-        "json" if "--log-format" in options else "pretty", as_json="--json" in options, sentences=SENTENCES
-    )
-    request: dict[str, object] = {"id": "i", "method": "GET", "path": "/health", "status": 200, "seconds": 0.1}
-    for event, fields in (("ready", {"url": "u"}), ("request", request), ("stopped", {})):
-        emit(event, dict(fields))
-    out, err = capsys.readouterr()
-    assert tuple(json.loads(line)["event"] for line in out.splitlines()) == told
-    assert json.loads(err.splitlines()[0]) == {"event": "request", **request}
-
-
-def test_a_request_is_a_line_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    fields = {"id": "i", "method": "GET", "path": "/health", "status": 200, "seconds": 0.1, "choices": 1}
-    emit = emitter("pretty", as_json=False, sentences=SENTENCES)
-    emit("request", fields)
-    emit("request", fields | {"status": 503, "error": "Nobody serves."})
-    assert capsys.readouterr() == ("", "GET /health 200 in 0.1 s, i\nGET /health 503 in 0.1 s, i: Nobody serves.\n")
 
 
 def test_a_gateway_open_to_others_without_a_key_says_so(

@@ -1,4 +1,4 @@
-"""Examining what a test has arranged: a subject with healthy defaults, and the findings of some of its checks."""
+"""Examining what a test has arranged: options with healthy defaults, and the findings of some of its checks."""
 
 import asyncio
 import socket
@@ -19,7 +19,7 @@ from cosine_p2p.identity_file import load_identity
 OTHER_PEER: Final = "12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
 
 
-def subject(folder: Path, **changes: Any) -> DoctorOptions:
+def doctor_options(folder: Path, **changes: Any) -> DoctorOptions:
     """A machine that nothing is wrong with, a client that asks nobody."""
     fields: dict[str, Any] = {
         "initial_peers": (),

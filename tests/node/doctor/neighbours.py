@@ -40,8 +40,8 @@ def looked_around(*, roles: Sequence[Role], clock_off_s: float = 0.0, silent: bo
             records[cell] = seal_record(record, identity_of(number), key=cell)
             await swarm.announce(number, None if silent else account(), role=role, target=TARGET)
         await swarm.network.join("keeper").serve(DISCOVER, keeping(records))
-        answer = await look_around(swarm, target=TARGET, network=NETWORK, peer_ids=["keeper", "nobody"])
+        seen = await look_around(swarm, target=TARGET, network=NETWORK, peer_ids=["keeper", "nobody"])
         await swarm.close()
-        return replace(Neighbourhood.of_answer(answer, born_s=()), now_s=NOW_S + clock_off_s)
+        return replace(seen, now_s=NOW_S + clock_off_s)
 
     return run_virtual(run())

@@ -17,7 +17,14 @@ from cosine_node.doctor.installation import find_daemon
 from cosine_node.doctor.swarm import judge_clock, judge_swarm, judge_tokenizer
 from cosine_p2p.identity_file import claim_identity
 from cosine_protocol.records import Role
-from tests.node.doctor.examined import OTHER_PEER, failure_of, findings, running_daemon, running_greeter, subject
+from tests.node.doctor.examined import (
+    OTHER_PEER,
+    doctor_options,
+    failure_of,
+    findings,
+    running_daemon,
+    running_greeter,
+)
 from tests.node.doctor.neighbours import looked_around
 
 pytestmark = pytest.mark.timeout(120)
@@ -33,17 +40,19 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         maddr = f"/ip4/127.0.0.1/tcp/{taken.getsockname()[1]}"
-        found = failure_of(subject(tmp_path, host_maddrs=(maddr,)), "port")
+        found = failure_of(doctor_options(tmp_path, host_maddrs=(maddr,)), "port")
     assert (found.what, found.found) == (f"port {maddr}", "another program listens there")
     assert "--host-maddr" in found.fix
-    assert [finding.status for finding in findings(subject(tmp_path, host_maddrs=(maddr,)), "port")] == ["ok"]
+    assert [finding.status for finding in findings(doctor_options(tmp_path, host_maddrs=(maddr,)), "port")] == [
+        "ok"
+    ]
 
 
 def test_an_initial_peer_with_another_peer_id(tmp_path: Path) -> None:
     with running_daemon() as maddr:
         place, peer_id = maddr.rsplit("/", 1)
         wrong = f"{place}/{OTHER_PEER}"
-        found = failure_of(subject(tmp_path, initial_peers=(maddr, wrong)), "--initial-peers")
+        found = failure_of(doctor_options(tmp_path, initial_peers=(maddr, wrong)), "--initial-peers")
     assert found.what == f"--initial-peers {wrong}"
     assert found.found == f"another node answers there, {peer_id}"
     assert maddr in found.fix
@@ -53,14 +62,14 @@ def test_an_initial_peer_that_refuses(tmp_path: Path) -> None:
     with socket.socket() as unheard:
         unheard.bind(("127.0.0.1", 0))
         maddr = f"/ip4/127.0.0.1/tcp/{unheard.getsockname()[1]}/p2p/{OTHER_PEER}"
-        found = failure_of(subject(tmp_path, initial_peers=(maddr,)), "--initial-peers")
+        found = failure_of(doctor_options(tmp_path, initial_peers=(maddr,)), "--initial-peers")
     assert found.found == "nothing listens there"
     assert "--initial-peers" in found.fix
 
 
 @pytest.mark.parametrize("maddr", ["192.0.2.1:4001", "/ip4/192.0.2.1/tcp/4001", "/ip4/192.0.2.1/p2p/QmNobody", ""])
 def test_an_initial_peer_that_is_no_address(tmp_path: Path, maddr: str) -> None:
-    found = failure_of(subject(tmp_path, initial_peers=(maddr,)), "--initial-peers")
+    found = failure_of(doctor_options(tmp_path, initial_peers=(maddr,)), "--initial-peers")
     assert found.found.startswith("this is no address")
     assert "/p2p/12D3KooW" in found.fix
 
@@ -70,30 +79,30 @@ def test_a_service_of_another_kind_at_an_initial_peers_port(tmp_path: Path) -> N
         server.settimeout(20)
         maddr = f"/ip4/127.0.0.1/tcp/{server.getsockname()[1]}/p2p/{OTHER_PEER}"
         with running_greeter(server, b"HTTP/1.1 400 Bad Request\r\n\r\n"):
-            found = failure_of(subject(tmp_path, initial_peers=(maddr,)), "--initial-peers")
+            found = failure_of(doctor_options(tmp_path, initial_peers=(maddr,)), "--initial-peers")
     assert found.found.startswith("whatever listens there is no node")
     assert "--initial-peers" in found.fix
 
 
 def test_a_damaged_identity(tmp_path: Path) -> None:
     (tmp_path / "identity").write_bytes(b"no key")
-    found = failure_of(subject(tmp_path), "identity")
+    found = failure_of(doctor_options(tmp_path), "identity")
     assert found.what == "identity" and str(tmp_path / "identity") in found.found
     assert "--identity" in found.fix
 
 
 def test_an_identity_in_use(tmp_path: Path) -> None:
     claimed = claim_identity(tmp_path / "identity")
-    found = failure_of(subject(tmp_path), "identity")
+    found = failure_of(doctor_options(tmp_path), "identity")
     claimed.release()
     assert "in use" in found.found and claimed.identity.peer_id in found.found
     assert "--identity" in found.fix
-    assert [finding.status for finding in findings(subject(tmp_path), "identity")] == ["ok"]
+    assert [finding.status for finding in findings(doctor_options(tmp_path), "identity")] == ["ok"]
 
 
 def test_an_identity_where_no_file_can_be(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    found = failure_of(subject(tmp_path, identity=tmp_path / "file" / "identity"), "identity")
+    found = failure_of(doctor_options(tmp_path, identity=tmp_path / "file" / "identity"), "identity")
     assert "cannot be" in found.found
     assert "--identity" in found.fix
 
@@ -101,7 +110,7 @@ def test_an_identity_where_no_file_can_be(tmp_path: Path) -> None:
 def test_a_model_without_weights(tmp_path: Path) -> None:
     folder = model_folder(tmp_path)
     (folder / "model.safetensors").unlink()
-    found = failure_of(subject(tmp_path, models=(str(folder),), role=Role.DRAFTER), "model")
+    found = failure_of(doctor_options(tmp_path, models=(str(folder),), role=Role.DRAFTER), "model")
     assert found.what == f"model {folder}" and "no weights" in found.found
     assert "save_pretrained" in found.fix
 
@@ -109,7 +118,7 @@ def test_a_model_without_weights(tmp_path: Path) -> None:
 def test_a_model_that_was_not_fetched_whole(tmp_path: Path) -> None:
     folder = model_folder(tmp_path)
     os.truncate(folder / "model.safetensors", 100_000)
-    found = failure_of(subject(tmp_path, models=(str(folder),), role=Role.DRAFTER), "model")
+    found = failure_of(doctor_options(tmp_path, models=(str(folder),), role=Role.DRAFTER), "model")
     assert "model.safetensors is damaged" in found.found
     assert "--model" in found.fix
 
@@ -118,7 +127,7 @@ def test_a_model_that_was_not_fetched_whole(tmp_path: Path) -> None:
 def test_an_architecture_that_is_not_supported(tmp_path: Path) -> None:
     folder = model_folder(tmp_path)
     (folder / "config.json").write_text(json.dumps({"model_type": "mamba", "vocab_size": 64, "hidden_size": 16}))
-    found = failure_of(subject(tmp_path, models=(str(folder),), role=Role.DRAFTER), "fit")
+    found = failure_of(doctor_options(tmp_path, models=(str(folder),), role=Role.DRAFTER), "fit")
     assert found.what == f"architecture of {folder}" and "'mamba'" in found.found
     assert "--model" in found.fix
 
@@ -126,7 +135,7 @@ def test_an_architecture_that_is_not_supported(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ['[join\nrole = "drafter"', "\xff"])
 def test_a_configuration_file_that_is_not_toml(tmp_path: Path, content: str) -> None:
     (tmp_path / "config.toml").write_bytes(content.encode("latin-1"))
-    found = failure_of(subject(tmp_path), "configuration")
+    found = failure_of(doctor_options(tmp_path), "configuration")
     assert str(tmp_path / "config.toml") in found.found
     assert "--config" in found.fix
 
@@ -136,20 +145,20 @@ def test_a_daemon_that_is_missing_may_not_run_or_does_not_start(
 ) -> None:
     file = tmp_path / "p2pd"
     monkeypatch.setattr(installation, "find_daemon", partial(find_daemon, file))
-    found = failure_of(subject(tmp_path), "network daemon")
+    found = failure_of(doctor_options(tmp_path), "network daemon")
     assert "is missing" in found.found and "hivemind" in found.fix
     file.write_text("#!/bin/sh\necho built for another machine\nexit 1\n")
-    found = failure_of(subject(tmp_path), "network daemon")
+    found = failure_of(doctor_options(tmp_path), "network daemon")
     assert "may not be executed" in found.found and f"chmod +x {file}" in found.fix
     file.chmod(0o755)
-    found = failure_of(subject(tmp_path), "network daemon")
+    found = failure_of(doctor_options(tmp_path), "network daemon")
     assert "does not start: built for another machine" in found.found and "hivemind" in found.fix
 
 
 def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = replace(disk.inspect_folder("models", tmp_path, "HF_HOME"), free_bytes=1 << 20)
     monkeypatch.setattr(disk, "written_folders", lambda: [full])
-    found = failure_of(subject(tmp_path), "disk")
+    found = failure_of(doctor_options(tmp_path), "disk")
     assert found.what == "disk for models" and str(tmp_path) in found.found
     assert "HF_HOME" in found.fix
 

@@ -1,0 +1,23 @@
+"""Text for terminals, and values for JSON."""
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_node.cli.printing import json_safe, printable
+from tests.cosine_p2p.samples import identity_of, record_of
+
+
+@given(st.text())
+def test_nothing_that_steers_a_terminal_is_printed(text: str) -> None:
+    shown = printable(text)
+    assert len(shown) == len(text) and "\x1b" not in shown
+    assert printable(shown) == shown
+
+
+def test_a_record_is_an_object_with_digests_in_hex() -> None:
+    record = record_of(identity_of(1), now_s=1000.0)
+    shown = json.loads(json.dumps(json_safe((record, [b"\xff"]))))
+    assert shown[0]["target_digest"] == record.target_digest.hex()
+    assert shown[1] == ["ff"]
