@@ -1,4 +1,7 @@
-"""An engine without weights or torch that drafts by prompt lookup: what followed the same words before."""
+"""An engine without weights or torch that drafts by prompt lookup: the tokens that followed the same n-gram before.
+
+Prompt lookup decoding (Saxena 2023) copies one continuation; this engine weighs all of them, longer n-grams first.
+"""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,16 +15,16 @@ from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
 
 ORDER: Final = 4
-"""The longest suffix that is looked up."""
+"""A choice: the longest suffix that is looked up."""
 RECENT: Final = 16
-"""How many of the latest occurrences of a suffix are counted; bounds the time a frequent token takes."""
+"""Bounds the time a frequent token takes: the latest occurrences of a suffix, which are all that are counted."""
 DECAY: Final = 0.9
-"""What an occurrence weighs relative to the next later one."""
+"""The weight of an occurrence relative to the next later one."""
 DOUBT: Final = (math.inf, 2.0, 1.2, 0.7, 0.4)
 """By suffix length, the weight of "something new follows" for each different token that followed so far.
 
 With `DECAY` near the best of a coarse grid by likelihood of English prose and Python under a 4096-token
-vocabulary. In each tenth of estimated probability the share that came true was at most 0.11 away.
+vocabulary. In each tenth of estimated probability the fraction that came true was at most 0.11 away.
 """
 
 
@@ -43,7 +46,7 @@ class FollowerIndex:
         self._followers: dict[tuple[int, ...], list[int]] = {}
 
     def __len__(self) -> int:
-        """How many different n-grams are held."""
+        """The number of different n-grams that are held."""
         return len(self._followers)
 
     def extend(self, tokens: Iterable[int]) -> None:
@@ -64,31 +67,26 @@ class FollowerIndex:
                     del self._followers[suffix]
 
     def estimate(self) -> Estimate:
-        """What may follow the text. A shorter suffix gives other tokens a share of what longer ones leave."""
+        """The tokens that may follow the text. A shorter suffix gives others a part of what longer ones leave."""
         found: dict[int, float] = {}
         left = 1.0
         for suffix in self._suffixes():
-            weights = _weights(self._followers.get(suffix, ()), without=found)
+            weights: dict[int, float] = {}
+            weight = 1.0
+            for token in reversed(self._followers.get(suffix, [])[-RECENT:]):
+                if token not in found:
+                    weights[token] = weights.get(token, 0.0) + weight
+                weight *= DECAY
             doubt = DOUBT[len(suffix)] * len(weights)
             if weights:
                 unit = left / (sum(weights.values()) + doubt)
-                found.update((token, weight * unit) for token, weight in weights.items())
+                found.update((token, mass * unit) for token, mass in weights.items())
                 left = doubt * unit
         return Estimate(tuple(sorted(found.items(), key=lambda item: (-item[1], item[0]))), left)
 
     def _suffixes(self) -> Iterator[tuple[int, ...]]:
         last = tuple(self.tokens[-ORDER:])
         return (last[start:] for start in range(len(last)))
-
-
-def _weights(followers: Sequence[int], *, without: dict[int, float]) -> dict[int, float]:
-    weights: dict[int, float] = {}
-    weight = 1.0
-    for token in reversed(followers[-RECENT:]):
-        if token not in without:
-            weights[token] = weights.get(token, 0.0) + weight
-        weight *= DECAY
-    return weights
 
 
 class _Cursor:
@@ -101,22 +99,17 @@ class _Cursor:
 
     def move(self, name: int) -> None:
         """Make the index that of prefix and path down to a node, or of the prefix alone for `PREFIX`."""
-        missing = []
-        while not self._passes(name):
+        missing: list[int] = []
+        prefix_tokens = len(self._tree.tokens)
+        depth = self._tree.index_after(name) - prefix_tokens
+        while depth > len(self._path) or (depth and self._path[depth - 1] != name):
             missing.append(name)
             name = self._tree.nodes[name].parent
+            depth -= 1
         missing.reverse()
-        depth = self._depth(name)
-        self._index.cut(len(self._tree.tokens) + depth)
+        self._index.cut(prefix_tokens + depth)
         self._index.extend(self._tree.nodes[node].token for node in missing)
         self._path[depth:] = missing
-
-    def _passes(self, name: int) -> bool:
-        depth = self._depth(name)
-        return depth == 0 or (depth <= len(self._path) and self._path[depth - 1] == name)
-
-    def _depth(self, name: int) -> int:
-        return 0 if name == PREFIX else self._tree.nodes[name].index + 1 - len(self._tree.tokens)
 
 
 class NgramEngine(PagedEngine):
@@ -163,7 +156,14 @@ class NgramEngine(PagedEngine):
 
     def _result(self, tree: SequenceTree, row: Row) -> RowResult:
         first = 0 if row.wants_nll else row.scored_from
-        estimates = _estimates(self._indices[row.sequence], tree, row.nodes[first:])
+        index = self._indices[row.sequence]
+        cursor = _Cursor(index, tree)
+        estimates = []
+        for name in row.nodes[first:]:
+            cursor.move(name)
+            estimates.append(index.estimate())
+        # Only the prefix stays in the index: nodes may be pruned.
+        cursor.move(PREFIX)
         choices = tuple(self._choice(estimate, row.candidates) for estimate in estimates[row.scored_from - first :])
         return RowResult(choices=choices, nll=self._nll(estimates, row) if row.wants_nll else None)
 
@@ -178,13 +178,3 @@ class NgramEngine(PagedEngine):
             for estimate, token in zip(estimates, row.tokens[1:], strict=False)
         ]
         return math.fsum(losses) / len(losses) if losses else None
-
-
-def _estimates(index: FollowerIndex, tree: SequenceTree, names: Sequence[int]) -> list[Estimate]:
-    cursor = _Cursor(index, tree)
-    estimates = []
-    for name in names:
-        cursor.move(name)
-        estimates.append(index.estimate())
-    cursor.move(PREFIX)
-    return estimates

@@ -5,7 +5,7 @@ Such drafts are matched, not coupled: the model continues greedily and shares no
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,7 +18,7 @@ from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
 
 SETTLE_TOKENS: Final = 64
-"""Inner nodes from which on those of certain text are kept and others dropped."""
+"""A choice: inner nodes from which on those of certain text are kept and others dropped."""
 
 
 @dataclass(slots=True)
@@ -31,16 +31,16 @@ class _TextPair:
     settled_tokens: int = 0
     """Target tokens of the prefix when inner tokens were kept last."""
     is_contradicted: bool = False
-    """Whether text was met whose own tokens do not begin with those kept."""
+    """True if text was met whose own tokens do not begin with those kept."""
 
 
 class RetokenizedEngine:
     """Implements `cosine_node.engine.base.Engine` in target tokens around an engine with other tokens of its own.
 
-    The token after a node is that of the text the inner model says next, once more text cannot change it or
-    `MAX_PASSES` are spent. Its confidence is the product of the inner model's probabilities. What was said beyond
-    it serves the nodes that follow it, at no further pass. There is no candidate after half a character, unless
-    it was planned before, nor where the text does not fit the inner context or pool.
+    The token after a node is that of the text the inner model goes on with, once more text cannot change it or
+    `MAX_PASSES` are spent. Its confidence is the product of the inner model's probabilities. What was predicted
+    beyond it serves the nodes that follow it, at no further pass. There is no candidate after half a character,
+    unless it was planned before, nor where the text does not fit the inner context or pool.
 
     `lead` are own tokens that every text begins with, `ends` own tokens after which no text follows. Tokens of
     pool and context are counted as `own_per_target` own ones. Sequences share no prefixes, whatever their scope.
@@ -60,7 +60,7 @@ class RetokenizedEngine:
         self._drafting = TextDrafting(inner, own=own, target=target, lead=lead, ends=ends)
         self._vocab_tokens = vocab_tokens
         self._lead_tokens = len(lead)
-        self._followed: dict[int, _TextPair] = {}
+        self._pairs: dict[int, _TextPair] = {}
         self._opened = 0
         self.own_per_target = own_per_target(own, target, vocab_tokens=vocab_tokens)
 
@@ -88,18 +88,18 @@ class RetokenizedEngine:
     @property
     def live_tokens(self) -> int:
         """Own tokens that the inner engine holds; 0 once everything is released."""
-        owns = [followed.own for followed in self._followed.values() if followed.own is not None]
+        owns = [pair.own for pair in self._pairs.values() if pair.own is not None]
         return sum(len(own.tokens) + own.node_tokens for own in owns)
 
     @property
     def open_sequences(self) -> int:
-        return len(self._followed)
+        return len(self._pairs)
 
     def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
         # A pass may be under way in another thread, which may open inner sequences: this one's must wait.
         number = self._opened
         self._opened += 1
-        self._followed[number] = _TextPair(sampling)
+        self._pairs[number] = _TextPair(sampling)
         return number
 
     def reuse_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
@@ -109,7 +109,7 @@ class RetokenizedEngine:
         return 0
 
     def reserve(self, sequence: int, tokens: int) -> None:
-        """Make room for such a text in the inner pool, and for what is said after it. Raises `OutOfPages`."""
+        """Make room for such a text in the inner pool, and for what is predicted after it. Raises `OutOfPages`."""
         own = self._own_of(self._of(sequence))
         self._inner.reserve(own.sequence, math.ceil(tokens * self.own_per_target) + MAX_PASSES)
 
@@ -118,15 +118,18 @@ class RetokenizedEngine:
 
         `nll` is that of a new sequence's text under the inner model, in nats a target token.
         """
-        followed = [self._of(row.sequence) for row in rows]
+        pairs = [self._of(row.sequence) for row in rows]
         if len({row.sequence for row in rows}) < len(rows):
             raise LocalProtocolError("A pass takes at most one row for a sequence.")
-        for one, row in zip(followed, rows, strict=True):
-            one.text.check(row, vocab_tokens=self.vocab_tokens, context_tokens=self.context_tokens)
-        with self._undone_on_error(rows):
-            drafts = [d for one, row in zip(followed, rows, strict=True) for d in self._begin(one, row)]
-            outcomes = self._drafting.plan_all(drafts)
-        return [_result(one, row, outcomes) for one, row in zip(followed, rows, strict=True)]
+        for pair, row in zip(pairs, rows, strict=True):
+            pair.text.check(row, vocab_tokens=self.vocab_tokens, context_tokens=self.context_tokens)
+        with ExitStack() as on_error:
+            # An inner pass may be abandoned or die in the device; the sequences then stand as before it.
+            on_error.callback(self._unfeed, rows)
+            unplanned = [node for pair, row in zip(pairs, rows, strict=True) for node in self._begin(pair, row)]
+            drafted = self._drafting.plan_all(unplanned)
+            on_error.pop_all()
+        return [_result(pair, row, drafted) for pair, row in zip(pairs, rows, strict=True)]
 
     def keep(self, sequence: int, path: Sequence[int]) -> None:
         self._of(sequence).text.keep(path)
@@ -139,41 +142,34 @@ class RetokenizedEngine:
 
     def release(self, sequence: int) -> None:
         own = self._of(sequence).own
-        del self._followed[sequence]
+        del self._pairs[sequence]
         if own is not None:
             self._inner.release(own.sequence)
 
     def _of(self, sequence: int) -> _TextPair:
-        followed = self._followed.get(sequence)
-        if followed is None:
+        pair = self._pairs.get(sequence)
+        if pair is None:
             raise LocalProtocolError(f"Sequence {sequence} is not open.")
-        return followed
+        return pair
 
-    def _own_of(self, followed: _TextPair) -> OwnText:
-        if followed.own is None:
+    def _own_of(self, pair: _TextPair) -> OwnText:
+        if pair.own is None:
             # What is matched is the target's likeliest text, which a penalty changes and a temperature does not.
-            sampling = Sampling(repetition_penalty=followed.sampling.repetition_penalty)
-            followed.own = OwnText(self._inner.open(sampling=sampling, prompt_tokens=0))
-        return followed.own
+            sampling = Sampling(repetition_penalty=pair.sampling.repetition_penalty)
+            pair.own = OwnText(self._inner.open(sampling=sampling, prompt_tokens=0))
+        return pair.own
 
-    @contextmanager
-    def _undone_on_error(self, rows: Sequence[Row]) -> Iterator[None]:
-        # An inner pass may be abandoned or die in the device; the sequences then stand as before it.
-        is_done = False
-        try:
-            yield
-            is_done = True
-        finally:
-            for row in [] if is_done else rows:
-                followed = self._followed[row.sequence]
-                followed.text.prune(row.nodes)
-                if followed.own is not None:
-                    followed.own.withdraw()
+    def _unfeed(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            pair = self._of(row.sequence)
+            pair.text.prune(row.nodes)
+            if pair.own is not None:
+                pair.own.withdraw()
 
-    def _begin(self, followed: _TextPair, row: Row) -> Iterator[UnplannedNode]:
-        """Feed a row, and say which of its nodes nothing is planned after."""
-        self._settle(followed)
-        own, text = self._own_of(followed), followed.text
+    def _begin(self, pair: _TextPair, row: Row) -> Iterator[UnplannedNode]:
+        """Feed a row; those of its nodes that nothing is planned after."""
+        self._settle(pair)
+        own, text = self._own_of(pair), pair.text
         wants_nll = row.wants_nll and own.is_empty and not text.live_tokens
         text.add(row)
         scored = row.nodes[row.scored_from :]
@@ -182,43 +178,41 @@ class RetokenizedEngine:
                 continue
             tokens = text.tokens_to(name)
             own_ids = self._drafting.own_ids(tokens)
-            followed.is_contradicted |= bool(own_ids) and not own.leads_to(own_ids)
-            if own_ids and own.leads_to(own_ids):
+            if own.leads_to(own_ids):
                 yield UnplannedNode(text, own, name, tokens, own_ids, wants_nll)
             else:
+                pair.is_contradicted |= bool(own_ids)
                 text.set_plan(name, ())
 
-    def _settle(self, followed: _TextPair) -> None:
+    def _settle(self, pair: _TextPair) -> None:
         """Now and then, let the inner engine keep what is certain, and begin anew if it kept the wrong tokens."""
-        own, text = self._own_of(followed), followed.text
-        is_due = own.node_tokens >= SETTLE_TOKENS and len(text.tokens) > followed.settled_tokens
-        if not is_due and not followed.is_contradicted:
+        own, text = self._own_of(pair), pair.text
+        is_due = own.node_tokens >= SETTLE_TOKENS and len(text.tokens) > pair.settled_tokens
+        if not is_due and not pair.is_contradicted:
             return
         ids = self._drafting.certain_ids(text.tokens)
-        if followed.is_contradicted or not own.leads_to(ids):
+        if pair.is_contradicted or not own.leads_to(ids):
             self._inner.release(own.sequence)
-            followed.own = None
+            pair.own = None
         else:
             self._inner.keep(own.sequence, own.settle(ids))
-        followed.settled_tokens, followed.is_contradicted = len(text.tokens), False
+        pair.settled_tokens, pair.is_contradicted = len(text.tokens), False
 
 
-def _result(followed: _TextPair, row: Row, outcomes: dict[int, DraftingResult]) -> RowResult:
-    own = followed.own
-    outcome = outcomes.get(own.sequence, DraftingResult()) if own is not None else DraftingResult()
-    if outcome.error is not None:
-        followed.text.prune(row.nodes)
-        return RowResult(choices=(), error=outcome.error)
-    choices = tuple(_choice(followed.text, name, row.candidates) for name in row.nodes[row.scored_from :])
-    if outcome.nats is None or len(row.tokens) == 1:
-        return RowResult(choices)
-    return RowResult(choices, nll=outcome.nats / (len(row.tokens) - 1))
-
-
-def _choice(text: TargetText, name: int, candidates: int) -> Choice:
-    """The planned token, its margin being its confidence; token 0 with no margin where there is none."""
-    plan = text.plan(name)
-    if not plan:
-        return Choice(0, 0.0)
-    token, confidence = plan[0]
-    return Choice(token, confidence, plan[: min(candidates, 1)])
+def _result(pair: _TextPair, row: Row, drafted: dict[int, DraftingResult]) -> RowResult:
+    """A row's planned tokens, whose margin is their confidence; token 0 with no margin where none is planned."""
+    drafting = drafted.get(pair.own.sequence, DraftingResult()) if pair.own is not None else DraftingResult()
+    if drafting.error is not None:
+        pair.text.prune(row.nodes)
+        return RowResult(choices=(), error=drafting.error)
+    choices = []
+    for name in row.nodes[row.scored_from :]:
+        plan = pair.text.plan(name)
+        if plan:
+            token, confidence = plan[0]
+            choices.append(Choice(token, confidence, plan[: min(row.candidates, 1)]))
+        else:
+            choices.append(Choice(0, 0.0))
+    if drafting.nats is None or len(row.tokens) == 1:
+        return RowResult(tuple(choices))
+    return RowResult(tuple(choices), nll=drafting.nats / (len(row.tokens) - 1))

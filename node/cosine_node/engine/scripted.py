@@ -1,11 +1,12 @@
 """A deterministic engine without weights or torch, for tests and simulation.
 
 Its "logits" are a hash of the last few tokens of a path, its choices follow the same rule as the real ones
-(DESIGN idea I), and a twin with a `fidelity` below 1 is a drafter that is right about that often.
+(docs/design.md, "The output is a function of the request"), and a twin with a `fidelity` below 1 is a drafter that
+is right about that often.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from heapq import nlargest
 from typing import Final
@@ -19,10 +20,11 @@ from cosine_protocol.noise import gumbel, mix64, position_key, token_bits
 from cosine_protocol.request import Sampling
 
 ORDER: Final = 3
-"""How many tokens of the path the logits depend on."""
+"""A choice: tokens of the path that the logits depend on."""
 SPREAD: Final = 8.0
-"""Logits lie between 0 and this."""
+"""A choice: logits lie between 0 and this."""
 UNIT: Final = 2.0**-53
+"""The step of a float64 in [0.5, 1): 53 random bits are a uniform number below 1."""
 
 Logits = tuple[float, ...]
 
@@ -89,7 +91,7 @@ class ScriptedEngine(PagedEngine):
         )
 
     def demotion(self, tail: Sequence[int]) -> int:
-        """How many ranks too low this engine puts its target's best token after a path; 0 if right."""
+        """The number of ranks that this engine puts its target's best token too low after a path; 0 if right."""
         if self._fidelity == 1:
             return 0
         key = _key_after(tuple(tail[-ORDER:]), seed=self._drafter_seed)
@@ -103,43 +105,32 @@ class ScriptedEngine(PagedEngine):
 
     def _choice(self, tree: SequenceTree, name: int, candidates: int) -> Choice:
         is_penalised = tree.sampling.repetition_penalty != 1
-        tokens = _tokens(tree, name, limit=None if is_penalised else ORDER)
+        tokens = tree.tokens_to(name) if is_penalised else _tail(tree, name)
         position = tree.nodes[name].index + 1 - tree.prompt_tokens
         scores = keyed_scores(self.logits_after(tokens), tree.sampling, seen=tokens, position=position)
         return best_choice(demoted(scores, self.demotion(tokens)), candidates=candidates)
 
     def _nll(self, tree: SequenceTree, row: Row) -> float | None:
-        losses = [
-            -self._log_probabilities(_tokens(tree, name, limit=ORDER))[token]
-            for name, token in zip(row.nodes, row.tokens[1:], strict=False)
-        ]
+        losses = []
+        for name, token in zip(row.nodes, row.tokens[1:], strict=False):
+            tail = _tail(tree, name)
+            losses.append(-_log_softmax(demoted(self.logits_after(tail), self.demotion(tail)))[token])
         return math.fsum(losses) / len(losses) if losses else None
 
-    def _log_probabilities(self, tokens: Sequence[int]) -> list[float]:
-        return _log_softmax(demoted(self.logits_after(tokens), self.demotion(tokens)))
 
-
-def _tokens(tree: SequenceTree, name: int, *, limit: int | None) -> list[int]:
-    """The last `limit` tokens of prefix and path up to a node, or all."""
-    tokens = []
-    for node in _upwards(tree, name):
-        tokens.append(node)
-        if len(tokens) == limit:
-            break
-    missing = len(tree.tokens) if limit is None else limit - len(tokens)
-    prefix = tree.tokens[len(tree.tokens) - min(missing, len(tree.tokens)) :]
-    return [*prefix, *reversed(tokens)]
-
-
-def _upwards(tree: SequenceTree, name: int) -> Iterator[int]:
-    while name in tree.nodes:
+def _tail(tree: SequenceTree, name: int) -> list[int]:
+    """The last `ORDER` tokens of prefix and path down to a node, which is quicker than the whole text."""
+    tail: list[int] = []
+    while name in tree.nodes and len(tail) < ORDER:
         node = tree.nodes[name]
-        yield node.token
+        tail.append(node.token)
         name = node.parent
+    missing = min(ORDER - len(tail), len(tree.tokens))
+    return [*tree.tokens[len(tree.tokens) - missing :], *reversed(tail)]
 
 
 def keyed_scores(logits: Sequence[float], sampling: Sampling, *, seen: Sequence[int], position: int) -> list[float]:
-    """What the choice at an output position maximises, in pure Python; `seen` tokens are penalised."""
+    """The scores that the choice at an output position maximises, in pure Python; `seen` tokens are penalised."""
     scores = list(logits)
     if sampling.repetition_penalty != 1:
         for token in set(seen):

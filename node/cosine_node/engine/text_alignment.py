@@ -1,7 +1,7 @@
-"""Text between two tokenizers: which tokens of a target stand for what another model says. Pure."""
+"""Text between two tokenizers: the tokens of a target that stand for what another model predicts. Pure."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, Protocol
@@ -11,11 +11,11 @@ from tokenizers import Tokenizer
 from cosine_p2p.text import REPLACEMENT
 
 CONTEXT_TOKENS: Final = 16
-"""How many tokens before a boundary are looked at to see how text after it is tokenised."""
-
+"""A choice: tokens before a boundary that are looked at to see how text after it is tokenised."""
 SAMPLED_TOKENS: Final = 1024
-"""How much of the target's vocabulary is written in own tokens to see how many of them it takes."""
+"""Bounds the time at the start: tokens of the target's vocabulary that are written in own tokens to count them."""
 
+# Written for this purpose: what people and programs write, in equal parts.
 TYPICAL_TEXT: Final = """\
 It was late when she came home, and nobody had left a light on in the kitchen. "You could have called," he said.
 The committee meets again on 14 March 2026; until then the proposal stays open for comments from all members.
@@ -69,7 +69,7 @@ class PlainTokens:
 
 
 class After(Enum):
-    """What follows a text that a model said."""
+    """The text that will follow a text that a model predicted."""
 
     MORE = auto()
     """Text that will be known: only tokens that it cannot change count."""
@@ -80,14 +80,14 @@ class After(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PredictedToken:
-    """A token a model says next, and with what probability."""
+    """The token that a model finds likeliest next, and its probability."""
 
     token: int
     probability: float
 
 
 def own_per_target(own: TextTokens, target: TextTokens, *, vocab_tokens: int) -> float:
-    """How many own tokens the text of a target token takes, at least 1: a bound for all but odd texts.
+    """The own tokens that the text of a target token takes, at least 1: a bound for all but odd texts.
 
     The mean over the vocabulary, in which long words are as frequent as short ones: texts take about half of it.
     """
@@ -98,7 +98,7 @@ def own_per_target(own: TextTokens, target: TextTokens, *, vocab_tokens: int) ->
 
 
 def typical_own_per_target(own: TextTokens, target: TextTokens) -> float:
-    """How many own tokens are said for one of the target's, by a few lines of prose and code."""
+    """The own tokens that are predicted for one of the target's, by a few lines of prose and code."""
     return len(own.encode(TYPICAL_TEXT)) / max(1, len(target.encode(TYPICAL_TEXT)))
 
 
@@ -108,35 +108,35 @@ def whole_text(text: str) -> str:
 
 
 def is_last(
-    own: TextTokens, *, own_before: Sequence[int], said: Sequence[PredictedToken], ends: frozenset[int]
+    own: TextTokens, *, own_before: Sequence[int], predicted: Sequence[PredictedToken], ends: frozenset[int]
 ) -> bool:
-    """Whether nothing that can be written follows: the model ended the text, or what it says is no character."""
-    if said and said[-1].token in ends:
+    """Return whether nothing that can be written follows: the model ended the text, or predicts no character."""
+    if predicted and predicted[-1].token in ends:
         return True
     context = own_before[-CONTEXT_TOKENS:]
-    text = own.decode([*context, *(one.token for one in said)])
+    text = own.decode([*context, *(one.token for one in predicted)])
     return REPLACEMENT in whole_text(text[len(own.decode(context)) :])
 
 
-def planned(
+def plan_tokens(
     target: TextTokens,
     own: TextTokens,
     *,
     before: Sequence[int],
     own_before: Sequence[int],
-    said: Sequence[PredictedToken],
+    predicted: Sequence[PredictedToken],
     after: After,
 ) -> Plan:
-    """The target tokens of what a model said after `own_before`, a text that the target writes as `before`.
+    """The target tokens of what a model predicted after `own_before`, a text that the target writes as `before`.
 
     A token's probability is the product of those of the model's tokens that begin in its text.
     """
     own_context = own_before[-CONTEXT_TOKENS:]
-    texts = _growing_text(own, own_context, [one.token for one in said])
+    texts = _growing_text(own, own_context, [one.token for one in predicted])
     context, tokens = _tokens_after(target, before, texts[-1], after)
     ends = [len(text) for text in _growing_text(target, context, tokens)[1:]]
     probabilities = [1.0] * len(tokens)
-    for one, text in zip(said, texts, strict=False):
+    for one, text in zip(predicted, texts, strict=False):
         index = next((index for index, end in enumerate(ends) if end > len(text)), None)
         if index is not None:
             probabilities[index] *= one.probability
@@ -144,7 +144,7 @@ def planned(
 
 
 def _growing_text(tokenizer: TextTokens, context: Sequence[int], tokens: Sequence[int]) -> list[str]:
-    """What the first 0, 1, 2, ... of the tokens add to the text of the context, up to what is no character."""
+    """The text that the first 0, 1, 2, ... of the tokens add to that of the context, up to what is no character."""
     base = tokenizer.decode(context)
     texts = [tokenizer.decode([*context, *tokens[:count]]) for count in range(len(tokens) + 1)]
     return [text[len(base) :].partition(REPLACEMENT)[0] if text.startswith(base) else "" for text in texts]
@@ -179,26 +179,19 @@ def _in_context(target: TextTokens, before: Sequence[int], text: str) -> tuple[S
 def _settled(target: TextTokens, text: str, tokens: Sequence[int]) -> Sequence[int]:
     """Those of a text's tokens that stay the same whatever follows the text.
 
-    Tokenizers split text into words first, so that tokens before the last place where any of them splits are
-    taken to be settled. None is where the text has no such place.
+    Tokenizers split text into words first, so that tokens before the last character where any of them
+    splits are taken to be settled. None is where the text has no such character.
     """
-    return _shared(tokens, target.encode(text[: _last_split(text)]))
-
-
-def _last_split(text: str) -> int:
-    places = range(len(text) - 1, 0, -1)
-    return next((place for place in places if _splits(text[place - 1], text[place])), 0)
+    ends = range(len(text) - 1, 0, -1)
+    last_split = next((end for end in ends if _splits(text[end - 1], text[end])), 0)
+    settled = []
+    for one, other in zip(tokens, target.encode(text[:last_split]), strict=False):
+        if one != other:
+            break
+        settled.append(one)
+    return settled
 
 
 def _splits(left: str, right: str) -> bool:
     # Punctuation may take a letter or a newline after it into its token, a word takes neither after it.
     return (left.isalnum() and not right.isalnum()) or (right == " " and not left.isspace())
-
-
-def _shared(first: Iterable[int], second: Iterable[int]) -> list[int]:
-    shared = []
-    for one, other in zip(first, second, strict=False):
-        if one != other:
-            break
-        shared.append(one)
-    return shared

@@ -1,18 +1,18 @@
-"""What an inner model says after texts of another tokenizer: passes over all until each has a next token."""
+"""Drafting for a target of another tokenizer: passes of the inner model until each text has a next target token."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_node.engine.base import Engine, OutOfPages, Row, RowResult
+from cosine_node.engine.base import Engine, OutOfPages
 from cosine_node.engine.own_text import OwnText
 from cosine_node.engine.target_text import TargetText
-from cosine_node.engine.text_alignment import After, TextTokens, is_last, planned, whole_text
+from cosine_node.engine.text_alignment import After, TextTokens, is_last, plan_tokens, whole_text
 from cosine_p2p.text import REPLACEMENT
 from cosine_protocol.errors import CosineError
 
 MAX_PASSES: Final = 16
-"""Passes of the inner model for one pass of the outer; they end once there is a token after every node."""
+"""Bounds the time of a pass of the outer engine, in inner ones; they end once there is a token after every node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,69 +59,67 @@ class TextDrafting:
         """A text in own tokens, without the half of a character at its end."""
         return [*self._lead, *self._own.encode(whole_text(self._target.decode(tokens)))]
 
-    def plan_all(self, drafts: Sequence[UnplannedNode]) -> dict[int, DraftingResult]:
-        """Plan what follows every draft's node; what else came of it, by inner sequence."""
-        outcomes = {draft.own.sequence: DraftingResult() for draft in drafts}
-        waiting = list(drafts)
+    def plan_all(self, nodes: Sequence[UnplannedNode]) -> dict[int, DraftingResult]:
+        """Plan what follows every node; what else came of it, by inner sequence."""
+        results = {node.own.sequence: DraftingResult() for node in nodes}
+        waiting = list(nodes)
         for _ in range(MAX_PASSES):
-            waiting = [draft for draft in waiting if not self._is_planned(draft)]
-            if not waiting or not self._pass(waiting, outcomes):
+            waiting = [node for node in waiting if not self._is_planned(node)]
+            if not waiting or not self._pass(waiting, results):
                 break
-            waiting = [draft for draft in waiting if outcomes[draft.own.sequence].error is None]
-        for draft in waiting:
-            self._plan(draft, After.UNKNOWN)
-        return outcomes
+            waiting = [node for node in waiting if results[node.own.sequence].error is None]
+        for node in waiting:
+            self._plan(node, After.UNKNOWN)
+        return results
 
-    def _is_planned(self, draft: UnplannedNode) -> bool:
+    def _is_planned(self, node: UnplannedNode) -> bool:
         """Plan what follows a node if that is known, else ask for one own token more."""
-        if self._plan(draft, After.MORE):
+        if self._plan(node, After.MORE):
             return True
-        own_tokens = len(draft.own_ids) + len(draft.own.continuation(draft.own_ids))
-        if own_tokens <= self._inner.context_tokens and draft.own.ask(draft.own_ids):
+        own_tokens = len(node.own_ids) + len(node.own.continuation(node.own_ids))
+        if own_tokens <= self._inner.context_tokens and node.own.ask(node.own_ids):
             return False
-        self._plan(draft, After.UNKNOWN)
+        self._plan(node, After.UNKNOWN)
         return True
 
-    def _plan(self, draft: UnplannedNode, after: After) -> bool:
-        """Whether there is something to plan now, or never will be."""
-        said = draft.own.continuation(draft.own_ids)
-        is_over = is_last(self._own, own_before=draft.own_ids, said=said, ends=self._ends)
-        plan = planned(
+    def _plan(self, node: UnplannedNode, after: After) -> bool:
+        """Plan what follows a node; False if there is nothing to plan yet."""
+        predicted = node.own.continuation(node.own_ids)
+        is_over = is_last(self._own, own_before=node.own_ids, predicted=predicted, ends=self._ends)
+        plan = plan_tokens(
             self._target,
             self._own,
-            before=draft.tokens,
-            own_before=draft.own_ids,
-            said=said,
+            before=node.tokens,
+            own_before=node.own_ids,
+            predicted=predicted,
             after=After.NOTHING if is_over else after,
         )
         if plan or is_over or after is After.UNKNOWN:
-            draft.text.set_plan(draft.node, plan)
+            node.text.set_plan(node.node, plan)
         return bool(plan) or is_over
 
-    def _pass(self, drafts: Sequence[UnplannedNode], outcomes: dict[int, DraftingResult]) -> bool:
-        """Feed what the drafts asked for; False, and nothing fed, if the inner pool is spent."""
-        owns = {draft.own.sequence: draft.own for draft in drafts}
+    def _pass(self, nodes: Sequence[UnplannedNode], results: dict[int, DraftingResult]) -> bool:
+        """Feed what was asked for the nodes; False, and nothing fed, if the inner pool is spent."""
+        owns = {node.own.sequence: node.own for node in nodes}
         for sequence, own in owns.items():
             self._inner.prune(sequence, own.take_dropped())
-        wanting = {draft.own.sequence for draft in drafts if draft.wants_nll and draft.own.is_empty}
+        wanting = {node.own.sequence for node in nodes if node.wants_nll and node.own.is_empty}
         asked = [own.row(wants_nll=sequence in wanting) for sequence, own in owns.items()]
         rows = [row for row in asked if row is not None]
         try:
-            results = self._inner.forward(rows)
+            fed = self._inner.forward(rows)
         except OutOfPages:
             for own in owns.values():
                 own.withdraw()
             return False
-        for row, result in zip(rows, results, strict=True):
-            self._absorb(owns[row.sequence], row, result, outcomes[row.sequence])
+        for row, result in zip(rows, fed, strict=True):
+            own = owns[row.sequence]
+            if result.error is not None:
+                own.withdraw()
+                self._inner.prune(row.sequence, row.nodes)
+                results[row.sequence].error = result.error
+                continue
+            own.absorb(row, result.choices)
+            if result.nll is not None:
+                results[row.sequence].nats = result.nll * (len(row.tokens) - 1)
         return True
-
-    def _absorb(self, own: OwnText, row: Row, result: RowResult, outcome: DraftingResult) -> None:
-        if result.error is not None:
-            own.withdraw()
-            self._inner.prune(row.sequence, row.nodes)
-            outcome.error = result.error
-            return
-        own.absorb(row, result.choices)
-        if result.nll is not None:
-            outcome.nats = result.nll * (len(row.tokens) - 1)

@@ -14,7 +14,7 @@ from cosine_node.engine.text_alignment import (
     PredictedToken,
     is_last,
     own_per_target,
-    planned,
+    plan_tokens,
     typical_own_per_target,
     whole_text,
 )
@@ -29,12 +29,12 @@ def said_of(own: PlainTokens, text: str, probability: float = 0.5) -> list[Predi
 
 
 def tokens_of(target: PlainTokens, own: PlainTokens, before: str, text: str, after: After) -> list[int]:
-    plan = planned(
+    plan = plan_tokens(
         target,
         own,
         before=target.encode(before),
         own_before=own.encode(before),
-        said=said_of(own, text),
+        predicted=said_of(own, text),
         after=after,
     )
     return [token for token, _ in plan]
@@ -65,8 +65,8 @@ def test_what_is_no_text_is_never_proposed(
 ) -> None:
     said = [PredictedToken(token, 0.5) for token in noise]
     before = whole_text(before)
-    plan = planned(
-        target, BYTES, before=target.encode(before), own_before=BYTES.encode(before), said=said, after=after
+    plan = plan_tokens(
+        target, BYTES, before=target.encode(before), own_before=BYTES.encode(before), predicted=said, after=after
     )
     spelt = target.decode([*target.encode(before), *(token for token, _ in plan)])
     assert (before + BYTES.decode(noise)).startswith(spelt)
@@ -101,12 +101,12 @@ def test_when_no_more_will_be_known_all_tokens_but_the_last_are_guessed() -> Non
 
 def test_a_text_the_target_wrote_in_uncommon_tokens_is_continued() -> None:
     before = BYTES.encode("the fer")
-    plan = planned(
+    plan = plan_tokens(
         PAIRS,
         BYTES,
         before=[*PAIRS.encode("the"), *PAIRS.encode(" f"), *PAIRS.encode("e"), *PAIRS.encode("r")],
         own_before=before,
-        said=said_of(BYTES, "ry left "),
+        predicted=said_of(BYTES, "ry left "),
         after=After.MORE,
     )
     assert PAIRS.decode([token for token, _ in plan]) == "ry left"
@@ -124,12 +124,12 @@ def test_a_word_is_continued_by_tokens_that_continue_words() -> None:
             return "".join(chr(token % 128) for token in tokens)
 
     marked = Marked()
-    plan = planned(
+    plan = plan_tokens(
         marked,
         BYTES,
         before=marked.encode("the fer"),
         own_before=BYTES.encode("the fer"),
-        said=said_of(BYTES, "ry left"),
+        predicted=said_of(BYTES, "ry left"),
         after=After.NOTHING,
     )
     assert [token for token, _ in plan] == marked.encode("the ferry left")[len("the fer") :]
@@ -140,20 +140,20 @@ def test_a_token_is_as_probable_as_those_that_begin_in_it() -> None:
         PredictedToken(token, 0.5 if letter == "l" else 0.9)
         for token, letter in zip(BYTES.encode("el x"), "el x", strict=True)
     ]
-    plan = planned(BYTES, BYTES, before=(), own_before=(), said=said, after=After.NOTHING)
+    plan = plan_tokens(BYTES, BYTES, before=(), own_before=(), predicted=said, after=After.NOTHING)
     assert [probability for _, probability in plan] == [0.9, 0.5, 0.9, 0.9]
     wide = [PredictedToken(token, 0.7) for token in PAIRS.encode(" ferry")]
-    plan = planned(BYTES, PAIRS, before=(), own_before=(), said=wide, after=After.NOTHING)
+    plan = plan_tokens(BYTES, PAIRS, before=(), own_before=(), predicted=wide, after=After.NOTHING)
     assert [probability for _, probability in plan] == [0.7, *[1.0] * 5]
 
 
 def test_nothing_follows_an_end_or_what_is_no_character() -> None:
     ends = frozenset({255})
-    assert not is_last(BYTES, own_before=(), said=said_of(BYTES, "a"), ends=ends)
-    assert is_last(BYTES, own_before=(), said=[PredictedToken(255, 1.0)], ends=ends)
+    assert not is_last(BYTES, own_before=(), predicted=said_of(BYTES, "a"), ends=ends)
+    assert is_last(BYTES, own_before=(), predicted=[PredictedToken(255, 1.0)], ends=ends)
     fish = said_of(BYTES, "🐟")
-    assert not is_last(BYTES, own_before=(), said=fish[:2], ends=ends)
-    assert is_last(BYTES, own_before=(), said=[*fish[:2], *said_of(BYTES, "a")], ends=ends)
+    assert not is_last(BYTES, own_before=(), predicted=fish[:2], ends=ends)
+    assert is_last(BYTES, own_before=(), predicted=[*fish[:2], *said_of(BYTES, "a")], ends=ends)
 
 
 def test_special_tokens_are_the_lead_and_the_ends_and_no_text() -> None:
