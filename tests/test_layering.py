@@ -27,7 +27,6 @@ PURE: Final = (
     "cosine_p2p/text.py",
     "node/cosine_node/verifier/selection.py",
     "node/cosine_node/verifier/account.py",
-    "node/cosine_node/verifier/patience.py",
     "node/cosine_node/verifier/request.py",
     "node/cosine_node/drafter/draft_tree.py",
 )

@@ -32,7 +32,7 @@ from tests.thoroughness import THOROUGH, quick_first
 TOKENS: Final = 64
 PROMPT: Final = prompt_of(random.Random("rivals"))
 RIVALS: Final = ("dsi", "pipeinfer")
-UNAIDED: Final = Policy(waits_for_drafts=False, keeps_account=False, drops_costly_nodes=False)
+UNAIDED: Final = Policy(keeps_account=False, drops_costly_nodes=False)
 SLOW_CURVE: Final = CostCurve(((1, 0.15), (32, 0.2)))
 
 

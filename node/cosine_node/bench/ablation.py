@@ -43,7 +43,6 @@ PARTS: Final = tuple(
 VERIFIER_PARTS: Final = tuple(
     (label, policy)
     for label, policy in (
-        ("wait-or-go", "no-waiting"),
         ("the speculation account", "no-account"),
         ("the dropping of costly nodes", "no-dropping"),
         ("any of these", PUBLISHED),

@@ -46,7 +46,6 @@ NOT_OF_STRATEGIES: Final = frozenset({"drafter", "law", "policy", "shares"})
 """Names that are no fields of a strategy's own options; see above."""
 ABLATED_POLICIES: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "no-waiting": "waits_for_drafts",
         "no-account": "keeps_account",
         "no-dropping": "drops_costly_nodes",
     }

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 class Policy:
     """All of it is on, except in scenarios that compare with strategies which know none of it.
 
-    `looks_up`: the verifier drafts what followed the same words before (`lookup`). `waits_for_drafts`: a pass may
-    be held for drafts about to come (`patience`). `keeps_account`: a request whose drafts cost more than they bring
-    gets plain passes (`account`). `drops_costly_nodes`: only drafts that raise the expected tokens per second enter
-    a pass, else all live ones up to the token budget (`selection`).
+    `looks_up`: the verifier drafts what followed the same words before (`lookup`). `keeps_account`: a request whose
+    drafts cost more than they bring gets plain passes (`account`). `drops_costly_nodes`: only drafts that raise the
+    expected tokens per second enter a pass, else all live ones up to the token budget (`selection`).
     """
 
     looks_up: bool = True
-    waits_for_drafts: bool = True
     keeps_account: bool = True
     drops_costly_nodes: bool = True

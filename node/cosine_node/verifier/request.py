@@ -8,7 +8,6 @@ from typing import Final
 from cosine_node.engine.base import PREFIX, Choice, Row
 from cosine_node.verifier.account import SpeculationAccount
 from cosine_node.verifier.lookup import Lookup
-from cosine_node.verifier.patience import Patience
 from cosine_p2p.speculation.tree import LiveTree, TreeNode
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.messages import FinishReason, Pacing
@@ -73,9 +72,6 @@ class VerifierRequest:
     """Where the verifier adds drafts of its own."""
     keeps_account: bool = True
     account: SpeculationAccount = field(default_factory=SpeculationAccount)
-    patience: Patience = field(default_factory=Patience)
-    held_s: float = 0.0
-    """How long the pass to come has been held for drafts."""
     accepted: dict[int, int] = field(default_factory=dict)
     d_0: bytes = b""
     tree: LiveTree = field(init=False)
@@ -87,12 +83,6 @@ class VerifierRequest:
     @property
     def tokens_left(self) -> int:
         return self.request.max_new_tokens - len(self.output)
-
-    @property
-    def may_hold(self) -> bool:
-        """Whether a pass may be held for drafts: only where some may come and speculation is in credit."""
-        is_free = self.pacing is Pacing.FREE and self.stage is Stage.DECODE
-        return is_free and self.authors > 0 and self.account.may_speculate
 
     @property
     def awaits_verify(self) -> bool:
@@ -194,24 +184,15 @@ class VerifierRequest:
             if author:
                 self.accepted[author] = self.accepted.get(author, 0) + 1
 
-    def book(self, step: Step, *, began_s: float, elapsed_s: float, plain_pass_s: float, nodes: int) -> float:
-        """Charge a pass to the account and let patience learn; returns how long it was held, in seconds.
+    def book(self, step: Step, *, elapsed_s: float, plain_pass_s: float, nodes: int) -> None:
+        """Charge a pass to the account.
 
         A pass without drafts is what plain decoding costs, however long it took; one with drafts is compared with
         `plain_pass_s`.
         """
-        held_s, self.held_s = self.held_s, 0.0
-        self.patience.note_pass(
-            began_s=began_s,
-            ended_s=began_s + elapsed_s,
-            nodes=nodes,
-            tokens=len(step.tokens),
-            is_tree_empty=len(self.tree) == 0,
-        )
         if self.keeps_account and self.stage is not Stage.PREFILL:
             plain_s = plain_pass_s if nodes else elapsed_s
-            self.account.charge(spent_s=elapsed_s + held_s, tokens=len(step.tokens), plain_pass_s=plain_s)
-        return held_s
+            self.account.charge(spent_s=elapsed_s, tokens=len(step.tokens), plain_pass_s=plain_s)
 
     def _fed_children(self) -> dict[tuple[int, int], int]:
         name_of: dict[TreeNode | None, int] = {node: name for name, node in enumerate(self.nodes, 1)}

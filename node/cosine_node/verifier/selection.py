@@ -25,12 +25,6 @@ def candidates_of(owner: int, tree: LiveTree, *, max_depth: int, min_gain: float
     return [Candidate(owner, node, probability) for node, probability in found.items() if probability >= min_gain]
 
 
-def best_leaf_probability(candidates: Sequence[Candidate]) -> float | None:
-    """The probability of the most probable path that ends in a leaf, None for an empty tree."""
-    leaves = (c.probability for c in candidates if not c.node.children)
-    return max(leaves, default=None)
-
-
 def rank(candidates: Sequence[Candidate]) -> list[Candidate]:
     """The most probable first; a parent always comes before its children."""
     return sorted(candidates, key=lambda c: (-c.probability, c.node.position))

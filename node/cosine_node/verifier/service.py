@@ -1,6 +1,5 @@
 """The verifier's shell: streams in, requests admitted and given to the step loop."""
 
-import asyncio
 import logging
 from dataclasses import dataclass, field
 from itertools import count
@@ -199,9 +198,7 @@ class VerifierService:
         if max(message.nodes.tokens, default=0) >= self._engine.vocab_tokens:
             return served
         self.counts.received_nodes += len(message.nodes)
-        if grown := state.tree.attach(message.base, message.position, message.nodes, list(message.authors)):
-            deepest = max(node.position for node in grown)
-            state.patience.note_arrival(asyncio.get_running_loop().time(), deepest=deepest)
+        state.tree.attach(message.base, message.position, message.nodes, list(message.authors))
         return served
 
     def _ask_pass(self, channel: Channel, message: m.Verify) -> None:

@@ -14,7 +14,6 @@ from cosine_node.verifier.request import Stage, Step
 from cosine_node.verifier.selection import (
     MIN_GAIN,
     Candidate,
-    best_leaf_probability,
     candidates_of,
     free_nodes,
     rank,
@@ -65,7 +64,6 @@ class StepLoop:
         self._released: list[int] = []
         self._passing: Rows = []
         self._work = asyncio.Event()
-        self._tree_grew = asyncio.Event()
         self._slowness = 1.0
         self.is_idle = asyncio.Event()
         self.progress = StepCounts()
@@ -74,7 +72,7 @@ class StepLoop:
         """Pass after pass; idle while nobody needs one."""
         while True:
             self._free_cancelled()
-            rows = await self._next_rows()
+            rows = self._next_rows()
             if rows:
                 await self._step(rows)
             else:
@@ -86,7 +84,6 @@ class StepLoop:
     def wake(self) -> None:
         """A request, a draft or a cancellation came. A pass that only serves who has left is abandoned."""
         self._work.set()
-        self._tree_grew.set()
         if self._passing and all(served.state.is_cancelled for served, _ in self._passing):
             self._runner.abandon()
 
@@ -108,12 +105,9 @@ class StepLoop:
             self._engine.release(sequence)
         self._released.clear()
 
-    async def _next_rows(self) -> Rows:
-        """The rows of the next pass; a request alone may first be held for a draft about to come."""
+    def _next_rows(self) -> Rows:
+        """The rows of the next pass."""
         active = self._served.active
-        if self._policy.waits_for_drafts and len(active) == 1 and active[0].state.may_hold:
-            await self._hold(active[0])
-            active = self._served.active
         self._find_pages(active)
         waiting = [
             Waiting(unfed_tokens=served.state.unfed_tokens, waited_passes=served.state.waited_passes)
@@ -231,30 +225,9 @@ class StepLoop:
         fed = turns.tokens + len(chosen)
         return chosen + rank(in_debt)[: free_nodes(self._curve, fed_tokens=fed, limit=max(0, budget - fed))]
 
-    async def _hold(self, served: Served) -> None:
-        """Wait-or-go: hold the pass for a draft about to arrive, while that pays and nobody else is ready."""
-        loop = asyncio.get_running_loop()
-        state = served.state
-        began_s = loop.time()
-        while not state.is_cancelled and served in self._served and len(self._served.active) == 1:
-            leaf = best_leaf_probability(candidates_of(0, state.tree, max_depth=state.tokens_left - 1))
-            until_s = state.patience.hold_until(
-                loop.time(), plain_pass_s=self._curve.seconds(1), leaf_probability=leaf
-            )
-            if until_s <= loop.time():
-                break
-            self._tree_grew.clear()
-            try:
-                async with asyncio.timeout_at(until_s):
-                    await self._tree_grew.wait()
-            except TimeoutError:
-                break
-        state.held_s = loop.time() - began_s
-
     async def _step(self, rows: Rows) -> None:
         """One pass. One that fails as a whole may be the fault of a single request: then each gets its own."""
         self._passing = rows
-        began_s = asyncio.get_running_loop().time()
         try:
             done = await self._runner.forward([row for _, row in rows])
         except PassAbandoned:
@@ -274,7 +247,7 @@ class StepLoop:
             if result.error is not None:
                 self.fail(served, result.error)
             elif served in self._served and not served.state.is_cancelled:
-                self._try_commit(served, row, result, done, began_s, len(rows))
+                self._try_commit(served, row, result, done, len(rows))
 
     async def _step_apart(self, rows: Rows, error: Exception) -> None:
         if len(rows) > 1:
@@ -290,13 +263,11 @@ class StepLoop:
         ratio = done.elapsed_s / self._curve.seconds(count_tokens(rows))
         self._slowness += PACE_WEIGHT * (min(ratio, MAX_SLOWNESS) - self._slowness)
 
-    def _try_commit(
-        self, served: Served, row: Row, result: RowResult, done: Pass, began_s: float, load: int
-    ) -> None:
+    def _try_commit(self, served: Served, row: Row, result: RowResult, done: Pass, load: int) -> None:
         """One request's failure must not end the loop for the others."""
         try:
             if result.choices:
-                self._commit(served, row, result, done, began_s, load)
+                self._commit(served, row, result, done, load)
             else:
                 self._engine.keep(served.state.sequence, row.nodes)
                 self._note_fed(served, row)
@@ -308,7 +279,7 @@ class StepLoop:
         self.progress.prefill_tokens += len(row.tokens)
         served.state.note_fed(len(row.tokens))
 
-    def _commit(self, served: Served, row: Row, result: RowResult, done: Pass, began_s: float, load: int) -> None:
+    def _commit(self, served: Served, row: Row, result: RowResult, done: Pass, load: int) -> None:
         state = served.state
         step = state.accept(row, result.choices)
         self._count(served, step)
@@ -318,16 +289,15 @@ class StepLoop:
         if is_prefill:
             self._note_fed(served, row)
         state.apply(step)
-        held_s = state.book(
+        state.book(
             step,
-            began_s=began_s,
             elapsed_s=done.elapsed_s,
             plain_pass_s=self._slowness * self._curve.seconds(load),
             nodes=0 if is_prefill else len(row.tokens) - 1,
         )
         is_answer = not is_prefill and state.pacing is m.Pacing.STEPPED
         state.stage = Stage.AWAIT_VERIFY if state.pacing is m.Pacing.STEPPED else Stage.DECODE
-        self._report(served, step, row, done, held_s, is_answer=is_answer)
+        self._report(served, step, row, done, is_answer=is_answer)
         if step.finish is not None:
             self._finish(served, step.finish)
 
@@ -337,12 +307,12 @@ class StepLoop:
         self._counts.accepted_nodes += sum(map(bool, step.authors))
         self._counts.verified_nodes += sum(any(node.draft_probabilities) for node in served.state.nodes)
 
-    def _report(self, served: Served, step: Step, row: Row, done: Pass, held_s: float, *, is_answer: bool) -> None:
+    def _report(self, served: Served, step: Step, row: Row, done: Pass, *, is_answer: bool) -> None:
         stats = m.PassStats(
             nodes=len(row.tokens) - row.scored_from - 1,
             near_ties=step.near_ties,
             pass_us=round(1e6 * done.elapsed_s),
-            held_us=round(1e6 * held_s),
+            held_us=0,
         )
         number, digest = served.state.number, served.state.tree.root.digest
         message: m.Message = m.Commit(number, step.position, step.tokens, digest, step.authors, stats)

@@ -8,7 +8,6 @@ from cosine_node.engine.curve import CostCurve
 from cosine_node.verifier.selection import (
     MIN_GAIN,
     Candidate,
-    best_leaf_probability,
     candidates_of,
     free_nodes,
     select_nodes,
@@ -115,14 +114,6 @@ def test_candidates_end_at_the_depth_asked_for() -> None:
     tree.attach(tree.root.digest, 5, [Node(index - 1, index, 1.0) for index in range(6)], [1] * 6)
     assert [c.node.position for c in candidates_of(0, tree, max_depth=3)] == [5, 6, 7]
     assert candidates_of(0, tree, max_depth=0) == []
-
-
-def test_the_best_leaf_is_the_most_probable_end_of_a_path() -> None:
-    tree = LiveTree(bytes(16))
-    nodes = (Node(BASE, 1, 0.9), Node(0, 2, 0.4), Node(BASE, 3, 0.3))
-    tree.attach(tree.root.digest, 0, nodes, (1, 1, 1))
-    assert best_leaf_probability(candidates_of(0, tree, max_depth=8)) == pytest.approx(0.36)
-    assert best_leaf_probability([]) is None
 
 
 def test_free_nodes_are_those_a_flat_curve_takes_for_nothing() -> None:

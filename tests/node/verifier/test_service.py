@@ -12,7 +12,6 @@ from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.runner import InlineRunner
 from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_node.verifier.patience import Patience
 from cosine_node.verifier.policy import Policy
 from cosine_node.verifier.service import VerifierConfig, VerifierService
 from cosine_node.verifier.step_loop import RETRY_AFTER_S
@@ -572,23 +571,6 @@ def test_many_clients_share_passes_and_each_has_its_own_stream() -> None:
     play(scene)
 
 
-def test_with_another_request_ready_a_pass_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forever(self: Patience, now_s: float, **_: object) -> float:
-        return now_s + 3600.0
-
-    monkeypatch.setattr(Patience, "hold_until", forever)
-
-    async def scene(bench: Bench, caller: Caller) -> None:
-        held = request_of(caller.peer_id, max_new_tokens=LONG)
-        caller.post(opening(held, number=1))
-        await caller.until(m.Commit)
-        assert not [h for h in await caller.hear_for(0.5) if isinstance(h, m.Commit)]
-        other = request_of(caller.peer_id, prompt=(9,), max_new_tokens=20)
-        assert await finished(caller, other, number=2) == expected_output(other, bench.engine)
-
-    play(scene)
-
-
 async def widest_pass(bench: Bench, caller: Caller, *, guesses: int) -> int:
     """Nodes of the largest pass where the fourth token is followed by many unlikely guesses."""
     request = request_of(caller.peer_id)
@@ -616,19 +598,6 @@ def test_all_there_are_still_fit_in_the_budget() -> None:
     play(scene, policy=Policy(drops_costly_nodes=False), budget_tokens=10)
 
 
-@pytest.mark.parametrize("waits_for_drafts", [True, False])
-def test_only_with_that_policy_a_pass_is_held(waits_for_drafts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Patience, "hold_until", lambda self, now_s, **_: now_s + 3600.0)
-
-    async def scene(bench: Bench, caller: Caller) -> None:
-        caller.post(opening(request_of(caller.peer_id, max_new_tokens=LONG)))
-        await caller.until(m.Commit)
-        commits = [h for h in await caller.hear_for(0.5) if isinstance(h, m.Commit)]
-        assert bool(commits) is not waits_for_drafts
-
-    play(scene, policy=Policy(waits_for_drafts=waits_for_drafts))
-
-
 @pytest.mark.parametrize("keeps_account", [True, False])
 def test_without_an_account_drafts_are_never_in_debt(keeps_account: bool) -> None:
     """Wrong drafts that nearly double the time of a pass, again and again."""
@@ -651,4 +620,4 @@ def test_without_an_account_drafts_are_never_in_debt(keeps_account: bool) -> Non
             caller.post(m.Tree(1, base, later, NodeBlock.of(wrong), bytes([1] * len(wrong))))
         assert drafted < 10 if keeps_account else drafted > 40
 
-    play(scene, curve=curve, policy=Policy(keeps_account=keeps_account, waits_for_drafts=False))
+    play(scene, curve=curve, policy=Policy(keeps_account=keeps_account))
