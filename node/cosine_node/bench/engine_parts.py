@@ -12,7 +12,7 @@ from cosine_node.bench.engine_transformers import RivalFailed
 from cosine_node.bench.texts import Tokens, mixed, random_prompts, spread
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import measure_curve
-from cosine_node.verifier.turns import budget_of
+from cosine_node.verifier.scheduler import pass_budget_tokens
 
 OURS: Final = "ours"
 ALONE: Final = "ours, one by one"
@@ -168,7 +168,7 @@ def curve(subject: Subject, load: Load, *, clock: Clock) -> Row:
     return {
         **_head(Part.CURVE, subject),
         "pass_ms": {str(tokens): 1e3 * seconds for tokens, seconds in measured.points},
-        "budget_tokens": budget_of(measured),
+        "budget_tokens": pass_budget_tokens(measured),
     }
 
 

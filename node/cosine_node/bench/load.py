@@ -16,7 +16,7 @@ from cosine_node.engine.base import Engine
 from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_node.simulation.workload import Task, plain_stream
-from cosine_node.verifier.turns import STALL, budget_of
+from cosine_node.verifier.scheduler import STALL, pass_budget_tokens
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 from cosine_protocol.request import Sampling
@@ -108,7 +108,7 @@ def bound_ms(options: LoadOptions) -> float:
     pass has room for take turns.
     """
     curve = Emulation.parse(options.profile).curve(Role.VERIFIER)
-    budget_tokens = budget_of(curve)
+    budget_tokens = pass_budget_tokens(curve)
     decoding = min(options.clients, budget_tokens)
     longest_s = max(STALL * curve.seconds(decoding), curve.seconds(budget_tokens))
     return 1e3 * longest_s * math.ceil(options.clients / budget_tokens)

@@ -7,7 +7,7 @@ from typing import Final
 
 from cosine_node.engine.base import PREFIX, Choice, Row
 from cosine_node.verifier.account import SpeculationAccount
-from cosine_node.verifier.lookup import Lookup
+from cosine_node.verifier.prompt_lookup import PromptLookup
 from cosine_p2p.speculation.tree import LiveTree, TreeNode
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.messages import FinishReason, Pacing
@@ -68,7 +68,7 @@ class VerifierRequest:
     is_cancelled: bool = False
     nodes: list[TreeNode] = field(default_factory=list)
     """Tree nodes of the pass under way; node i of the row is `nodes[i - 1]`, node 0 the pending token."""
-    lookup: Lookup | None = None
+    lookup: PromptLookup | None = None
     """Where the verifier adds drafts of its own."""
     keeps_account: bool = True
     account: SpeculationAccount = field(default_factory=SpeculationAccount)

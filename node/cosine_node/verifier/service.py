@@ -10,12 +10,12 @@ from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve
 from cosine_node.runner import Runner
 from cosine_node.verifier.admission import admitted
-from cosine_node.verifier.lookup import Lookup
 from cosine_node.verifier.policy import Policy
+from cosine_node.verifier.prompt_lookup import PromptLookup
 from cosine_node.verifier.request import VerifierRequest
+from cosine_node.verifier.scheduler import pass_budget_tokens
 from cosine_node.verifier.served import Served, ServedRequests
 from cosine_node.verifier.step_loop import RETRY_AFTER_S, StepLoop
-from cosine_node.verifier.turns import budget_of
 from cosine_p2p.channel import Channel, StepCounts, serve_channel
 from cosine_p2p.request_log import PEER_LETTERS
 from cosine_p2p.transport.base import Stream, Transport
@@ -64,7 +64,7 @@ class VerifierService:
             curve=curve,
             identity=identity,
             policy=config.policy,
-            budget_tokens=config.budget_tokens or budget_of(curve),
+            budget_tokens=config.budget_tokens or pass_budget_tokens(curve),
             counts=self.counts,
         )
 
@@ -172,7 +172,7 @@ class VerifierService:
             self._engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt), scope=scope),
             list(message.committed),
             keeps_account=config.policy.keeps_account,
-            lookup=Lookup((*request.prompt, *message.committed)) if looks_up else None,
+            lookup=PromptLookup((*request.prompt, *message.committed)) if looks_up else None,
             scope=scope,
             admission=next(self._admissions),
         )

@@ -11,6 +11,7 @@ from cosine_node.engine.curve import CostCurve
 from cosine_node.runner import Pass, Runner, count_tokens
 from cosine_node.verifier.policy import Policy
 from cosine_node.verifier.request import Stage, Step
+from cosine_node.verifier.scheduler import PassSchedule, ReadyRequest, schedule_pass
 from cosine_node.verifier.selection import (
     MIN_GAIN,
     Candidate,
@@ -20,7 +21,6 @@ from cosine_node.verifier.selection import (
     select_nodes,
 )
 from cosine_node.verifier.served import Served, ServedRequests
-from cosine_node.verifier.turns import Turns, Waiting, take_turns
 from cosine_p2p.channel import StepCounts
 from cosine_protocol import messages as m
 from cosine_protocol.codec import encode_body
@@ -110,14 +110,14 @@ class StepLoop:
         active = self._served.active
         self._find_pages(active)
         waiting = [
-            Waiting(unfed_tokens=served.state.unfed_tokens, waited_passes=served.state.waited_passes)
+            ReadyRequest(unfed_tokens=served.state.unfed_tokens, waited_passes=served.state.waited_passes)
             for served in active
         ]
-        turns = take_turns(waiting, curve=self._curve, budget_tokens=self._budget_tokens)
-        chosen = self._select(active, turns)
+        schedule = schedule_pass(waiting, curve=self._curve, budget_tokens=self._budget_tokens)
+        chosen = self._select(active, schedule)
         rows: Rows = []
         for place, served in enumerate(active):
-            row = self._row_of(served, place, turns, [c for c in chosen if c.owner == place])
+            row = self._row_of(served, place, schedule, [c for c in chosen if c.owner == place])
             served.state.waited_passes = 0 if row else served.state.waited_passes + 1
             if row is not None:
                 rows.append((served, row))
@@ -132,15 +132,17 @@ class StepLoop:
                     state.note_fed(found)
                     state.has_pages = True
 
-    def _row_of(self, served: Served, place: int, turns: Turns, chosen: Sequence[Candidate]) -> Row | None:
+    def _row_of(
+        self, served: Served, place: int, schedule: PassSchedule, chosen: Sequence[Candidate]
+    ) -> Row | None:
         """A request's row, for which pages are reserved; None if it has no turn or no pages."""
         state = served.state
         if served not in self._served:
             return None
-        if place in turns.chunks and state.stage is Stage.PREFILL:
-            row = state.chunk_row(turns.chunks[place])
+        if place in schedule.chunks and state.stage is Stage.PREFILL:
+            row = state.chunk_row(schedule.chunks[place])
             return row if self._has_room_to_begin(served) and self._make_room(served, row) else None
-        if place not in turns.decoding or state.stage is not Stage.DECODE:
+        if place not in schedule.decoding or state.stage is not Stage.DECODE:
             return None
         row = state.decode_row([candidate.node for candidate in chosen])
         if chosen and not self._reserve(served, row):
@@ -192,7 +194,7 @@ class StepLoop:
             self._engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt), scope=state.scope)
         )
 
-    def _select(self, active: Sequence[Served], turns: Turns) -> list[Candidate]:
+    def _select(self, active: Sequence[Served], schedule: PassSchedule) -> list[Candidate]:
         """Draft nodes of the next pass: all that a stepped request asked for, of the others what pays.
 
         Without the policy to drop costly nodes the others get all they have, as far as the budget goes. A request
@@ -203,7 +205,7 @@ class StepLoop:
         stepped: list[Candidate] = []
         in_credit: list[Candidate] = []
         in_debt: list[Candidate] = []
-        for place in turns.decoding:
+        for place in schedule.decoding:
             state = active[place].state
             depth = state.tokens_left - 1
             if state.pacing is m.Pacing.STEPPED:
@@ -211,18 +213,18 @@ class StepLoop:
             else:
                 found = candidates_of(place, state.tree, max_depth=depth, min_gain=min_gain)
                 (in_credit if state.account.may_speculate else in_debt).extend(found)
-        sure, budget = len(turns.decoding), self._budget_tokens
+        sure, budget = len(schedule.decoding), self._budget_tokens
         if drops_costly and in_credit:
             in_credit = select_nodes(
                 in_credit,
                 plain_rows=sure,
-                prompt_tokens=turns.tokens - sure,
+                prompt_tokens=schedule.tokens - sure,
                 fixed_nodes=len(stepped),
                 curve=self._curve,
                 budget_tokens=budget,
             )
-        chosen = stepped + rank(in_credit)[: max(0, budget - turns.tokens - len(stepped))]
-        fed = turns.tokens + len(chosen)
+        chosen = stepped + rank(in_credit)[: max(0, budget - schedule.tokens - len(stepped))]
+        fed = schedule.tokens + len(chosen)
         return chosen + rank(in_debt)[: free_nodes(self._curve, fed_tokens=fed, limit=max(0, budget - fed))]
 
     async def _step(self, rows: Rows) -> None:

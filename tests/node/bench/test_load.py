@@ -10,7 +10,7 @@ from cosine_node.bench.load_swarm import resident_bytes
 from cosine_node.bench.markdown import paragraphs
 from cosine_node.bench.report_sections import SECTIONS
 from cosine_node.emulation import Emulation
-from cosine_node.verifier.turns import STALL
+from cosine_node.verifier.scheduler import STALL
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 

@@ -6,52 +6,52 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_node.engine.ngram import FollowerIndex
-from cosine_node.verifier.lookup import MAX_NODES, MIN_REACH, Lookup
+from cosine_node.verifier.prompt_lookup import MAX_NODES, MIN_PATH_PROBABILITY, PromptLookup
 from cosine_protocol.nodes import BASE, Node
 
 texts = st.lists(st.integers(0, 5), max_size=60)
 
 
 def path_of(nodes: Sequence[Node], index: int) -> tuple[list[int], float]:
-    tokens, reach = [], 1.0
+    tokens, probability = [], 1.0
     while index != BASE:
         tokens.append(nodes[index].token)
-        reach *= nodes[index].confidence
+        probability *= nodes[index].confidence
         index = nodes[index].parent
-    return tokens[::-1], reach
+    return tokens[::-1], probability
 
 
 def test_a_text_without_repetition_has_no_drafts() -> None:
-    assert Lookup([1, 2, 3, 4]).draft() == []
+    assert PromptLookup([1, 2, 3, 4]).draft() == []
 
 
 def test_what_followed_before_is_drafted_as_far_as_it_goes() -> None:
-    nodes = Lookup([1, 2, 3, 4, 5, 6, 7, 1, 2]).draft()
+    nodes = PromptLookup([1, 2, 3, 4, 5, 6, 7, 1, 2]).draft()
     tokens, _ = path_of(nodes, len(nodes) - 1)
     assert tokens == [3, 4, 5, 6, 7, 1, 2, 3][: len(tokens)]
     assert len(tokens) >= 3
 
 
 def test_two_ways_to_go_on_stand_side_by_side() -> None:
-    nodes = Lookup([9, 1, 2, 9, 1, 3, 9, 1]).draft()
+    nodes = PromptLookup([9, 1, 2, 9, 1, 3, 9, 1]).draft()
     assert {node.token for node in nodes if node.parent == BASE} == {2, 3}
 
 
 @given(texts, texts)
 def test_committed_tokens_continue_the_text(first: list[int], more: list[int]) -> None:
-    grown = Lookup(first)
+    grown = PromptLookup(first)
     grown.draft()
     grown.extend(more)
-    assert grown.draft() == Lookup(first + more).draft()
+    assert grown.draft() == PromptLookup(first + more).draft()
 
 
 @given(texts)
 def test_drafts_are_few_likely_and_what_the_index_says(text: list[int]) -> None:
-    nodes = Lookup(text).draft()
+    nodes = PromptLookup(text).draft()
     assert len(nodes) <= MAX_NODES
     for number, node in enumerate(nodes):
-        tokens, reach = path_of(nodes, number)
-        assert reach >= MIN_REACH * 0.999
+        tokens, probability = path_of(nodes, number)
+        assert probability >= MIN_PATH_PROBABILITY * 0.999
         assert node.parent < number
         index = FollowerIndex()
         index.extend([*text, *tokens[:-1]])

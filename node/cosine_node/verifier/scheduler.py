@@ -1,0 +1,109 @@
+"""The schedule of the next pass: which requests decode in it, and how much of which prompt it feeds. Pure.
+
+Requests that decode need one token each and go first; prompts are fed in chunks beside them, so that a long one
+does not stall the others (chunked prefill: Sarathi-Serve, Agrawal et al. 2024, arXiv 2403.02310); draft nodes get
+what is left of the token budget (`selection`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from cosine_node.engine.curve import CostCurve
+
+# The bounds of one pass. Choices: tokens of all requests in a pass come at once, so its length is their pace.
+LONGEST_PASS: Final = 4.0
+"""A pass takes at most as many tokens as make it last this many times a pass over one token."""
+MIN_BUDGET_TOKENS: Final = 16
+"""Sixteen requests, the default `max_requests`, fit in one pass even where every token costs."""
+MAX_BUDGET_TOKENS: Final = 512
+"""Bounds the memory of a pass where the measured curve is flat."""
+STALL: Final = 2.0
+"""How many times longer prompts may make a pass for the requests that decode in it."""
+MIN_CHUNK_TOKENS: Final = 16
+"""Smaller chunks cost more in fixed time of a pass than they save."""
+MAX_CHUNK_TOKENS: Final = 512
+"""Bounds the memory of a pass, as `MAX_BUDGET_TOKENS` does."""
+MAX_WAIT_PASSES: Final = 64
+"""A prompt that has waited this long goes before all others: about 4 s at 60 ms a pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadyRequest:
+    """A request that could use the next pass, and for how many passes in a row it had no place.
+
+    `unfed_tokens` are those of its prompt, or of what is computed again after a preemption; 0 if it decodes.
+    """
+
+    unfed_tokens: int
+    waited_passes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PassSchedule:
+    """The requests of a pass by their index: those that decode, and the prompt tokens of those that prefill."""
+
+    decoding: tuple[int, ...] = ()
+    chunks: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the pass without drafts."""
+        return len(self.decoding) + sum(self.chunks.values())
+
+
+def pass_budget_tokens(curve: CostCurve) -> int:
+    """The most tokens of a pass, from a device's measured cost."""
+    longest_s = LONGEST_PASS * curve.seconds(1)
+    return max(MIN_BUDGET_TOKENS, most_tokens(curve, within_s=longest_s, limit=MAX_BUDGET_TOKENS))
+
+
+def schedule_pass(requests: Sequence[ReadyRequest], *, curve: CostCurve, budget_tokens: int) -> PassSchedule:
+    """The schedule of the next pass; `requests` are in order of admission.
+
+    If more requests decode than the budget has tokens, those go that have waited longest. Half of the room for
+    prompts goes to the one admitted first, which bounds the time to its first token, the rest to those with the
+    least left, which finish soonest; but one that has waited `MAX_WAIT_PASSES` gets `MIN_CHUNK_TOKENS` before. So
+    of n requests none waits longer than that many passes and n / (`budget_tokens` / `MIN_CHUNK_TOKENS`) more.
+    """
+    ready = [index for index, request in enumerate(requests) if not request.unfed_tokens]
+    longest_first = sorted(ready, key=lambda index: (-requests[index].waited_passes, index))
+    decoding = tuple(sorted(longest_first[:budget_tokens]))
+    room = MAX_CHUNK_TOKENS
+    if decoding:
+        within_s = STALL * curve.seconds(len(decoding))
+        most = most_tokens(curve, within_s=within_s, limit=len(decoding) + MAX_CHUNK_TOKENS)
+        room = max(MIN_CHUNK_TOKENS, most - len(decoding))
+    return PassSchedule(decoding, _chunks(requests, room))
+
+
+def _chunks(requests: Sequence[ReadyRequest], room: int) -> dict[int, int]:
+    """Prompt tokens by the index of their request, as many as there is room for."""
+    unfed = [index for index, request in enumerate(requests) if request.unfed_tokens]
+    overdue = [index for index in unfed if requests[index].waited_passes >= MAX_WAIT_PASSES]
+    overdue.sort(key=lambda index: (-requests[index].waited_passes, index))
+    shortest_first = sorted(unfed, key=lambda index: (requests[index].unfed_tokens, index))
+    shares = [
+        *((index, MIN_CHUNK_TOKENS) for index in overdue),
+        *((index, -(-room // 2)) for index in unfed[:1]),
+        *((index, room) for index in shortest_first),
+    ]
+    chunks: dict[int, int] = {}
+    for index, most in shares:
+        tokens = min(room, most, requests[index].unfed_tokens - chunks.get(index, 0))
+        if tokens > 0:
+            chunks[index] = chunks.get(index, 0) + tokens
+            room -= tokens
+    return chunks
+
+
+def most_tokens(curve: CostCurve, *, within_s: float, limit: int) -> int:
+    """The most tokens, at most `limit`, of a pass that lasts no longer than `within_s`; costs never fall."""
+    least, most = 0, limit
+    while least < most:
+        middle = (least + most + 1) // 2
+        if curve.seconds(middle) <= within_s:
+            least = middle
+        else:
+            most = middle - 1
+    return least
