@@ -9,7 +9,7 @@ from cosine_p2p.speculation.tree import LiveTree, TreeNode
 from cosine_p2p.strategies.base import SendTree
 
 MIN_PATH_PROBABILITY: Final = 0.005
-"""The verifier itself drops what is less likely (`cosine_node.verifier.selection.MIN_GAIN`)."""
+"""The verifier itself drops what is less likely (`cosine_node.verifier.selection.MIN_PATH_PROBABILITY`)."""
 RESEND_CHANGE: Final = 0.1
 """A choice: a smaller change of a probability hardly changes what the verifier selects."""
 BLOCK_NODES: Final = 32

@@ -58,9 +58,9 @@ _SWITCHES: Final = {
 }
 POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
     {
-        "ours": Policy(looks_up=False),
-        PUBLISHED: Policy(looks_up=False, **dict.fromkeys(_SWITCHES.values(), False)),
-        **{name: Policy(looks_up=False, **{switch: False}) for name, switch in _SWITCHES.items()},
+        "ours": Policy(uses_prompt_lookup=False),
+        PUBLISHED: Policy(uses_prompt_lookup=False, **dict.fromkeys(_SWITCHES.values(), False)),
+        **{name: Policy(uses_prompt_lookup=False, **{switch: False}) for name, switch in _SWITCHES.items()},
         LOOKS_UP: Policy(),
     }
 )

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 class Policy:
     """All of it is on, except in scenarios that compare with strategies which know none of it.
 
-    `looks_up`: the verifier drafts what followed the same words before (`lookup`). `keeps_account`: a request whose
-    drafts cost more than they bring gets plain passes (`account`). `drops_costly_nodes`: only drafts that raise the
-    expected tokens per second enter a pass, else all live ones up to the token budget (`selection`).
+    With `uses_prompt_lookup` the verifier drafts what followed the same words before (`prompt_lookup`). With
+    `keeps_account` a request whose drafts cost more than they bring gets plain passes (`account`). With
+    `drops_costly_nodes` only drafts that raise the expected tokens per second enter a pass, else all live ones up
+    to the token budget (`selection`).
     """
 
-    looks_up: bool = True
+    uses_prompt_lookup: bool = True
     keeps_account: bool = True
     drops_costly_nodes: bool = True

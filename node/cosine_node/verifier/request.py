@@ -1,79 +1,105 @@
-"""One request at a verifier: its stream so far, its live tree, and what a pass over it means."""
+"""One request at a verifier: its stream so far, its live tree, and the meaning of a pass over it. Pure."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Final
+from typing import Final, Protocol
 
 from cosine_node.engine.base import PREFIX, Choice, Row
 from cosine_node.verifier.account import SpeculationAccount
 from cosine_node.verifier.prompt_lookup import PromptLookup
 from cosine_p2p.speculation.tree import LiveTree, TreeNode
 from cosine_protocol.digests import request_digest, roll_digest
-from cosine_protocol.messages import FinishReason, Pacing
+from cosine_protocol.messages import FinishReason, Message, Pacing
 from cosine_protocol.request import Request
 
 NEAR_TIE: Final = 1e-4
-OWN: Final = 0
-"""The author of the target's own tokens, and of what the verifier drafts itself."""
+"""Two best scores this close may change places in another order of float32 additions: docs/design.md, "The output
+is a function of the request"."""
+TARGET_AUTHOR: Final = 0
+"""The author of the target's own tokens, and of what the verifier drafts by prompt lookup."""
 
 
-class Stage(Enum):
-    """Where a request stands in the step loop."""
+class ClientChannel(Protocol):
+    """The way back to the client; `cosine_p2p.channel.Channel` is one."""
+
+    @property
+    def peer_id(self) -> str: ...
+
+    def post(self, message: Message) -> bool:
+        """Queue a message without waiting; False if the client reads too slowly."""
+        ...
+
+
+class RequestStage(Enum):
+    """Where a request stands between two passes."""
 
     PREFILL = auto()
+    """Its prompt, and the output it was resumed with, are not all in the KV cache yet."""
+    RECOMPUTE = auto()
+    """A preemption took its pages: all but the pending token is prefilled again, which commits nothing."""
     DECODE = auto()
-    AWAIT_VERIFY = auto()
-    """Stepped pacing: nothing happens until the client asks for a pass."""
+
+
+@dataclass(slots=True)
+class KvState:
+    """The part of a request in the engine's KV cache: its sequence there, and how much of it was fed.
+
+    `scope` says who may share the pages of its prefix (`cosine_node.engine.base.Engine.open`).
+    """
+
+    sequence: int
+    scope: str | None = None
+    fed_tokens: int = 0
+    has_pages: bool = False
+    was_prefix_cache_tried: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """What one pass committed. `authors` credits each token (0 = the target's own)."""
+class Verdict:
+    """The tokens that one pass commits after the prefix `base`, `position` output tokens long.
+
+    `authors` credits each token, `TARGET_AUTHOR` for the target's own; `accepted_nodes` are the names of the row's
+    nodes that become part of the prefix, in order.
+    """
 
     base: bytes
     position: int
     tokens: tuple[int, ...]
     authors: bytes
     accepted_nodes: tuple[int, ...]
-    """Names of the row's nodes that are now part of the prefix, in order."""
     near_ties: int
     finish: FinishReason | None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class VerifierRequest:
-    """The state of a request between passes. `output` includes what it was resumed with."""
+    """The state of a request between passes. `output` includes what it was resumed with.
 
+    `admission` is its place in the order in which requests came, `authors` how many drafters may author its nodes,
+    `waited_passes` the passes in a row in which it had no place. `nodes` are the tree nodes of the pass under way:
+    node i of its row is `nodes[i - 1]`, node 0 the pending token. A stepped request gets a pass only when
+    `is_pass_wanted`: the client asks for every one after the prefill.
+    """
+
+    channel: ClientChannel
     number: int
     request: Request
     pacing: Pacing
     authors: int
-    sequence: int
+    kv: KvState
     output: list[int]
-    stage: Stage = Stage.PREFILL
-    stage_after: Stage | None = None
-    """Where it goes on once all is fed again that a preemption took; None at its first prefill."""
-    fed_tokens: int = 0
-    """Of prompt and output, in the engine's prefix; counted while they are fed in chunks."""
-    waited_passes: int = 0
-    """Passes in a row in which it had no place."""
-    scope: str | None = None
-    """Who may share the pages of its prefix (`cosine_node.engine.base.Engine.open`)."""
-    has_looked_for_pages: bool = False
-    """Whether the engine was asked for pages that hold the beginning of the prefix already."""
     admission: int = 0
-    """Its place in the order in which requests came."""
-    has_pages: bool = False
-    is_cancelled: bool = False
-    nodes: list[TreeNode] = field(default_factory=list)
-    """Tree nodes of the pass under way; node i of the row is `nodes[i - 1]`, node 0 the pending token."""
     lookup: PromptLookup | None = None
-    """Where the verifier adds drafts of its own."""
-    keeps_account: bool = True
-    account: SpeculationAccount = field(default_factory=SpeculationAccount)
-    accepted: dict[int, int] = field(default_factory=dict)
-    d_0: bytes = b""
+    account: SpeculationAccount | None = None
+    stage: RequestStage = RequestStage.PREFILL
+    is_pass_wanted: bool = True
+    is_cancelled: bool = False
+    waited_passes: int = 0
+    nodes: list[TreeNode] = field(default_factory=list)
+    accepted: Counter[int] = field(default_factory=Counter)
+    d_0: bytes = field(init=False)
     tree: LiveTree = field(init=False)
 
     def __post_init__(self) -> None:
@@ -85,59 +111,62 @@ class VerifierRequest:
         return self.request.max_new_tokens - len(self.output)
 
     @property
-    def awaits_verify(self) -> bool:
-        """Whether a stepped client has to ask for the next pass."""
-        return Stage.AWAIT_VERIFY in (self.stage, self.stage_after)
+    def may_speculate(self) -> bool:
+        """True unless its drafts have cost more than they brought."""
+        return self.account is None or self.account.may_speculate
 
-    def ask(self) -> None:
-        """The client of a stepped request asks for a pass."""
-        if self.stage is Stage.PREFILL:
-            self.stage_after = Stage.DECODE
-        else:
-            self.stage = Stage.DECODE
+    @property
+    def awaits_verify(self) -> bool:
+        """True if the client of a stepped request has to ask for the next pass."""
+        return self.stage is not RequestStage.PREFILL and not self.is_pass_wanted
+
+    @property
+    def can_use_pass(self) -> bool:
+        return self.stage is not RequestStage.DECODE or self.is_pass_wanted
+
+    @property
+    def known_tokens(self) -> tuple[int, ...]:
+        """All tokens to be prefilled: prompt and output, without the pending token where they are recomputed."""
+        tokens = (*self.request.prompt, *self.output)
+        return tokens[:-1] if self.stage is RequestStage.RECOMPUTE else tokens
 
     @property
     def unfed_tokens(self) -> int:
-        """Certain tokens to be fed in chunks before it decodes; 0 once it does."""
-        return self._certain_length() - self.fed_tokens if self.stage is Stage.PREFILL else 0
+        """Tokens to be prefilled before it decodes; 0 once it does."""
+        if self.stage is RequestStage.DECODE:
+            return 0
+        is_pending_apart = self.stage is RequestStage.RECOMPUTE
+        return len(self.request.prompt) + len(self.output) - is_pending_apart - self.kv.fed_tokens
 
-    def _certain_length(self) -> int:
-        """Prompt and output; what is fed again stops before the pending token, which a pass feeds as before."""
-        return len(self.request.prompt) + len(self.output) - (self.stage_after is not None)
+    def prefill_row(self, tokens: int) -> Row:
+        """The row that feeds the next `tokens` known tokens.
 
-    def chunk_row(self, tokens: int) -> Row:
-        """The row that feeds the next `tokens` of the prompt and of what it was resumed with.
-
-        A choice is asked for only after the last of them, and not at all where they were fed before.
+        A choice is asked for only after the last of them, and not at all where they are recomputed.
         """
-        certain = self.certain_tokens
-        chunk = certain[self.fed_tokens : self.fed_tokens + tokens]
-        is_last = self.stage_after is None and self.fed_tokens + len(chunk) == len(certain)
+        known = self.known_tokens
+        chunk = known[self.kv.fed_tokens : self.kv.fed_tokens + tokens]
+        is_last = self.kv.fed_tokens + len(chunk) == len(known)
+        is_scored = is_last and self.stage is RequestStage.PREFILL
         return Row(
-            self.sequence,
+            self.kv.sequence,
             chunk,
             tuple(range(len(chunk))),
             tuple(range(-1, len(chunk) - 1)),
-            scored_from=len(chunk) - is_last,
+            scored_from=len(chunk) - is_scored,
         )
 
-    @property
-    def certain_tokens(self) -> tuple[int, ...]:
-        """All that is to be fed in chunks."""
-        return (*self.request.prompt, *self.output)[: self._certain_length()]
-
     def note_fed(self, tokens: int) -> None:
-        """Tokens are part of the prefix now; what was only fed again decodes once all of it is."""
-        self.fed_tokens += tokens
-        if self.stage_after is not None and not self.unfed_tokens:
-            self.stage, self.stage_after = self.stage_after, None
+        """Count known tokens that are in the KV cache now; after the last recomputed one it decodes again."""
+        self.kv.fed_tokens += tokens
+        if self.stage is RequestStage.RECOMPUTE and not self.unfed_tokens:
+            self.stage = RequestStage.DECODE
 
     def preempt(self, sequence: int) -> None:
-        """Its pages were taken away: everything is fed again, to this new sequence, and then goes on as before."""
-        self.sequence, self.fed_tokens, self.nodes = sequence, 0, []
-        self.has_pages = self.has_looked_for_pages = False
-        if self.stage is not Stage.PREFILL:
-            self.stage_after, self.stage = self.stage, Stage.PREFILL
+        """Begin anew with an empty sequence: its pages were taken."""
+        self.kv = KvState(sequence, self.kv.scope)
+        self.nodes = []
+        if self.stage is RequestStage.DECODE:
+            self.stage = RequestStage.RECOMPUTE
 
     def decode_row(self, chosen: Sequence[TreeNode]) -> Row:
         """The row that feeds the pending token and chosen nodes of the live tree, parents first."""
@@ -145,60 +174,59 @@ class VerifierRequest:
         name_of: dict[TreeNode | None, int] = {node: name for name, node in enumerate(self.nodes, 1)}
         parents = (name_of.get(node.parent, 0) for node in self.nodes)
         return Row(
-            self.sequence,
+            self.kv.sequence,
             (self.output[-1], *(node.token for node in self.nodes)),
             tuple(range(len(self.nodes) + 1)),
             (PREFIX, *parents),
         )
 
-    def accept(self, row: Row, choices: Sequence[Choice]) -> Step:
-        """Walk down from the row's last certain token while a fed child equals the target's own choice."""
-        base, position = self.tree.root.digest, len(self.output)
-        children = self._fed_children()
+    def judge(self, row: Row, choices: Sequence[Choice]) -> Verdict:
+        """Walk down from the row's last known token while a fed child equals the target's own choice."""
+        name_of: dict[TreeNode | None, int] = {node: name for name, node in enumerate(self.nodes, 1)}
+        children = {(name_of.get(node.parent, 0), node.token): name_of[node] for node in self.nodes}
         name = 0
-        tokens, authors, path, near_ties = [], bytearray(), [*row.nodes[: row.scored_from + 1]], 0
+        tokens: list[int] = []
+        authors = bytearray()
+        accepted = list(row.nodes[: row.scored_from + 1])
+        near_ties = 0
         finish = None
         while finish is None:
             choice = choices[name]
             near_ties += choice.margin < NEAR_TIE
             tokens.append(choice.token)
-            finish = self._finish_after(choice.token, len(tokens))
+            if choice.token in self.request.eos:
+                finish = FinishReason.EOS
+            elif len(tokens) >= self.tokens_left:
+                finish = FinishReason.LENGTH
             child = children.get((name, choice.token))
-            authors.append(0 if child is None else self.nodes[child - 1].most_confident_author())
+            authors.append(TARGET_AUTHOR if child is None else self.nodes[child - 1].most_confident_author())
             if child is None or finish is not None:
                 break
             name = child
-            path.append(child)
-        return Step(base, position, tuple(tokens), bytes(authors), tuple(path), near_ties, finish)
+            accepted.append(child)
+        position = len(self.output)
+        return Verdict(
+            self.tree.root.digest, position, tuple(tokens), bytes(authors), tuple(accepted), near_ties, finish
+        )
 
-    def apply(self, step: Step) -> None:
-        """Take a step into the stream and the tree."""
-        self.output.extend(step.tokens)
-        self.tree.advance(step.tokens)
-        if self.lookup is not None:
-            self.lookup.extend(step.tokens)
-            nodes = self.lookup.draft()
-            self.tree.attach(self.tree.root.digest, self.tree.position, nodes, [OWN] * len(nodes))
-        self.nodes = []
-        for author in step.authors:
-            if author:
-                self.accepted[author] = self.accepted.get(author, 0) + 1
+    def charge(self, verdict: Verdict, *, spent_s: float, plain_pass_s: float) -> None:
+        """Charge the pass under way to the account, against the time of a plain one at the same load.
 
-    def book(self, step: Step, *, elapsed_s: float, plain_pass_s: float, nodes: int) -> None:
-        """Charge a pass to the account.
-
-        A pass without drafts is what plain decoding costs, however long it took; one with drafts is compared with
-        `plain_pass_s`.
+        A pass without drafts is what plain decoding costs, however long it took.
         """
-        if self.keeps_account and self.stage is not Stage.PREFILL:
-            plain_s = plain_pass_s if nodes else elapsed_s
-            self.account.charge(spent_s=elapsed_s, tokens=len(step.tokens), plain_pass_s=plain_s)
+        if self.account is not None:
+            plain_pass_s = plain_pass_s if self.nodes else spent_s
+            self.account.charge(spent_s=spent_s, tokens=len(verdict.tokens), plain_pass_s=plain_pass_s)
 
-    def _fed_children(self) -> dict[tuple[int, int], int]:
-        name_of: dict[TreeNode | None, int] = {node: name for name, node in enumerate(self.nodes, 1)}
-        return {(name_of.get(node.parent, 0), node.token): name for name, node in enumerate(self.nodes, 1)}
-
-    def _finish_after(self, token: int, new_tokens: int) -> FinishReason | None:
-        if token in self.request.eos:
-            return FinishReason.EOS
-        return FinishReason.LENGTH if new_tokens >= self.tokens_left else None
+    def commit(self, verdict: Verdict) -> None:
+        """Take a verdict into the stream and the tree, and draft by prompt lookup below it."""
+        self.output.extend(verdict.tokens)
+        self.tree.advance(verdict.tokens)
+        if self.lookup is not None:
+            self.lookup.extend(verdict.tokens)
+            nodes = self.lookup.draft()
+            self.tree.attach(self.tree.root.digest, self.tree.position, nodes, [TARGET_AUTHOR] * len(nodes))
+        self.nodes = []
+        self.accepted.update(author for author in verdict.authors if author != TARGET_AUTHOR)
+        self.stage = RequestStage.DECODE
+        self.is_pass_wanted = self.pacing is not Pacing.STEPPED

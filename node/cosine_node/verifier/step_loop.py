@@ -1,4 +1,4 @@
-"""The verifier's step loop *admit, select, forward, commit*: passes over many requests, one after the other."""
+"""The verifier's step loop *schedule, select, forward, commit*: passes over many requests, one after the other."""
 
 import asyncio
 import logging
@@ -6,22 +6,24 @@ from collections.abc import Sequence
 from typing import Final
 
 from cosine_node.counts import VerifierCounts
-from cosine_node.engine.base import Engine, OutOfMemory, OutOfPages, PassAbandoned, Row, RowResult
+from cosine_node.engine.base import Engine, OutOfMemory, PassAbandoned, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.runner import Pass, Runner, count_tokens
+from cosine_node.verifier.memory import KvMemory
 from cosine_node.verifier.policy import Policy
-from cosine_node.verifier.request import Stage, Step
+from cosine_node.verifier.request import RequestStage, Verdict, VerifierRequest
 from cosine_node.verifier.scheduler import PassSchedule, ReadyRequest, schedule_pass
 from cosine_node.verifier.selection import (
-    MIN_GAIN,
-    Candidate,
-    candidates_of,
+    MIN_PATH_PROBABILITY,
+    CandidateNode,
+    candidate_nodes,
     free_nodes,
-    rank,
+    most_probable_first,
     select_nodes,
 )
-from cosine_node.verifier.served import Served, ServedRequests
+from cosine_node.verifier.served import ServedRequests, log_of, post_error
 from cosine_p2p.channel import StepCounts
+from cosine_p2p.speculation.moving_average import moving_average
 from cosine_protocol import messages as m
 from cosine_protocol.codec import encode_body
 from cosine_protocol.errors import CosineError, ErrorCode, PeerError
@@ -30,12 +32,15 @@ from cosine_protocol.limits import MAX_TREE_NODES
 
 LOG = logging.getLogger(__name__)
 RETRY_AFTER_S: Final = 2.0
-PACE_WEIGHT: Final = 0.1
-MAX_SLOWNESS: Final = 4.0
-FAILED: Final = "a forward pass failed"
-ERROR: Final = "error"
+"""When a refused client may ask again. A choice: a few dozen passes, in which some request usually ends."""
 
-Rows = list[tuple[Served, Row]]
+# How much slower passes are than the cost curve, as the speculation account takes it.
+SLOWNESS_WEIGHT: Final = 0.1
+"""Weight of the last pass in the average: about ten passes count."""
+MAX_SLOWNESS: Final = 4.0
+"""Bounds what one pass that stood still, a suspended machine's for example, does to the average."""
+
+Rows = list[tuple[VerifierRequest, Row]]
 
 
 class StepLoop:
@@ -43,7 +48,7 @@ class StepLoop:
 
     def __init__(
         self,
-        served: ServedRequests,
+        requests: ServedRequests,
         *,
         engine: Engine,
         runner: Runner,
@@ -53,8 +58,9 @@ class StepLoop:
         budget_tokens: int,
         counts: VerifierCounts,
     ) -> None:
-        self._served = served
+        self._requests = requests
         self._engine = engine
+        self._memory = KvMemory(engine, requests)
         self._runner = runner
         self._curve = curve
         self._identity = identity
@@ -62,174 +68,136 @@ class StepLoop:
         self._budget_tokens = budget_tokens
         self._counts = counts
         self._released: list[int] = []
-        self._passing: Rows = []
+        self._rows_under_way: Rows = []
         self._work = asyncio.Event()
         self._slowness = 1.0
         self.is_idle = asyncio.Event()
         self.progress = StepCounts()
 
     async def run(self) -> None:
-        """Pass after pass; idle while nobody needs one."""
+        """Pass after pass; idle while no request needs one."""
         while True:
-            self._free_cancelled()
+            self._release_ended()
             rows = self._next_rows()
             if rows:
                 await self._step(rows)
             else:
-                if not len(self._served):
+                if not len(self._requests):
                     self.is_idle.set()
                 self._work.clear()
                 await self._work.wait()
 
     def wake(self) -> None:
-        """A request, a draft or a cancellation came. A pass that only serves who has left is abandoned."""
+        """A request, a draft or a cancellation came. A pass over cancelled requests only is abandoned."""
         self._work.set()
-        if self._passing and all(served.state.is_cancelled for served, _ in self._passing):
+        if self._rows_under_way and all(request.is_cancelled for request, _ in self._rows_under_way):
             self._runner.abandon()
 
     def release(self, sequence: int) -> None:
         """Give a sequence's pages back before the next pass: the engine must not change under a running one."""
         self._released.append(sequence)
 
-    def fail(self, served: Served, error: CosineError) -> None:
+    def fail(self, request: VerifierRequest, error: CosineError) -> None:
         """End a request with an error."""
-        served.refuse(error)
-        served.log.info("failed, %s", error)
-        self._forget(served, ERROR)
+        post_error(request, error)
+        log_of(request).info("failed, %s", error)
+        self._forget(request, "error")
 
-    def _free_cancelled(self) -> None:
-        for served in self._served:
-            if served.state.is_cancelled:
-                self._finish(served, m.FinishReason.CANCELLED)
+    def _release_ended(self) -> None:
+        for request in self._requests:
+            if request.is_cancelled:
+                self._finish(request, m.FinishReason.CANCELLED)
         for sequence in self._released:
             self._engine.release(sequence)
         self._released.clear()
 
     def _next_rows(self) -> Rows:
-        """The rows of the next pass."""
-        active = self._served.active
-        self._find_pages(active)
-        waiting = [
-            ReadyRequest(unfed_tokens=served.state.unfed_tokens, waited_passes=served.state.waited_passes)
-            for served in active
+        """The rows of the next pass, with pages reserved for each."""
+        active = self._requests.active
+        for request in active:
+            self._memory.use_prefix_cache(request)
+        ready = [
+            ReadyRequest(unfed_tokens=request.unfed_tokens, waited_passes=request.waited_passes)
+            for request in active
         ]
-        schedule = schedule_pass(waiting, curve=self._curve, budget_tokens=self._budget_tokens)
+        schedule = schedule_pass(ready, curve=self._curve, budget_tokens=self._budget_tokens)
         chosen = self._select(active, schedule)
         rows: Rows = []
-        for place, served in enumerate(active):
-            row = self._row_of(served, place, schedule, [c for c in chosen if c.owner == place])
-            served.state.waited_passes = 0 if row else served.state.waited_passes + 1
+        for index, request in enumerate(active):
+            own = [candidate for candidate in chosen if candidate.owner == index]
+            try:
+                row = self._row_of(request, index, schedule, own)
+            except PeerError as error:
+                row = None
+                self.fail(request, error)
+            request.waited_passes = 0 if row else request.waited_passes + 1
             if row is not None:
-                rows.append((served, row))
-        return [(served, row) for served, row in rows if served in self._served]
-
-    def _find_pages(self, active: Sequence[Served]) -> None:
-        """Whoever begins takes over pages that hold the beginning of its prefix already."""
-        for state in (served.state for served in active):
-            if state.stage is Stage.PREFILL and not state.has_looked_for_pages:
-                state.has_looked_for_pages = True
-                if found := self._engine.reuse_prefix(state.sequence, state.certain_tokens):
-                    state.note_fed(found)
-                    state.has_pages = True
+                rows.append((request, row))
+        self._counts.preempted = self._memory.preempted
+        return [(request, row) for request, row in rows if request in self._requests]
 
     def _row_of(
-        self, served: Served, place: int, schedule: PassSchedule, chosen: Sequence[Candidate]
+        self, request: VerifierRequest, index: int, schedule: PassSchedule, chosen: Sequence[CandidateNode]
     ) -> Row | None:
-        """A request's row, for which pages are reserved; None if it has no turn or no pages."""
-        state = served.state
-        if served not in self._served:
-            return None
-        if place in schedule.chunks and state.stage is Stage.PREFILL:
-            row = state.chunk_row(schedule.chunks[place])
-            return row if self._has_room_to_begin(served) and self._make_room(served, row) else None
-        if place not in schedule.decoding or state.stage is not Stage.DECODE:
-            return None
-        row = state.decode_row([candidate.node for candidate in chosen])
-        if chosen and not self._reserve(served, row):
-            row = state.decode_row([])
-        return row if self._make_room(served, row) else None
+        """A request's row, for which pages are reserved; None if it has no place in the pass or no pages.
 
-    def _has_room_to_begin(self, served: Served) -> bool:
-        """Who begins to be fed has room for all of it, or is the only one: half of a prompt helps nobody.
-
-        Nobody begins before others that wait for room: they might wait for ever.
+        Raises `PeerError` if it needs more pages than there are.
         """
-        state = served.state
-        if state.fed_tokens or all(other is served or not other.state.has_pages for other in self._served):
-            return True
-        older = [other.state for other in self._served if other.state.admission <= state.admission]
-        needed = max(one.unfed_tokens for one in older if not one.fed_tokens)
-        return self._engine.free_tokens > needed
+        is_decoding = request.stage is RequestStage.DECODE
+        if index in schedule.chunks and not is_decoding:
+            row = request.prefill_row(schedule.chunks[index])
+            return row if self._memory.may_begin(request) and self._memory.reserve(request, row) else None
+        if index not in schedule.decoding or not is_decoding:
+            return None
+        if chosen:
+            row = request.decode_row([candidate.node for candidate in chosen])
+            if self._memory.try_reserve(request, row):
+                return row
+        row = request.decode_row([])
+        return row if self._memory.reserve(request, row) else None
 
-    def _make_room(self, served: Served, row: Row) -> bool:
-        """Reserve pages for a row, if need be those of younger requests; False if it has to wait or failed."""
-        while not self._reserve(served, row):
-            holders = [other for other in self._served if other.state.has_pages]
-            younger = [other for other in holders if other.state.admission > served.state.admission]
-            if younger:
-                self._preempt(younger[-1])
-                continue
-            if all(other is served for other in holders):
-                sentence = "the request needs more memory than the verifier has"
-                self.fail(served, PeerError(ErrorCode.OUT_OF_MEMORY, sentence))
-            return False
-        served.state.has_pages = True
-        return True
-
-    def _reserve(self, served: Served, row: Row) -> bool:
-        try:
-            self._engine.reserve(served.state.sequence, len(row.tokens))
-        except OutOfPages:
-            return False
-        return True
-
-    def _preempt(self, served: Served) -> None:
-        """Take a request's pages; it is fed again once there is room."""
-        state = served.state
-        self._counts.preempted += 1
-        served.log.debug("gives its pages up")
-        self._engine.release(state.sequence)
-        request = state.request
-        state.preempt(
-            self._engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt), scope=state.scope)
-        )
-
-    def _select(self, active: Sequence[Served], schedule: PassSchedule) -> list[Candidate]:
+    def _select(self, active: Sequence[VerifierRequest], schedule: PassSchedule) -> list[CandidateNode]:
         """Draft nodes of the next pass: all that a stepped request asked for, of the others what pays.
 
         Without the policy to drop costly nodes the others get all they have, as far as the budget goes. A request
-        in debt gets only what is free on the device's curve: that costs nobody, and may end the debt.
+        in debt gets only what is free on the device's curve: that costs no request, and may end the debt.
         """
         drops_costly = self._policy.drops_costly_nodes
-        min_gain = MIN_GAIN if drops_costly else 0.0
-        stepped: list[Candidate] = []
-        in_credit: list[Candidate] = []
-        in_debt: list[Candidate] = []
-        for place in schedule.decoding:
-            state = active[place].state
-            depth = state.tokens_left - 1
-            if state.pacing is m.Pacing.STEPPED:
-                stepped += candidates_of(place, state.tree, max_depth=depth, min_gain=0.0)[:MAX_TREE_NODES]
+        stepped: list[CandidateNode] = []
+        in_credit: list[CandidateNode] = []
+        in_debt: list[CandidateNode] = []
+        for index in schedule.decoding:
+            request = active[index]
+            is_stepped = request.pacing is m.Pacing.STEPPED
+            found = candidate_nodes(
+                index,
+                request.tree,
+                max_depth=request.tokens_left - 1,
+                min_path_probability=MIN_PATH_PROBABILITY if drops_costly and not is_stepped else 0.0,
+            )
+            if is_stepped:
+                stepped += found[:MAX_TREE_NODES]
             else:
-                found = candidates_of(place, state.tree, max_depth=depth, min_gain=min_gain)
-                (in_credit if state.account.may_speculate else in_debt).extend(found)
-        sure, budget = len(schedule.decoding), self._budget_tokens
+                (in_credit if request.may_speculate else in_debt).extend(found)
+        budget_tokens = self._budget_tokens
         if drops_costly and in_credit:
             in_credit = select_nodes(
                 in_credit,
-                plain_rows=sure,
-                prompt_tokens=schedule.tokens - sure,
+                plain_rows=len(schedule.decoding),
+                prompt_tokens=schedule.tokens - len(schedule.decoding),
                 fixed_nodes=len(stepped),
                 curve=self._curve,
-                budget_tokens=budget,
+                budget_tokens=budget_tokens,
             )
-        chosen = stepped + rank(in_credit)[: max(0, budget - schedule.tokens - len(stepped))]
-        fed = schedule.tokens + len(chosen)
-        return chosen + rank(in_debt)[: free_nodes(self._curve, fed_tokens=fed, limit=max(0, budget - fed))]
+        room = max(0, budget_tokens - schedule.tokens - len(stepped))
+        chosen = stepped + most_probable_first(in_credit)[:room]
+        fed_tokens = schedule.tokens + len(chosen)
+        free = free_nodes(self._curve, fed_tokens=fed_tokens, limit=max(0, budget_tokens - fed_tokens))
+        return chosen + most_probable_first(in_debt)[:free]
 
     async def _step(self, rows: Rows) -> None:
-        """One pass. One that fails as a whole may be the fault of a single request: then each gets its own."""
-        self._passing = rows
+        """One pass. If it fails as a whole, one request may be at fault: then each gets a pass of its own."""
+        self._rows_under_way = rows
         try:
             done = await self._runner.forward([row for _, row in rows])
         except PassAbandoned:
@@ -238,102 +206,85 @@ class StepLoop:
         except Exception as error:
             LOG.exception("a pass over %d requests failed", len(rows))
             self._counts.passes_failed += 1
-            await self._step_apart(rows, error)
+            if len(rows) > 1:
+                for one in rows:
+                    await self._step([one])
+            elif isinstance(error, OutOfMemory):
+                self.fail(rows[0][0], PeerError(ErrorCode.OUT_OF_MEMORY, str(error), RETRY_AFTER_S))
+            else:
+                self.fail(rows[0][0], PeerError(ErrorCode.INTERNAL, "a forward pass failed"))
             return
         finally:
-            self._passing = []
+            self._rows_under_way = []
         self.progress.steps += 1
         self._counts.note_pass(seconds=done.elapsed_s, rows=len(rows))
-        self._note_pace([row for _, row in rows], done)
-        for (served, row), result in zip(rows, done.results, strict=True):
+        ratio = done.elapsed_s / self._curve.seconds(count_tokens([row for _, row in rows]))
+        self._slowness = moving_average(self._slowness, min(ratio, MAX_SLOWNESS), weight=SLOWNESS_WEIGHT)
+        for (request, row), result in zip(rows, done.results, strict=True):
             if result.error is not None:
-                self.fail(served, result.error)
-            elif served in self._served and not served.state.is_cancelled:
-                self._try_commit(served, row, result, done, len(rows))
+                self.fail(request, result.error)
+            elif request in self._requests and not request.is_cancelled:
+                try:
+                    self._commit(request, row, result, done, load=len(rows))
+                except CosineError as error:  # one request's failure must not end the loop for the others
+                    log_of(request).exception("a commit failed")
+                    self.fail(request, PeerError(ErrorCode.INTERNAL, str(error)))
 
-    async def _step_apart(self, rows: Rows, error: Exception) -> None:
-        if len(rows) > 1:
-            for one in rows:
-                await self._step([one])
+    def _commit(self, request: VerifierRequest, row: Row, result: RowResult, done: Pass, *, load: int) -> None:
+        """Take one row's result of a pass over `load` requests into its request, and tell the client."""
+        if not result.choices:
+            self._engine.keep(request.kv.sequence, row.nodes)
+            self._note_fed(request, row)
             return
-        is_memory = isinstance(error, OutOfMemory)
-        code, sentence = (ErrorCode.OUT_OF_MEMORY, str(error)) if is_memory else (ErrorCode.INTERNAL, FAILED)
-        self.fail(rows[0][0], PeerError(code, sentence, RETRY_AFTER_S if is_memory else None))
-
-    def _note_pace(self, rows: list[Row], done: Pass) -> None:
-        """Learn how much longer passes take than the curve says: the machine is busy, or a timer late."""
-        ratio = done.elapsed_s / self._curve.seconds(count_tokens(rows))
-        self._slowness += PACE_WEIGHT * (min(ratio, MAX_SLOWNESS) - self._slowness)
-
-    def _try_commit(self, served: Served, row: Row, result: RowResult, done: Pass, load: int) -> None:
-        """One request's failure must not end the loop for the others."""
-        try:
-            if result.choices:
-                self._commit(served, row, result, done, load)
-            else:
-                self._engine.keep(served.state.sequence, row.nodes)
-                self._note_fed(served, row)
-        except CosineError as error:
-            served.log.exception("a commit failed")
-            self.fail(served, PeerError(ErrorCode.INTERNAL, str(error)))
-
-    def _note_fed(self, served: Served, row: Row) -> None:
-        self.progress.prefill_tokens += len(row.tokens)
-        served.state.note_fed(len(row.tokens))
-
-    def _commit(self, served: Served, row: Row, result: RowResult, done: Pass, load: int) -> None:
-        state = served.state
-        step = state.accept(row, result.choices)
-        self._count(served, step)
-        self._engine.keep(state.sequence, step.accepted_nodes)
-        self._engine.prune(state.sequence, row.nodes)
-        is_prefill = state.stage is Stage.PREFILL
+        verdict = request.judge(row, result.choices)
+        self._counts.committed_tokens += len(verdict.tokens)
+        self._counts.accepted_nodes += sum(map(bool, verdict.authors))
+        self._counts.verified_nodes += sum(any(node.draft_probabilities) for node in request.nodes)
+        self._engine.keep(request.kv.sequence, verdict.accepted_nodes)
+        self._engine.prune(request.kv.sequence, row.nodes)
+        is_prefill = request.stage is RequestStage.PREFILL
         if is_prefill:
-            self._note_fed(served, row)
-        state.apply(step)
-        state.book(
-            step,
-            elapsed_s=done.elapsed_s,
-            plain_pass_s=self._slowness * self._curve.seconds(load),
-            nodes=0 if is_prefill else len(row.tokens) - 1,
-        )
-        is_answer = not is_prefill and state.pacing is m.Pacing.STEPPED
-        state.stage = Stage.AWAIT_VERIFY if state.pacing is m.Pacing.STEPPED else Stage.DECODE
-        self._report(served, step, row, done, is_answer=is_answer)
-        if step.finish is not None:
-            self._finish(served, step.finish)
+            self._note_fed(request, row)
+        else:
+            plain_pass_s = self._slowness * self._curve.seconds(load)
+            request.charge(verdict, spent_s=done.elapsed_s, plain_pass_s=plain_pass_s)
+        request.commit(verdict)
+        self._report(request, verdict, row, done, is_answer=not is_prefill)
+        if verdict.finish is not None:
+            self._finish(request, verdict.finish)
 
-    def _count(self, served: Served, step: Step) -> None:
-        """Author 0 is the target itself."""
-        self._counts.committed_tokens += len(step.tokens)
-        self._counts.accepted_nodes += sum(map(bool, step.authors))
-        self._counts.verified_nodes += sum(any(node.draft_probabilities) for node in served.state.nodes)
+    def _note_fed(self, request: VerifierRequest, row: Row) -> None:
+        self.progress.prefill_tokens += len(row.tokens)
+        request.note_fed(len(row.tokens))
 
-    def _report(self, served: Served, step: Step, row: Row, done: Pass, *, is_answer: bool) -> None:
+    def _report(self, request: VerifierRequest, verdict: Verdict, row: Row, done: Pass, *, is_answer: bool) -> None:
+        """Post what a pass committed; to a stepped client as the answer to the `Verify` that asked for it."""
         stats = m.PassStats(
             nodes=len(row.tokens) - row.scored_from - 1,
-            near_ties=step.near_ties,
+            near_ties=verdict.near_ties,
             pass_us=round(1e6 * done.elapsed_s),
             held_us=0,
         )
-        number, digest = served.state.number, served.state.tree.root.digest
-        message: m.Message = m.Commit(number, step.position, step.tokens, digest, step.authors, stats)
-        if is_answer:
-            message = m.Verified(number, step.base, step.position, step.tokens, digest, step.authors, stats)
-        if not served.channel.post(message):
-            served.state.is_cancelled = True
+        digest = request.tree.root.digest
+        place = (verdict.position, verdict.tokens, digest, verdict.authors, stats)
+        message: m.Message = m.Commit(request.number, *place)
+        if is_answer and request.pacing is m.Pacing.STEPPED:
+            message = m.Verified(request.number, verdict.base, *place)
+        if not request.channel.post(message):
+            request.is_cancelled = True
 
-    def _finish(self, served: Served, reason: m.FinishReason) -> None:
-        state = served.state
-        accepted = tuple(state.accepted.get(author, 0) for author in range(1, state.authors + 1))
-        account = m.Account(state.number, reason, len(state.output), state.tree.root.digest, accepted)
+    def _finish(self, request: VerifierRequest, reason: m.FinishReason) -> None:
+        accepted = tuple(request.accepted[author] for author in range(1, request.authors + 1))
+        account = m.Account(request.number, reason, len(request.output), request.tree.root.digest, accepted)
         body = encode_body(account)
-        served.channel.post(m.Final(body, self._identity.sign(kind="final", digest=state.d_0, body=body)))
-        served.log.info("%s, %d tokens", reason.name.lower(), len(state.output))
-        self._forget(served, reason.name.lower())
+        signature = self._identity.sign(kind="final", digest=request.d_0, body=body)
+        request.channel.post(m.Final(body, signature))
+        ending = reason.name.lower()
+        log_of(request).info("%s, %d tokens", ending, len(request.output))
+        self._forget(request, ending)
 
-    def _forget(self, served: Served, ending: str) -> None:
-        if self._served.remove(served):
+    def _forget(self, request: VerifierRequest, ending: str) -> None:
+        if self._requests.remove(request):
             self._counts.ended[ending] += 1
-            self._released.append(served.state.sequence)
+            self._released.append(request.kv.sequence)
             self.wake()

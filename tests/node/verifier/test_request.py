@@ -1,4 +1,4 @@
-"""What a pass means for a request: the walk down its tree equals decoding one token after the other."""
+"""The meaning of a pass for a request: the walk down its tree equals decoding one token after the other."""
 
 import random
 from dataclasses import replace
@@ -7,39 +7,50 @@ import pytest
 
 from cosine_node.engine.base import PREFIX, Choice, Row
 from cosine_node.engine.scripted import ScriptedEngine
-from cosine_node.verifier.request import NEAR_TIE, Stage, Step, VerifierRequest
+from cosine_node.verifier.account import SpeculationAccount
+from cosine_node.verifier.request import NEAR_TIE, KvState, RequestStage, Verdict, VerifierRequest
+from cosine_p2p.speculation.tree import TreeNode
 from cosine_protocol.digests import request_digest, roll_digest
-from cosine_protocol.messages import FinishReason, Pacing
+from cosine_protocol.messages import FinishReason, Message, Pacing
 from cosine_protocol.nodes import BASE, Node
 from cosine_protocol.request import Request, Sampling
 from tests.node.peers import expected_output, request_of
 
 
+class NoChannel:
+    """A client that is never told anything."""
+
+    peer_id = "c"
+
+    def post(self, message: Message) -> bool:
+        raise AssertionError(f"{message} was posted")
+
+
+def unfed(request: Request, *, output: tuple[int, ...] = (), sequence: int = 0) -> VerifierRequest:
+    return VerifierRequest(NoChannel(), 1, request, Pacing.FREE, 3, KvState(sequence), list(output))
+
+
 def state_of(request: Request, *, output: tuple[int, ...] = (9,)) -> VerifierRequest:
-    state = VerifierRequest(1, request, Pacing.FREE, 3, 0, list(output))
-    state.stage = Stage.DECODE
+    state = unfed(request, output=output)
+    state.stage = RequestStage.DECODE
     return state
 
 
 def verdict(
     state: VerifierRequest, nodes: list[Node], says: dict[int, int], authors: list[int] | None = None
-) -> Step:
+) -> Verdict:
     """Attach nodes, run a pass in which the target says `says[token]` after each token, and accept."""
     state.tree.attach(state.tree.root.digest, state.tree.position, nodes, authors or [1] * len(nodes))
     row = state.decode_row(list(state.tree.walk()))
-    return state.accept(row, [Choice(says[token], 1.0) for token in row.tokens])
+    return state.judge(row, [Choice(says[token], 1.0) for token in row.tokens])
 
 
 CHAIN = [Node(BASE, 10, 0.9), Node(0, 11, 0.9), Node(1, 12, 0.9)]
 
 
 def test_prefill_feeds_everything_as_a_chain_and_scores_its_end() -> None:
-    state = state_of(request_of("c", prompt=(1, 2, 3)), output=(4, 5))
-    assert state.chunk_row(5) == Row(0, (1, 2, 3, 4, 5), (0, 1, 2, 3, 4), (PREFIX, 0, 1, 2, 3), scored_from=4)
-
-
-def unfed(request: Request, *, output: tuple[int, ...] = ()) -> VerifierRequest:
-    return VerifierRequest(1, request, Pacing.FREE, 3, 0, list(output))
+    state = unfed(request_of("c", prompt=(1, 2, 3)), output=(4, 5))
+    assert state.prefill_row(5) == Row(0, (1, 2, 3, 4, 5), (0, 1, 2, 3, 4), (PREFIX, 0, 1, 2, 3), scored_from=4)
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 5, 9])
@@ -47,7 +58,7 @@ def test_chunks_feed_all_of_a_prompt_and_only_the_last_asks_for_a_choice(chunk: 
     state = unfed(request_of("c", prompt=(1, 2, 3)), output=(4, 5))
     fed: list[int] = []
     while state.unfed_tokens:
-        row = state.chunk_row(chunk)
+        row = state.prefill_row(chunk)
         fed += row.tokens
         state.note_fed(len(row.tokens))
         assert len(row.tokens) - row.scored_from == (not state.unfed_tokens)
@@ -55,33 +66,49 @@ def test_chunks_feed_all_of_a_prompt_and_only_the_last_asks_for_a_choice(chunk: 
     assert fed == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("stage", [Stage.DECODE, Stage.AWAIT_VERIFY])
-def test_after_a_preemption_all_but_the_pending_token_is_fed_again_and_commits_nothing(stage: Stage) -> None:
+@pytest.mark.parametrize("is_pass_wanted", [True, False])
+def test_after_a_preemption_all_but_the_pending_token_is_recomputed(
+    is_pass_wanted: bool,
+) -> None:
     state = state_of(request_of("c", prompt=(1, 2, 3)), output=(4, 5))
-    state.stage = stage
+    state.is_pass_wanted = is_pass_wanted
     state.preempt(sequence=7)
-    row = state.chunk_row(100)
+    assert state.can_use_pass
+    row = state.prefill_row(100)
     assert (row.sequence, row.tokens, row.scored_from) == (7, (1, 2, 3, 4), 4)
     state.note_fed(4)
-    assert (state.stage, state.unfed_tokens) == (stage, 0)
+    assert (state.stage, state.unfed_tokens) == (RequestStage.DECODE, 0)
+    assert state.can_use_pass is is_pass_wanted
 
 
-def test_a_pass_asked_for_while_all_is_fed_again_is_not_lost() -> None:
+def test_a_pass_asked_for_during_recomputation_is_not_lost() -> None:
     state = state_of(request_of("c", prompt=(1, 2, 3)))
-    state.stage = Stage.AWAIT_VERIFY
+    state.is_pass_wanted = False
     state.preempt(sequence=7)
     assert state.awaits_verify
-    state.ask()
+    state.is_pass_wanted = True
     assert not state.awaits_verify
     state.note_fed(state.unfed_tokens)
-    assert state.stage is Stage.DECODE
+    assert state.stage is RequestStage.DECODE and state.can_use_pass
+
+
+def test_during_the_prefill_no_pass_can_be_asked_for() -> None:
+    state = unfed(request_of("c", prompt=(1, 2, 3)))
+    assert state.can_use_pass and not state.awaits_verify
+
+
+def test_a_stepped_request_awaits_a_verify_after_each_commit() -> None:
+    state = state_of(request_of("c"))
+    state.pacing = Pacing.STEPPED
+    state.commit(verdict(state, [], {9: 10}))
+    assert state.awaits_verify and not state.can_use_pass
 
 
 def test_a_preemption_while_the_prompt_is_fed_begins_it_anew() -> None:
     state = unfed(request_of("c", prompt=(1, 2, 3)))
     state.note_fed(2)
     state.preempt(sequence=7)
-    assert state.chunk_row(3) == Row(7, (1, 2, 3), (0, 1, 2), (PREFIX, 0, 1), scored_from=2)
+    assert state.prefill_row(3) == Row(7, (1, 2, 3), (0, 1, 2), (PREFIX, 0, 1), scored_from=2)
 
 
 def test_a_row_names_parents_before_children() -> None:
@@ -150,14 +177,14 @@ def test_near_ties_are_counted_on_the_path_only() -> None:
     row = state.decode_row(list(state.tree.walk()))
     margins = (NEAR_TIE / 2, 1.0, NEAR_TIE / 2, 0.0)
     choices = [Choice(token, margin) for token, margin in zip((10, 11, 50, 13), margins, strict=True)]
-    assert state.accept(row, choices).near_ties == 2
+    assert state.judge(row, choices).near_ties == 2
 
 
 def test_a_step_moves_stream_tree_and_credit() -> None:
     request = request_of("c")
     state = state_of(request)
     step = verdict(state, CHAIN, {9: 10, 10: 11, 11: 30, 12: 31}, [2, 1, 1])
-    state.apply(step)
+    state.commit(step)
     assert state.output == [9, 10, 11, 30]
     assert state.tree.root.digest == roll_digest(request_digest(request), state.output)
     assert (state.tree.position, len(state.tree), state.accepted) == (4, 0, {2: 1, 1: 1})
@@ -182,12 +209,12 @@ def run_through(
 ) -> VerifierRequest:
     """Serve a request pass by pass with random drafts, as the service does."""
     sequence = engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt))
-    state = VerifierRequest(1, request, Pacing.FREE, 3, sequence, list(resumed))
+    state = unfed(request, output=resumed, sequence=sequence)
     stream = expected_output(request, engine)
     finish = None
     while finish is None:
-        if state.stage is Stage.PREFILL:
-            row, state.stage = state.chunk_row(state.unfed_tokens), Stage.DECODE
+        if state.stage is RequestStage.PREFILL:
+            row = state.prefill_row(state.unfed_tokens)
         else:
             draft = random_draft(rng, stream[len(state.output) :])
             state.tree.attach(
@@ -195,10 +222,10 @@ def run_through(
             )
             limit = state.tree.position + state.tokens_left - 1
             row = state.decode_row([node for node in state.tree.walk() if node.position < limit])
-        step = state.accept(row, engine.forward([row])[0].choices)
+        step = state.judge(row, engine.forward([row])[0].choices)
         engine.keep(sequence, step.accepted_nodes)
         engine.prune(sequence, row.nodes)
-        state.apply(step)
+        state.commit(step)
         assert state.tree.root.digest == roll_digest(state.d_0, state.output)
         finish = step.finish
     engine.release(sequence)
@@ -220,22 +247,25 @@ def test_any_drafts_and_any_resumption_give_the_naive_stream(seed: int) -> None:
     assert engine.live_tokens == 0
 
 
-def booked(state: VerifierRequest, *, elapsed_s: float, nodes: int, tokens: tuple[int, ...] = (10,)) -> None:
-    """A pass of `elapsed_s` where a plain one should take 0.1 s."""
-    step = Step(b"", 0, tokens, bytes(len(tokens)), (0,), 0, None)
-    state.book(step, elapsed_s=elapsed_s, plain_pass_s=0.1, nodes=nodes)
+def charge(state: VerifierRequest, *, spent_s: float, nodes: int, tokens: tuple[int, ...] = (10,)) -> None:
+    """A pass of `spent_s` where a plain one should take 0.1 s."""
+    state.nodes = [TreeNode(bytes(16), 1, 1)] * nodes
+    verdict = Verdict(b"", 0, tokens, bytes(len(tokens)), (0,), 0, None)
+    state.charge(verdict, spent_s=spent_s, plain_pass_s=0.1)
 
 
 def test_a_slow_machine_is_not_a_debt_of_the_drafts() -> None:
     state = state_of(request_of("c"))
+    state.account = SpeculationAccount()
     for _ in range(100):
-        booked(state, elapsed_s=0.15, nodes=0)
-    assert state.account.may_speculate
-    booked(state, elapsed_s=0.15, nodes=3, tokens=(10, 11))
-    assert state.account.may_speculate
+        charge(state, spent_s=0.15, nodes=0)
+    assert state.may_speculate
+    charge(state, spent_s=0.15, nodes=3, tokens=(10, 11))
+    assert state.may_speculate
 
 
 def test_drafts_that_bring_nothing_are_a_debt() -> None:
     state = state_of(request_of("c"))
-    booked(state, elapsed_s=0.25, nodes=8)
-    assert not state.account.may_speculate
+    state.account = SpeculationAccount()
+    charge(state, spent_s=0.25, nodes=8)
+    assert not state.may_speculate

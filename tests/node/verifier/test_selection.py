@@ -6,9 +6,9 @@ import pytest
 
 from cosine_node.engine.curve import CostCurve
 from cosine_node.verifier.selection import (
-    MIN_GAIN,
-    Candidate,
-    candidates_of,
+    MIN_PATH_PROBABILITY,
+    CandidateNode,
+    candidate_nodes,
     free_nodes,
     select_nodes,
 )
@@ -33,9 +33,9 @@ def random_tree(rng: random.Random, *, nodes: int) -> LiveTree:
     return tree
 
 
-def random_candidates(rng: random.Random, *, owners: int) -> list[Candidate]:
+def random_candidates(rng: random.Random, *, owners: int) -> list[CandidateNode]:
     trees = [random_tree(rng, nodes=rng.randrange(20)) for _ in range(owners)]
-    return [c for owner, tree in enumerate(trees) for c in candidates_of(owner, tree, max_depth=8)]
+    return [c for owner, tree in enumerate(trees) for c in candidate_nodes(owner, tree, max_depth=8)]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -65,10 +65,10 @@ def test_the_budget_is_never_exceeded(seed: int) -> None:
 def test_the_choice_is_the_best_prefix_of_the_ranking(seed: int, curve: CostCurve) -> None:
     rng = random.Random(seed)
     candidates = random_candidates(rng, owners=2)
-    ranked = sorted(candidates, key=lambda c: (-c.probability, c.node.position))[: 24 - 2]
+    ranked = sorted(candidates, key=lambda c: (-c.path_probability, c.node.position))[: 24 - 2]
 
     def rate(count: int) -> float:
-        return (2 + sum(c.probability for c in ranked[:count])) / curve.seconds(2 + count)
+        return (2 + sum(c.path_probability for c in ranked[:count])) / curve.seconds(2 + count)
 
     chosen = select_nodes(candidates, plain_rows=2, curve=curve, budget_tokens=24)
     assert chosen == ranked[: len(chosen)]
@@ -78,7 +78,7 @@ def test_the_choice_is_the_best_prefix_of_the_ranking(seed: int, curve: CostCurv
 def test_no_node_pays_where_every_token_costs_a_whole_pass() -> None:
     tree = LiveTree(bytes(16))
     tree.attach(tree.root.digest, 0, (Node(BASE, 1, 0.98), Node(0, 2, 0.98)), (1, 1))
-    candidates = candidates_of(0, tree, max_depth=8)
+    candidates = candidate_nodes(0, tree, max_depth=8)
     assert len(candidates) == 2
     assert select_nodes(candidates, plain_rows=1, curve=LINEAR, budget_tokens=64) == []
 
@@ -87,7 +87,7 @@ def test_a_node_must_be_worth_more_where_it_delays_prompts() -> None:
     curve = CostCurve(((1, 0.06), (8, 0.06), (108, 0.26)))
     tree = LiveTree(bytes(16))
     tree.attach(tree.root.digest, 0, (Node(BASE, 1, 0.5),), (1,))
-    candidates = candidates_of(0, tree, max_depth=8)
+    candidates = candidate_nodes(0, tree, max_depth=8)
     assert select_nodes(candidates, plain_rows=20, curve=curve, budget_tokens=128) == candidates
     assert select_nodes(candidates, plain_rows=20, prompt_tokens=60, curve=curve, budget_tokens=128) == []
 
@@ -95,7 +95,7 @@ def test_a_node_must_be_worth_more_where_it_delays_prompts() -> None:
 def test_a_free_node_is_always_taken() -> None:
     tree = LiveTree(bytes(16))
     tree.attach(tree.root.digest, 0, (Node(BASE, 1, 0.01),), (1,))
-    candidates = candidates_of(0, tree, max_depth=8)
+    candidates = candidate_nodes(0, tree, max_depth=8)
     assert select_nodes(candidates, plain_rows=1, curve=FLAT, budget_tokens=64) == candidates
 
 
@@ -104,16 +104,16 @@ def test_candidates_multiply_the_best_claims_down_a_path_and_end_where_hope_does
     chain = (Node(BASE, 1, 0.5), Node(0, 2, 0.1), Node(1, 3, 0.01), Node(2, 4, 1.0))
     tree.attach(tree.root.digest, 5, chain, (1, 1, 1, 1))
     tree.attach(tree.root.digest, 5, (Node(BASE, 1, 0.8),), (2,))
-    found = candidates_of(0, tree, max_depth=8)
-    assert [c.probability for c in found] == pytest.approx([0.8, 0.08])
-    assert MIN_GAIN > 0.08 * 0.01
+    found = candidate_nodes(0, tree, max_depth=8)
+    assert [c.path_probability for c in found] == pytest.approx([0.8, 0.08])
+    assert MIN_PATH_PROBABILITY > 0.08 * 0.01
 
 
 def test_candidates_end_at_the_depth_asked_for() -> None:
     tree = LiveTree(bytes(16), 5)
     tree.attach(tree.root.digest, 5, [Node(index - 1, index, 1.0) for index in range(6)], [1] * 6)
-    assert [c.node.position for c in candidates_of(0, tree, max_depth=3)] == [5, 6, 7]
-    assert candidates_of(0, tree, max_depth=0) == []
+    assert [c.node.position for c in candidate_nodes(0, tree, max_depth=3)] == [5, 6, 7]
+    assert candidate_nodes(0, tree, max_depth=0) == []
 
 
 def test_free_nodes_are_those_a_flat_curve_takes_for_nothing() -> None:
