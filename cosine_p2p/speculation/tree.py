@@ -76,10 +76,21 @@ class LiveTree:
     """Speculation below the committed prefix whose digest is given, `position` output tokens long.
 
     `root` is the last committed token, so that its children are what may come next; it is replaced by `advance`.
+    `max_nodes` and `max_depth` bound what lies below it.
     """
 
-    def __init__(self, digest: bytes, position: int = 0) -> None:
-        self.root = TreeNode(digest, UNKNOWN_TOKEN, position - 1)
+    def __init__(
+        self,
+        digest: bytes,
+        position: int = 0,
+        *,
+        last_token: int = UNKNOWN_TOKEN,
+        max_nodes: int = MAX_LIVE_NODES,
+        max_depth: int = MAX_TREE_DEPTH,
+    ) -> None:
+        self.root = TreeNode(digest, last_token, position - 1)
+        self._max_nodes = max_nodes
+        self._max_depth = max_depth
         self._nodes = {digest: self.root}
         self._waiting: list[_WaitingBlock] = []
         self._passed: deque[bytes] = deque(maxlen=MAX_TREE_DEPTH)
@@ -133,6 +144,17 @@ class LiveTree:
         touched = self._graft_waiting()
         self._waiting = [block for block in self._waiting if block.position >= self.position]
         return touched
+
+    def grow(self, parent: TreeNode, token: int) -> TreeNode | None:
+        """The child of a live node, or of the root, for a token; None if it is new and the tree is full."""
+        child = parent.children.get(token)
+        if child is None:
+            position = parent.position + 1
+            if len(self) >= self._max_nodes or position >= self.position + self._max_depth:
+                return None
+            child = TreeNode(extend_digest(parent.digest, token), token, position, parent)
+            self._nodes[child.digest] = parent.children[token] = child
+        return child
 
     def walk(self) -> Iterator[TreeNode]:
         """Every node below the root, parents before children."""
@@ -209,7 +231,10 @@ class LiveTree:
         places: list[TreeNode | None] = []
         for node, author in zip(block.nodes, block.authors, strict=True):
             parent = base if node.parent == BASE else places[node.parent]
-            places.append(None if parent is None else self._grow(parent, node, author))
+            place = None if parent is None else self.grow(parent, node.token)
+            if place is not None:
+                place.draft_probabilities[author] = node.confidence
+            places.append(place)
         return [place for place in places if place is not None]
 
     def _caught_up(self, block: _WaitingBlock) -> _WaitingBlock:
@@ -227,18 +252,6 @@ class LiveTree:
                 nodes.append(Node(kept.get(node.parent, BASE), node.token, node.confidence))
                 authors.append(author)
         return _WaitingBlock(self.root.digest, self.position, tuple(nodes), tuple(authors))
-
-    def _grow(self, parent: TreeNode, node: Node, author: int) -> TreeNode | None:
-        """The child that a drafted node names, new or known; None where the tree is full or deep enough."""
-        child = parent.children.get(node.token)
-        if child is None:
-            position = parent.position + 1
-            if len(self) >= MAX_LIVE_NODES or position >= self.position + MAX_TREE_DEPTH:
-                return None
-            child = TreeNode(extend_digest(parent.digest, node.token), node.token, position, parent)
-            self._nodes[child.digest] = parent.children[node.token] = child
-        child.draft_probabilities[author] = node.confidence
-        return child
 
     def _forget(self, tops: Iterable[TreeNode]) -> None:
         pending = list(tops)

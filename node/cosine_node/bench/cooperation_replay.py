@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from cosine_node.bench.routing_replay import RTT_S, TOKEN_S
-from cosine_node.drafter.draft_tree import MIN_CONFIDENCE
+from cosine_node.drafter.draft_tree import MIN_PROBABILITY
 from cosine_node.drafter.service import FIRST_CHOICE_POWER
 from cosine_node.engine.ngram import FollowerIndex
 from cosine_node.simulation.trace_engine import ON_STREAM, TraceDrafter, TraceState
@@ -138,7 +138,7 @@ class ReplayDrafter:
         for opened in range(nodes):
             for rank, (token, claim) in enumerate(self.source.candidates(at)):
                 confidence = self.calibration(claim, is_first=rank == 0)
-                worth = probability * max(confidence, MIN_CONFIDENCE)
+                worth = probability * max(confidence, MIN_PROBABILITY)
                 order = opened * CANDIDATES + rank
                 heapq.heappush(heap, (-worth, order, parent, token, confidence, claim, at))
             if not heap:

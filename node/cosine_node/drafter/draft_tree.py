@@ -1,57 +1,62 @@
-"""One request at a drafter: what is certain, what is drafted, what to feed next. Pure; the engine is elsewhere."""
+"""One request at a drafter: its live tree, the row to feed next, and the nodes worth sending. Pure."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from cosine_node.engine.base import PREFIX, Choice, Row
+from cosine_p2p.speculation.block import Block, block_below, connected
 from cosine_p2p.speculation.calibration import Calibration
-from cosine_protocol.digests import extend_digest
-from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, Node
+from cosine_p2p.speculation.tree import LiveTree, TreeNode
+from cosine_protocol.limits import MAX_GUESS_TOKENS, MAX_TREE_DEPTH
 
 URGENT_DEPTH: Final = 3
-MIN_CONFIDENCE: Final = 1e-6
-MIN_LOG_REACH: Final = math.log(0.01)
+"""A choice: a verifier commits one to three tokens a pass, so that a pass may already wait for nodes this near."""
+MIN_PROBABILITY: Final = 1e-6
+"""Of a guess, or a token that the model holds for impossible: its logarithm stays finite."""
+MIN_LOG_PATH_PROBABILITY: Final = math.log(0.01)
+"""Less likely paths are kept back until a commit makes them likelier; lower bounds cost 2.4 times the bytes for at
+most 1.06x (0.001 on the recorded generations)."""
 MAX_CANDIDATES: Final = 8
+"""Tokens a node may branch into: 8 instead of 4 brought more accepted tokens on the split tune."""
+MAX_NODES: Final = 8192
+"""Bounds the memory of a request: the largest window a client may ask for, and what some passes over it grow."""
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A token the model gave after a node, with its own estimate before calibration."""
+class TokenCandidate:
+    """A token the model gave after a node, with its own estimate of the probability before calibration."""
 
     token: int
-    claim: float
+    estimate: float
     is_first: bool
 
 
 @dataclass(slots=True)
-class DraftNode:
-    """A token of the tree. `reach` is the log probability of its path; `position` is its output position."""
+class DraftState:
+    """The drafter's own record of a node: its name in the engine, and what the model says of it and after it.
+
+    `log_path_probability` is that of the whole path, 0 for the root, `draft_probability` that of the token given
+    its parent. `estimate` is the latter before calibration, None for a token that the model did not propose.
+    `candidates` may follow the token, and are too unlikely to draft so far.
+    """
 
     name: int
-    parent: int
-    token: int
-    position: int
-    digest: bytes
-    reach: float
-    confidence: float = 1.0
-    claim: float | None = None
-    """The model's own estimate before calibration; None for a token nobody claimed."""
+    log_path_probability: float
+    draft_probability: float = 1.0
+    estimate: float | None = None
     is_first: bool = False
     is_fed: bool = False
-    candidates: tuple[Candidate, ...] = ()
-    """What the model said after this token and was too unlikely to draft so far."""
-    children: dict[int, int] = field(default_factory=dict)
-
-    def take(self, candidate: Candidate, confidence: float) -> None:
-        """Note what the model said of this token."""
-        self.claim, self.is_first, self.confidence = candidate.claim, candidate.is_first, confidence
+    candidates: tuple[TokenCandidate, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Where to draft: below the prefix `base` + `guess`, `depth` tokens, `width` nodes a pass."""
+    """The assignment of a client: draft below the prefix `base` + `guess`, `depth` tokens, `width` nodes a pass.
+
+    At most `window` nodes may be sent and neither committed nor rejected.
+    """
 
     base: bytes
     guess: tuple[int, ...]
@@ -60,21 +65,11 @@ class Branch:
     window: int
 
 
-@dataclass(frozen=True, slots=True)
-class Grown:
-    """New nodes of one pass: a block below `base`, with what connects them."""
-
-    base: bytes
-    position: int
-    nodes: tuple[Node, ...]
-
-
 class DraftTree:
-    """The tree below the committed tokens. `tip` is the node of the last certain token.
+    """The live tree of a drafter, whose root is the last known token; nothing is drafted before `assign`.
 
-    Nothing is drafted before a branch is assigned. The trunk (prompt and committed tokens) consists of nodes that
-    are certain; the fed part of it moves into the engine's prefix, see `take_kept`. `plan` says what to feed,
-    `absorb` takes the result. Deep nodes are held back for up to `held_passes` passes.
+    `plan` gives the row to feed, `absorb` takes its result. The known tokens at the engine that are not yet in its
+    prefix (`take_kept`) are nodes too. Nodes far below the root are held back for up to `held_passes` passes.
     """
 
     def __init__(
@@ -86,117 +81,140 @@ class DraftTree:
         *,
         held_passes: int = 0,
     ) -> None:
-        self.position = 0
-        self._calibration = calibration
         self.branch: Branch | None = None
-        self._nodes: dict[int, DraftNode] = {}
-        self._next_name = 0
-        self._trunk: list[int] = []
-        self._dropped: list[int] = []
+        self._prompt_tokens = len(prompt)
+        self._calibration = calibration
         self._held_passes = held_passes
-        self._unsent: list[DraftNode] = []
+        # A node may be fed `depth` tokens below the root, which grows children one deeper.
+        max_depth = MAX_TREE_DEPTH + MAX_GUESS_TOKENS + 1
+        self._tree = LiveTree(d_0, last_token=prompt[-1], max_nodes=MAX_NODES, max_depth=max_depth)
+        self._known = [*(TreeNode(d_0, token, -1) for token in prompt[:-1]), self._tree.root]
+        self._states: dict[TreeNode, DraftState] = {}
+        self._by_name: dict[int, TreeNode] = {}
+        self._next_name = 0
+        for node in self._known:
+            self._name(node, 0.0)
+        self._dropped: list[int] = []
+        self._sent: set[TreeNode] = set()
+        self._unsent: list[TreeNode] = []
         self._passes_unsent = 0
         self._is_new = True
-        self._prompt_tokens = len(prompt)
-        self._sent: set[int] = set()
-        for token in prompt:
-            self._push(token, -1, d_0)
         self.advance(0, committed)
 
     @property
-    def tip(self) -> DraftNode:
-        return self._nodes[self._trunk[-1]]
+    def digest(self) -> bytes:
+        """The digest of the known prefix."""
+        return self._tree.root.digest
 
-    def tokens_fed_after(self, row: Row) -> int:
-        """How long the longest fed path may be once a row is fed: what must fit in the context."""
-        deepest = max(self._nodes[name].position for name in row.nodes)
-        return self._prompt_tokens + deepest + 1
+    @property
+    def position(self) -> int:
+        """Known output tokens."""
+        return self._tree.position
 
     @property
     def unresolved(self) -> int:
-        """Nodes sent, or about to be, and still possible."""
+        """Nodes sent, or about to be, that may still be committed."""
         return len(self._sent) + sum(map(self._is_possible, self._unsent))
 
-    def assign(self, branch: Branch) -> Grown | None:
+    def tokens_fed_after(self, row: Row) -> int:
+        """The length of the longest fed path once a row is fed: what must fit in the context."""
+        deepest = max(self._by_name[name].position for name in row.nodes)
+        return self._prompt_tokens + deepest + 1
+
+    def assign(self, branch: Branch) -> Block | None:
         """Draft there from now on; a guess becomes a branch of its own where its base is known.
 
         Returns nodes known already and worth sending now.
         """
         self.branch = branch
-        base = next((n for n in self._nodes.values() if n.digest == branch.base and self._descends(n)), None)
-        if base is not None:
-            self._follow_guess(base, branch.guess)
+        node = self._tree.get(branch.base)
+        for token in branch.guess if node is not None else ():
+            # A guess counts as certain, however unlikely it is to this model, so that it is drafted below first.
+            assert node is not None
+            parent, node = node, node.children.get(token)
+            log_path_probability = self._states[parent].log_path_probability
+            if node is not None:
+                self._raise(node, log_path_probability - self._states[node].log_path_probability)
+            elif (node := self._grow(parent, token, log_path_probability, MIN_PROBABILITY)) is None:
+                break
         return self._regrow()
 
-    def _follow_guess(self, node: DraftNode, guess: Sequence[int]) -> None:
-        """Take a guess for certain, however unlikely it is to this model, so that it is drafted below first.
-
-        What the model itself thinks of it stays its confidence.
-        """
-        for token in guess:
-            child = node.children.get(token)
-            if child is None:
-                node = self._add(node, token, node.reach, MIN_CONFIDENCE)
-            else:
-                self._raise(self._nodes[child], node.reach - self._nodes[child].reach)
-                node = self._nodes[child]
-
-    def _raise(self, top: DraftNode, log_factor: float) -> None:
+    def _raise(self, top: TreeNode, log_factor: float) -> None:
         pending = [top]
         while pending:
             node = pending.pop()
-            node.reach += log_factor
-            pending.extend(self._nodes[name] for name in node.children.values())
+            self._states[node].log_path_probability += log_factor
+            pending.extend(node.children.values())
 
     def plan(self, sequence: int) -> Row | None:
-        """The next row to feed: the unfed trunk, else the most probable unfed nodes. None if there is nothing."""
-        unfed = [name for name in self._trunk if not self._nodes[name].is_fed]
-        names = unfed or self._frontier()
-        if not names:
+        """The next row to feed, if any: known tokens first, else the most probable unfed nodes."""
+        parents: dict[TreeNode, int] = {}
+        before = PREFIX
+        for node in self._known:
+            parents[node] = before
+            before = self._states[node].name
+        known = [node for node in self._known if not self._states[node].is_fed]
+        nodes = known or self._frontier()
+        if not nodes:
             return None
         is_chain = self.branch is not None and self.branch.width == 1
         return Row(
             sequence,
-            tuple(self._nodes[name].token for name in names),
-            tuple(names),
-            tuple(self._nodes[name].parent for name in names),
-            scored_from=len(names) - 1 if unfed else 0,
+            tuple(node.token for node in nodes),
+            tuple(self._states[node].name for node in nodes),
+            tuple(parents[node] if node.parent is None else self._states[node.parent].name for node in nodes),
+            scored_from=len(nodes) - 1 if known else 0,
             candidates=1 if is_chain else MAX_CANDIDATES,
             wants_nll=self._is_new,
         )
 
-    def absorb(self, row: Row, choices: Sequence[Choice]) -> Grown | None:
-        """Take a pass's result; returns the nodes worth sending, if any."""
+    def _frontier(self) -> list[TreeNode]:
+        """Unfed nodes below fed ones, the most probable first, as many as the branch allows."""
+        branch = self.branch
+        if branch is None or self.unresolved >= branch.window:
+            return []
+        states = self._states
+        unfed = [
+            node
+            for node in self._tree.walk()
+            if not states[node].is_fed
+            and node.position < self.position + branch.depth
+            and states[node.parent or self._tree.root].is_fed
+            and (branch.width == 1 or self._is_likely(states[node].log_path_probability))
+        ]
+        unfed.sort(key=lambda node: (-states[node].log_path_probability, states[node].name))
+        return unfed[: branch.width]
+
+    def _is_likely(self, log_path_probability: float) -> bool:
+        root = self._states[self._tree.root]
+        return log_path_probability - root.log_path_probability >= MIN_LOG_PATH_PROBABILITY
+
+    def absorb(self, row: Row, choices: Sequence[Choice]) -> Block | None:
+        """Take a pass's result; returns the nodes worth sending, if any.
+
+        Nodes near the root are sent at once, since a pass may wait for them; deeper ones every few passes.
+        """
         self._is_new = False
         for name in row.nodes:
-            if name in self._nodes:
-                self._nodes[name].is_fed = True
-        grown = []
+            if node := self._by_name.get(name):
+                self._states[node].is_fed = True
+        grown: list[TreeNode] = []
         for name, choice in zip(row.nodes[row.scored_from :], choices, strict=True):
-            parent = self._nodes.get(name)
-            if parent is not None and self._descends(parent):
-                parent.candidates = tuple(
-                    Candidate(token, claim, rank == 0) for rank, (token, claim) in enumerate(choice.candidates)
+            parent = self._by_name.get(name)
+            if parent is not None and self._is_live(parent):
+                self._states[parent].candidates = tuple(
+                    TokenCandidate(token, estimate, rank == 0)
+                    for rank, (token, estimate) in enumerate(choice.candidates)
                 )
                 grown.extend(self._branch_out(parent))
-        return self._hold(grown)
-
-    def _hold(self, grown: list[DraftNode]) -> Grown | None:
-        """Send nodes near the tip at once, since a pass may wait for them; deeper ones every few passes."""
         self._unsent += grown
         self._passes_unsent += 1
-        is_urgent = any(node.position - self.tip.position <= URGENT_DEPTH for node in grown)
+        is_urgent = any(node.position - self._tree.root.position <= URGENT_DEPTH for node in grown)
         if is_urgent or self._passes_unsent > self._held_passes or not self._frontier():
             return self._flush()
         return None
 
-    def _flush(self) -> Grown | None:
-        self._passes_unsent = 0
-        unsent = [node for node in self._unsent if self._is_possible(node)]
-        self._unsent = []
-        return self._block(unsent) if unsent else None
-
-    def advance(self, position: int, tokens: Sequence[int]) -> Grown | None:
+    def advance(self, position: int, tokens: Sequence[int]) -> Block | None:
         """Commit output tokens from `position` on; those known already are skipped, a gap is ignored.
 
         Returns nodes that were too unlikely before and are worth sending now.
@@ -205,26 +223,27 @@ class DraftTree:
         if known < 0:
             return None
         for token in tokens[known:]:
-            tip = self.tip
-            self._learn(tip, token)
-            child = tip.children.get(token)
-            node = self._nodes[child] if child is not None else self._add(tip, token, tip.reach, 1.0)
-            for other in [name for name in tip.children.values() if name != node.name]:
-                self._drop(other)
-            tip.children = {token: node.name}
-            self._trunk.append(node.name)
-            self._sent.discard(node.name)
-            self.position += 1
+            root = self._tree.root
+            for child in root.children.values():
+                state = self._states[child]
+                if state.estimate is not None:
+                    self._calibration.observe(state.estimate, is_first=state.is_first, hit=child.token == token)
+            for child in list(root.children.values()):
+                if child.token != token:
+                    self._drop(child)
+            self._tree.advance([token])
+            committed = self._tree.root
+            if committed not in self._states:
+                self._name(committed, self._states[root].log_path_probability)
+            self._known.append(committed)
+            self._sent.discard(committed)
         return self._regrow()
 
     def take_kept(self) -> tuple[int, ...]:
-        """Trunk nodes, in order, that the engine may move into its prefix now; the tip always stays a node."""
+        """Names of known nodes, in order, for the engine to move into its prefix; the root always stays a node."""
         kept = []
-        while len(self._trunk) > 1 and self._nodes[self._trunk[0]].is_fed:
-            name = self._trunk.pop(0)
-            kept.append(name)
-            for child in self._nodes.pop(name).children.values():
-                self._nodes[child].parent = PREFIX
+        while len(self._known) > 1 and self._states[self._known[0]].is_fed:
+            kept.append(self._forget(self._known.pop(0)))
         return tuple(kept)
 
     def take_dropped(self) -> tuple[int, ...]:
@@ -232,117 +251,77 @@ class DraftTree:
         dropped, self._dropped = tuple(self._dropped), []
         return dropped
 
-    def _learn(self, tip: DraftNode, token: int) -> None:
-        for child_token, name in tip.children.items():
-            child = self._nodes[name]
-            if child.claim is not None:
-                self._calibration.observe(child.claim, is_first=child.is_first, hit=child_token == token)
-
-    def _push(self, token: int, position: int, digest: bytes) -> None:
-        parent = self._trunk[-1] if self._trunk else PREFIX
-        node = DraftNode(self._next_name, parent, token, position, digest, 0.0)
-        self._next_name += 1
-        self._nodes[node.name] = node
-        if parent != PREFIX:
-            self._nodes[parent].children[token] = node.name
-        self._trunk.append(node.name)
-
-    def _add(self, parent: DraftNode, token: int, reach: float, confidence: float) -> DraftNode:
-        node = DraftNode(
-            self._next_name,
-            parent.name,
-            token,
-            parent.position + 1,
-            extend_digest(parent.digest, token),
-            reach,
-            confidence,
-        )
-        self._next_name += 1
-        self._nodes[node.name] = node
-        parent.children[token] = node.name
-        return node
-
-    def _descends(self, node: DraftNode) -> bool:
-        """Whether a node is the tip or below it; all of the prompt shares the position of its last token."""
-        return node.position > self.tip.position or node.name == self.tip.name
-
-    def _is_possible(self, node: DraftNode) -> bool:
-        """Whether a node is neither committed nor dropped."""
-        return node.position > self.tip.position and self._nodes.get(node.name) is node
-
-    def _frontier(self) -> list[int]:
-        branch = self.branch
-        if branch is None or self.unresolved >= branch.window:
-            return []
-        deepest = self.position + branch.depth
-        open_nodes = [
-            node
-            for node in self._nodes.values()
-            if not node.is_fed
-            and node.position > self.tip.position
-            and node.position < deepest
-            and self._is_parent_fed(node)
-            and (branch.width == 1 or self._is_likely(node.reach))
-        ]
-        open_nodes.sort(key=lambda node: (-node.reach, node.name))
-        return [node.name for node in open_nodes[: branch.width]]
-
-    def _is_likely(self, reach: float) -> bool:
-        return reach - self.tip.reach >= MIN_LOG_REACH
-
-    def _is_parent_fed(self, node: DraftNode) -> bool:
-        return node.parent == PREFIX or self._nodes[node.parent].is_fed
-
-    def _regrow(self) -> Grown | None:
-        below = [node for node in self._nodes.values() if node.candidates and self._descends(node)]
-        self._unsent += [child for node in below for child in self._branch_out(node)]
+    def _regrow(self) -> Block | None:
+        """Draft candidates that have become likely enough."""
+        waiting = [node for node, state in self._states.items() if state.candidates and self._is_live(node)]
+        self._unsent += [child for node in waiting for child in self._branch_out(node)]
         return self._flush()
 
-    def _branch_out(self, parent: DraftNode) -> list[DraftNode]:
+    def _branch_out(self, parent: TreeNode) -> list[TreeNode]:
         """Give a node those of its candidates as children that are likely enough by now; the rest wait."""
         if self.branch is None:
             return []
+        state = self._states[parent]
         grown, waiting = [], []
         is_only = self.branch.width == 1
-        for candidate in parent.candidates[: 1 if is_only else None]:
-            confidence = self._calibration(candidate.claim, is_first=candidate.is_first)
-            reach = parent.reach + math.log(max(confidence, MIN_CONFIDENCE))
-            known = parent.children.get(candidate.token)
-            if known is not None:
-                self._nodes[known].take(candidate, confidence)
-            elif is_only or self._is_likely(reach):
-                node = self._add(parent, candidate.token, reach, confidence)
-                node.take(candidate, confidence)
-                grown.append(node)
-            else:
-                waiting.append(candidate)
-        parent.candidates = tuple(waiting)
+        for candidate in state.candidates[: 1 if is_only else None]:
+            probability = self._calibration(candidate.estimate, is_first=candidate.is_first)
+            log_path_probability = state.log_path_probability + math.log(max(probability, MIN_PROBABILITY))
+            child = parent.children.get(candidate.token)
+            if child is None:
+                if not (is_only or self._is_likely(log_path_probability)):
+                    waiting.append(candidate)
+                    continue
+                child = self._grow(parent, candidate.token, log_path_probability, probability)
+                if child is None:
+                    continue
+                grown.append(child)
+            own = self._states[child]
+            own.estimate, own.is_first, own.draft_probability = candidate.estimate, candidate.is_first, probability
+        state.candidates = tuple(waiting)
         return grown
 
-    def _block(self, grown: list[DraftNode]) -> Grown:
-        """The grown nodes, as many as a block holds, below the deepest prefix they share."""
-        paths = [self._path_below_tip(node) for node in grown]
-        shared = 0
-        shortest = min(map(len, paths)) - 1
-        while shared < shortest and len({path[shared].name for path in paths}) == 1:
-            shared += 1
-        ordered = list({node.name: node for path in paths for node in path[shared:]}.values())[:MAX_BLOCK_NODES]
-        index = {node.name: number for number, node in enumerate(ordered)}
-        base = paths[0][shared - 1] if shared else self.tip
-        self._sent.update(node.name for node in grown if node.name in index)
-        nodes = tuple(Node(index.get(node.parent, BASE), node.token, node.confidence) for node in ordered)
-        return Grown(base.digest, base.position + 1, nodes)
+    def _flush(self) -> Block | None:
+        """The block of all nodes not sent yet, if any may still be committed."""
+        self._passes_unsent = 0
+        unsent = [node for node in self._unsent if self._is_possible(node)]
+        self._unsent = []
+        if not unsent:
+            return None
+        base, nodes = connected(self._tree, unsent)
+        self._sent.update(set(unsent) & set(nodes))
+        return block_below(base, nodes, lambda node: (0, self._states[node].draft_probability))
 
-    def _path_below_tip(self, node: DraftNode) -> list[DraftNode]:
-        path = [node]
-        while path[-1].parent != self.tip.name:
-            path.append(self._nodes[path[-1].parent])
-        return path[::-1]
+    def _is_live(self, node: TreeNode) -> bool:
+        """True for the root and the nodes below it."""
+        return node is self._tree.root or node.parent is not None
 
-    def _drop(self, name: int) -> None:
-        pending = [name]
+    def _is_possible(self, node: TreeNode) -> bool:
+        """True for a node that is neither committed nor dropped."""
+        return node in self._states and node.parent is not None
+
+    def _grow(
+        self, parent: TreeNode, token: int, log_path_probability: float, draft_probability: float
+    ) -> TreeNode | None:
+        node = self._tree.grow(parent, token)
+        if node is not None:
+            self._name(node, log_path_probability, draft_probability)
+        return node
+
+    def _name(self, node: TreeNode, log_path_probability: float, draft_probability: float = 1.0) -> None:
+        self._states[node] = DraftState(self._next_name, log_path_probability, draft_probability)
+        self._by_name[self._next_name] = node
+        self._next_name += 1
+
+    def _drop(self, top: TreeNode) -> None:
+        pending = [top]
         while pending:
-            node = self._nodes.pop(pending.pop())
-            self._sent.discard(node.name)
-            self._dropped.append(node.name)
+            node = pending.pop()
+            self._sent.discard(node)
+            self._dropped.append(self._forget(node))
             pending.extend(node.children.values())
+
+    def _forget(self, node: TreeNode) -> int:
+        name = self._states.pop(node).name
+        del self._by_name[name]
+        return name

@@ -2,16 +2,17 @@
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from cosine_node.counts import DrafterCounts
-from cosine_node.drafter.draft_tree import Branch, DraftTree, Grown
+from cosine_node.drafter.draft_tree import Branch, DraftTree
 from cosine_node.engine.base import Engine, OutOfPages, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.runner import Runner, count_tokens
 from cosine_p2p.channel import Channel, StepCounts, serve_channel
 from cosine_p2p.request_log import RequestLogger, request_log
+from cosine_p2p.speculation.block import Block
 from cosine_p2p.speculation.calibration import Calibration
 from cosine_p2p.transport.base import Stream, Transport
 from cosine_protocol import messages as m
@@ -26,25 +27,30 @@ from cosine_protocol.request import Request
 
 LOG = logging.getLogger(__name__)
 IDLE_S: Final = 2.0
+"""A choice: no drafting this long after a client's last message, which comes with every commit."""
 RETRY_AFTER_S: Final = 2.0
+"""When a client may ask a busy drafter again: by then a request has often ended."""
 BUDGET_TOKENS: Final = 32
+"""Of a pass: over 32 tokens it takes 1.65 times as long as over one (drafter curve of the profile 60/6)."""
 FIRST_CHOICE_POWER: Final = 0.35
 """A small model's best token is its target's more often than it says: measured on the embedded family, greedy."""
 HELD_PASSES: Final = 2
+"""A choice: a third of the fragments and signatures for nodes that no pass waits for yet."""
 MAX_FRAGMENT_BACKLOG_BYTES: Final = 32 << 10
+"""Bounds what waits for a client that reads slowly: some hundred fragments, older than the tree they speak of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterConfig:
-    """Whom a drafter helps and how many at once."""
+    """The tokenizer a drafter drafts for, and how many requests it follows at once."""
 
     tokenizer_digest: bytes
     max_requests: int = 16
 
 
-@dataclass(slots=True)
-class Followed:
-    """A request the drafter follows."""
+@dataclass(slots=True, eq=False)
+class FollowedRequest:
+    """A request the drafter follows. `heard_at_s` is when its client last sent something."""
 
     channel: Channel
     number: int
@@ -53,9 +59,9 @@ class Followed:
     tree: DraftTree
     sequence: int
     heard_at_s: float
-    fragments: int = 0
     has_started: bool = False
-    sent_nodes: int = field(default=0)
+    sent_fragments: int = 0
+    sent_nodes: int = 0
 
     @property
     def log(self) -> RequestLogger:
@@ -73,8 +79,8 @@ class DrafterService:
         self._curve = curve
         self._identity = identity
         self._config = config
-        self._followed: dict[tuple[Channel, int], Followed] = {}
-        self._released: list[Followed] = []
+        self._followed: dict[tuple[Channel, int], FollowedRequest] = {}
+        self._released: list[FollowedRequest] = []
         self._work = asyncio.Event()
         self._is_draining = False
         self.capacity_tokens = engine.free_tokens
@@ -102,8 +108,11 @@ class DrafterService:
     async def run(self) -> None:
         """The drafting loop."""
         while True:
-            self._free_released()
-            rows = self._plan()
+            # Pages are given back between passes: the engine must not change under a running one.
+            for followed in self._released:
+                self._engine.release(followed.sequence)
+            self._released.clear()
+            rows = self._next_rows()
             if rows:
                 await self._step(rows)
             else:
@@ -139,35 +148,29 @@ class DrafterService:
             self._answer_busy(channel, message.number)
             return
         try:
-            request = self._check(message, channel.peer_id)
-            if (channel, message.number) in self._followed:
-                raise PeerError(ErrorCode.MALFORMED, "this request number is in use")
+            request = self._admitted(message, channel)
         except PeerError as refusal:
             self.counts.refused[ErrorCode(refusal.code)] += 1
             channel.post(m.Error(message.number, refusal.code, refusal.message, refusal.retry_after_s))
             return
         d_0 = request_digest(request)
-        sequence = self._engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt))
-        followed = self._followed[(channel, message.number)] = Followed(
+        followed = self._followed[(channel, message.number)] = FollowedRequest(
             channel,
             message.number,
             request,
             d_0,
             DraftTree(d_0, request.prompt, message.committed, self._calibration, held_passes=HELD_PASSES),
-            sequence,
+            self._engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt)),
             asyncio.get_running_loop().time(),
         )
         self.counts.opened += 1
         followed.log.info("followed, %d prompt tokens", len(request.prompt))
 
-    def _answer_busy(self, channel: Channel, number: int) -> None:
-        self.counts.busy += 1
-        channel.post(m.Busy(number, RETRY_AFTER_S))
-
-    def _check(self, message: m.Start, client: str) -> Request:
+    def _admitted(self, message: m.Start, channel: Channel) -> Request:
+        """The request of a `Start`. Raises `PeerError` with the reason if it cannot be followed."""
         request = message.request
         tokens = (*request.prompt, *message.committed)
-        if request.client != client or not request.prompt:
+        if request.client != channel.peer_id or not request.prompt:
             raise PeerError(ErrorCode.MALFORMED, "the request does not fit its stream")
         if request.tokenizer_digest != self._config.tokenizer_digest:
             raise PeerError(ErrorCode.WRONG_TOKENIZER, "the drafter has another tokenizer")
@@ -175,9 +178,15 @@ class DrafterService:
             raise PeerError(ErrorCode.WRONG_TOKENIZER, "a token id lies outside the drafter's vocabulary")
         if len(tokens) >= self._engine.context_tokens:
             raise PeerError(ErrorCode.PROMPT_TOO_LONG, "the prompt is longer than the drafter's context")
+        if (channel, message.number) in self._followed:
+            raise PeerError(ErrorCode.MALFORMED, "this request number is in use")
         return request
 
-    def _follow(self, followed: Followed, message: m.Assign | m.Advance | m.Release) -> None:
+    def _answer_busy(self, channel: Channel, number: int) -> None:
+        self.counts.busy += 1
+        channel.post(m.Busy(number, RETRY_AFTER_S))
+
+    def _follow(self, followed: FollowedRequest, message: m.Assign | m.Advance | m.Release) -> None:
         followed.heard_at_s = asyncio.get_running_loop().time()
         match message:
             case m.Assign():
@@ -190,10 +199,10 @@ class DrafterService:
             case m.Release():
                 self._finish(followed)
 
-    def _plan(self) -> list[tuple[Followed, Row]]:
-        """Rows of the next pass. Requests take turns: whoever was served last comes last."""
+    def _next_rows(self) -> list[tuple[FollowedRequest, Row]]:
+        """Rows of the next pass within its budget, round robin: the request served last comes last."""
         now_s = asyncio.get_running_loop().time()
-        rows: list[tuple[Followed, Row]] = []
+        rows: list[tuple[FollowedRequest, Row]] = []
         for key, followed in list(self._followed.items()):
             row = self._row_of(followed, now_s)
             if row is None:
@@ -204,9 +213,10 @@ class DrafterService:
             self._followed[key] = self._followed.pop(key)
         return rows
 
-    def _row_of(self, followed: Followed, now_s: float) -> Row | None:
-        """What to feed for a request, or None: silent clients and full contexts get nothing."""
-        self._sync(followed)
+    def _row_of(self, followed: FollowedRequest, now_s: float) -> Row | None:
+        """The tokens to feed for a request; None for a silent client, a full context, or nothing to draft."""
+        self._engine.prune(followed.sequence, followed.tree.take_dropped())
+        self._engine.keep(followed.sequence, followed.tree.take_kept())
         if now_s - followed.heard_at_s > IDLE_S:
             return None
         row = followed.tree.plan(followed.sequence)
@@ -220,66 +230,60 @@ class DrafterService:
             return None
         return row
 
-    def _sync(self, followed: Followed) -> None:
-        """Let the engine forget what the tree dropped and keep what became certain."""
-        self._engine.prune(followed.sequence, followed.tree.take_dropped())
-        self._engine.keep(followed.sequence, followed.tree.take_kept())
-
-    async def _step(self, rows: list[tuple[Followed, Row]]) -> None:
+    async def _step(self, rows: list[tuple[FollowedRequest, Row]]) -> None:
         try:
             done = await self._runner.forward([row for _, row in rows])
         except Exception:
             LOG.exception("a pass over %d requests failed", len(rows))
             self.counts.passes_failed += 1
             for followed, _ in rows:
-                self._refuse(followed, ErrorCode.INTERNAL, "a forward pass failed")
+                self._fail(followed, ErrorCode.INTERNAL, "a forward pass failed")
             return
         self.progress.steps += 1
         self.counts.note_pass(seconds=done.elapsed_s, rows=len(rows))
         for (followed, row), result in zip(rows, done.results, strict=True):
             if result.error is not None:
-                self._refuse(followed, ErrorCode.BAD_LOGITS, str(result.error))
+                self._fail(followed, ErrorCode.BAD_LOGITS, str(result.error))
             elif (followed.channel, followed.number) in self._followed:
                 self._absorb(followed, row, result)
 
-    def _absorb(self, followed: Followed, row: Row, result: RowResult) -> None:
-        grown = followed.tree.absorb(row, result.choices)
+    def _absorb(self, followed: FollowedRequest, row: Row, result: RowResult) -> None:
+        """Take a row's result into its tree; the first one answers the `Start`."""
+        block = followed.tree.absorb(row, result.choices)
         if not followed.has_started:
             followed.has_started = True
             self.counts.prompt_tokens += len(row.tokens)
             token_us = round(1e6 * self._curve.seconds(1))
             followed.channel.post(m.Started(followed.number, result.nll or 0.0, token_us))
-        self._send(followed, grown)
+        self._send(followed, block)
 
-    def _send(self, followed: Followed, grown: Grown | None) -> None:
-        if grown is None:
+    def _send(self, followed: FollowedRequest, block: Block | None) -> None:
+        """Post drafted nodes as a signed fragment, unless the client reads too slowly."""
+        if block is None:
             return
         if followed.channel.waiting_bytes > MAX_FRAGMENT_BACKLOG_BYTES:
             self.counts.dropped_fragments += 1
             return
-        followed.channel.post(self._fragment(followed, grown))
+        followed.sent_fragments += 1
+        followed.sent_nodes += len(block.nodes)
+        nodes = NodeBlock.of(block.nodes)
+        body = encode_body(m.Draft(followed.number, followed.sent_fragments, block.base, block.position, nodes))
+        signature = self._identity.sign(kind="fragment", digest=followed.d_0, body=body)
+        followed.channel.post(m.Fragment(body, signature))
         self.counts.sent_fragments += 1
-        self.counts.sent_nodes += len(grown.nodes)
+        self.counts.sent_nodes += len(block.nodes)
 
-    def _fragment(self, followed: Followed, grown: Grown) -> m.Fragment:
-        followed.fragments += 1
-        followed.sent_nodes += len(grown.nodes)
-        draft = m.Draft(followed.number, followed.fragments, grown.base, grown.position, NodeBlock.of(grown.nodes))
-        body = encode_body(draft)
-        return m.Fragment(body, self._identity.sign(kind="fragment", digest=followed.d_0, body=body))
-
-    def _refuse(self, followed: Followed, code: ErrorCode, sentence: str) -> None:
+    def _fail(self, followed: FollowedRequest, code: ErrorCode, sentence: str) -> None:
         followed.channel.post(m.Error(followed.number, code, sentence, None))
         self._release(followed, "error")
 
-    def _finish(self, followed: Followed) -> None:
-        """Answer a `Release` with a signed account of what was sent."""
-        tip = followed.tree.tip
+    def _finish(self, followed: FollowedRequest) -> None:
+        """Answer a `Release` with a signed account of the nodes sent."""
         account = m.Account(
             followed.number,
             m.FinishReason.CANCELLED,
             followed.tree.position,
-            tip.digest,
+            followed.tree.digest,
             (min(followed.sent_nodes, MAX_NEW_TOKENS),),
         )
         body = encode_body(account)
@@ -287,15 +291,9 @@ class DrafterService:
         followed.channel.post(m.Final(body, signature))
         self._release(followed, "released")
 
-    def _release(self, followed: Followed, ending: str) -> None:
+    def _release(self, followed: FollowedRequest, ending: str) -> None:
         if self._followed.pop((followed.channel, followed.number), None) is not None:
             self.counts.ended[ending] += 1
             followed.log.info("%s, %d tokens drafted", ending, followed.sent_nodes)
             self._released.append(followed)
             self._work.set()
-
-    def _free_released(self) -> None:
-        """Give pages back between passes: the engine must not change under a running one."""
-        for followed in self._released:
-            self._engine.release(followed.sequence)
-        self._released.clear()

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from cosine_node.drafter.draft_tree import MAX_CANDIDATES, MIN_LOG_REACH, Branch, DraftTree, Grown
+from cosine_node.drafter.draft_tree import MAX_CANDIDATES, MIN_LOG_PATH_PROBABILITY, Branch, DraftTree
 from cosine_node.engine.base import Choice, Row
 from cosine_node.engine.scripted import ScriptedEngine
+from cosine_p2p.speculation.block import Block
 from cosine_p2p.speculation.calibration import Calibration
 from cosine_p2p.speculation.tree import LiveTree
 from cosine_protocol.digests import roll_digest
@@ -41,14 +42,14 @@ def planned(tree: DraftTree) -> Row:
     return row
 
 
-def grown_by(tree: DraftTree, *choices: Choice) -> Grown:
+def grown_by(tree: DraftTree, *choices: Choice) -> Block:
     """Run a pass whose choices are given; it must yield something to send."""
     grown = tree.absorb(planned(tree), choices)
     assert grown is not None
     return grown
 
 
-def tokens_of(grown: Grown) -> list[int]:
+def tokens_of(grown: Block) -> list[int]:
     return [node.token for node in grown.nodes]
 
 
@@ -76,7 +77,7 @@ class Follower:
             rng, engine, tree_of(prompt, tuple(committed), held_passes=held_passes), live, sequence, committed
         )
 
-    def take(self, grown: Grown | None) -> None:
+    def take(self, grown: Block | None) -> None:
         """Every block attaches at once, whole, in its place."""
         if grown is None:
             return
@@ -113,7 +114,7 @@ class Follower:
         assert self.tree.advance(len(self.output) + 1, (0,)) is None
         assert self.tree.position == before
         self.take(self.tree.advance(start, self.output[start:]))
-        assert self.tree.tip.digest == self.live.root.digest
+        assert self.tree.digest == self.live.root.digest
 
     def step(self) -> None:
         """One pass on the engine, which checks every name; a commit may arrive while it runs."""
@@ -138,7 +139,7 @@ def test_whatever_happens_blocks_attach_and_the_engine_agrees(seed: int, held_pa
         follower.rng.choice(actions)()
     assert follower.blocks > 3
     assert follower.tree.position == len(follower.output)
-    assert follower.tree.tip.digest == roll_digest(D_0, follower.output)
+    assert follower.tree.digest == roll_digest(D_0, follower.output)
 
 
 def test_nothing_is_drafted_before_an_assignment_but_the_prompt_is_read() -> None:
@@ -252,7 +253,7 @@ def test_an_unlikely_candidate_waits_and_comes_back_when_its_path_is_certain() -
     unlikely = 0.02
     grown = grown_by(tree, said((6, 0.9), (7, unlikely)))
     assert tokens_of(grown) == [6]
-    assert math.log(math.sqrt(0.2) * unlikely) < MIN_LOG_REACH <= math.log(unlikely)
+    assert math.log(math.sqrt(0.2) * unlikely) < MIN_LOG_PATH_PROBABILITY <= math.log(unlikely)
     late = tree.advance(0, (5,))
     assert late is not None
     assert (late.base, late.position, tokens_of(late)) == (roll_digest(D_0, [5]), 1, [7])
@@ -286,8 +287,8 @@ def test_commits_known_already_are_skipped_and_a_gap_is_ignored() -> None:
     tree.advance(1, (5, 6))
     assert tree.position == 3
     tree.advance(4, (9,))
-    assert (tree.position, tree.tip.token) == (3, 6)
-    assert tree.tip.digest == roll_digest(D_0, (4, 5, 6))
+    assert tree.position == 3
+    assert tree.digest == roll_digest(D_0, (4, 5, 6))
 
 
 def test_the_certain_part_moves_into_the_prefix_and_the_tip_stays() -> None:
@@ -296,7 +297,6 @@ def test_the_certain_part_moves_into_the_prefix_and_the_tip_stays() -> None:
     assert tree.take_kept() == ()
     tree.absorb(row, [said((5, 0.9))])
     assert tree.take_kept() == row.nodes[:-1]
-    assert tree.tip.name == row.nodes[-1]
     assert tree.take_kept() == ()
 
 
