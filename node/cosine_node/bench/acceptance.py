@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_node.bench.experiment import JsonRow, Options, Say, result_of, shipped_traces
+from cosine_node.bench.experiment import ExperimentOptions, JsonRow, Say, result_of, shipped_traces
 from cosine_node.simulation.traces import CANDIDATES, Trace
 from cosine_node.simulation.workload import TEST_SPLIT
 
@@ -13,7 +13,7 @@ GENERALIST: Final = "draft-general"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptanceOptions(Options):
+class AcceptanceOptions(ExperimentOptions):
     """Which traces to count; `prompts` bounds those of each domain, None takes all."""
 
     split: str = TEST_SPLIT

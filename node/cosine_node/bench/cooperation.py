@@ -10,8 +10,8 @@ from cosine_node.bench.experiment import (
     EXPERTS,
     RECORDED_TOKENS,
     Cell,
+    ExperimentOptions,
     JsonRow,
-    Options,
     Prompts,
     Say,
     in_processes,
@@ -39,7 +39,7 @@ SWARMS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CooperationOptions(Options):
+class CooperationOptions(ExperimentOptions):
     """What to replay and to simulate. `prompts` bounds those of each temperature, in turn from every domain.
 
     `budgets` are draft nodes verified in a pass. Requests that change domain do so after `change_at_tokens`, to go

@@ -14,8 +14,8 @@ from cosine_node.bench.experiment import (
     TUNE_SPLIT,
     Cell,
     CellResult,
+    ExperimentOptions,
     JsonRow,
-    Options,
     Prompts,
     Say,
     in_processes,
@@ -80,7 +80,7 @@ DEVICES: Final = "a100-80gb:70B/rtx-3090:1B"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CrowdOptions(Options):
+class CrowdOptions(ExperimentOptions):
     """What to measure, at each of `places`, a profile and a temperature: latency with `clients` that ask for
     `requests` prompts each, throughput with `many_clients`.
 

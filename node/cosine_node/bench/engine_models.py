@@ -1,4 +1,4 @@
-"""What engines are compared on: the embedded target, random Llamas of known sizes, and how much they are given."""
+"""The models that engines are compared on, the embedded target and random Llamas of known sizes, and their load."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from cosine_node.bench.texts import Tokens, embedded_prompts, random_prompts
 from cosine_protocol.errors import UsageError
 
 EMBEDDED: Final = "zoo:target"
+"""The name of the embedded target, as it stands in the JSON file."""
 _LARGE: Final = {
     "vocab_size": 128_256,
     "num_attention_heads": 32,
@@ -54,7 +55,7 @@ SHAPES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class EngineLoad:
     """How much of everything: tokens of prompts and outputs, requests at once, repeats that count."""
 
     prompt_tokens: int
@@ -77,7 +78,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class MeasuredModel:
     """A model to measure on, and where its prompts come from."""
 
     name: str
@@ -96,7 +97,7 @@ class Subject:
         return SIXTEEN_BIT_NEAR_TIE if self.pair.is_sixteen_bit else NEAR_TIE
 
 
-def subject_of(name: str, *, seed: int, device: str, dtype: str, pool_tokens: int) -> Subject:
+def measured_model(name: str, *, seed: int, device: str, dtype: str, pool_tokens: int) -> MeasuredModel:
     """The model of that name. Raises `UsageError`."""
     if name != EMBEDDED and name not in SHAPES:
         raise UsageError(f"There is no model {name!r} to measure; choose one of {', '.join((EMBEDDED, *SHAPES))}.")
@@ -105,4 +106,4 @@ def subject_of(name: str, *, seed: int, device: str, dtype: str, pool_tokens: in
         if name == EMBEDDED
         else partial(random_pair, SHAPES[name], seed=seed)
     )
-    return Subject(name, made(device=device, dtype=dtype, pool_tokens=pool_tokens), seed)
+    return MeasuredModel(name, made(device=device, dtype=dtype, pool_tokens=pool_tokens), seed)

@@ -1,4 +1,4 @@
-"""Who is timed against whom: this engine decoding as the verifier does, and how rivals take turns."""
+"""This engine decoding as the verifier does, and rivals that take turns on the clock."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ _Done = TypeVar("_Done")
 
 
 class Agreement(Enum):
-    """How two texts compare; after a near tie decided otherwise the rest says nothing."""
+    """The comparison of two texts; after a near tie decided otherwise the rest says nothing."""
 
     EQUAL = "equal"
     NEAR_TIE = "near tie"
@@ -39,7 +39,7 @@ class Decoded:
         self.margins += [choice.margin for choice in choices]
 
     def compared(self, others: Sequence[int], *, near_tie: float) -> Agreement:
-        """How the same tokens by somebody else compare."""
+        """Compare with the same tokens by somebody else."""
         for own, other, margin in zip(self.tokens, others, self.margins, strict=False):
             if own != other:
                 return Agreement.NEAR_TIE if margin < near_tie else Agreement.DIFFERENT
@@ -47,7 +47,7 @@ class Decoded:
 
 
 @dataclass(slots=True)
-class _Request:
+class _DecodingRequest:
     sequence: int
     unfed: tuple[int, ...]
     decoded: Decoded
@@ -71,13 +71,13 @@ def decoded(
     """
     done = [Decoded() for _ in prompts]
     waiting = deque(zip(prompts, tokens, done, strict=True))
-    live: list[tuple[_Request, int]] = []
+    live: list[tuple[_DecodingRequest, int]] = []
     try:
         while waiting or live:
             while waiting and len(live) < (at_once or len(prompts)):
                 prompt, count, text = waiting.popleft()
                 sequence = engine.open(sampling=Sampling(), prompt_tokens=len(prompt))
-                live.append((_Request(sequence, tuple(prompt), text), count))
+                live.append((_DecodingRequest(sequence, tuple(prompt), text), count))
             rows = [request.row() for request, _ in live]
             for (request, _), row, result in zip(live, rows, engine.forward(rows), strict=True):
                 _check(result.error)
@@ -89,7 +89,7 @@ def decoded(
     return done
 
 
-def _stayed(engine: Engine, requests: Sequence[tuple[_Request, int]]) -> list[tuple[_Request, int]]:
+def _stayed(engine: Engine, requests: Sequence[tuple[_DecodingRequest, int]]) -> list[tuple[_DecodingRequest, int]]:
     stayed = []
     for request, tokens in requests:
         if len(request.decoded.tokens) < tokens:
@@ -143,7 +143,7 @@ def _check(error: CosineError | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Timed(Generic[_Done]):
-    """What somebody gave the last time, and the seconds of every time that counts."""
+    """The result of somebody's last run, and the seconds of every time that counts."""
 
     done: _Done
     seconds: tuple[float, ...]

@@ -50,7 +50,7 @@ def all_processors() -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ExperimentOptions:
     """Options that experiments share. Equal seeds give equal figures, whatever the number of `processes`."""
 
     seed: int = 0

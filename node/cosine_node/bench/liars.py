@@ -10,8 +10,8 @@ from cosine_node.bench.experiment import (
     RECORDED_TOKENS,
     Cell,
     CellResult,
+    ExperimentOptions,
     JsonRow,
-    Options,
     Prompts,
     ReplayedWorkload,
     Say,
@@ -43,7 +43,7 @@ LIES: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LiarsOptions(Options):
+class LiarsOptions(ExperimentOptions):
     """What to measure: `prompts` requests of each temperature, one after the other, of each of these lengths.
 
     Requests that are longer than what was recorded go on with other generations of their domain.

@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 
 from cosine_node import zoo
-from cosine_node.bench.experiment import Say
-from cosine_node.bench.load_swarm import LoadedSwarm, Measured, perform
-from cosine_node.bench.texts import Tokens, embedded_prompts, mixed, random_prompts, spread
+from cosine_node.bench.experiment import ExperimentOptions, JsonRow, Say, result_of
+from cosine_node.bench.load_swarm import LoadedSwarm, LoadMeasurement, perform
+from cosine_node.bench.texts import embedded_prompts, mixed, random_prompts, spread
 from cosine_node.emulation import DEFAULT_PROFILE, Emulation
 from cosine_node.engine.base import Engine
 from cosine_node.engine.scripted import ScriptedEngine
@@ -21,35 +21,34 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 from cosine_protocol.request import Sampling
 
-NAME: Final = "load"
+# Values of the options, as they stand in the JSON file.
 EMBEDDED: Final = "zoo"
 SCRIPTED: Final = "scripted"
 PLAIN: Final = "plain"
-COSINE: Final = "cosine"
 DRAFTERS: Final = ("draft-general", "draft-code")
+"""A choice: a generalist and an expert of one of the domains asked for."""
 SCRIPTED_VOCAB_TOKENS: Final = 64
+"""A choice: as in simulations with scripted engines."""
 WARM_UP_SHARE: Final = 0.2
+"""A choice: the share of the time before memory is first looked at; caches are full by then."""
+# Choices: one of ten prompts is eight times as long as the median, the shortest have a quarter of the most tokens.
 LONG_EVERY: Final = 10
-"""One of so many prompts is a long one."""
 LONG: Final = 8
-"""How many times as long as the median those are."""
 LEAST_SHARE: Final = 4
-"""The shortest prompts and outputs have so small a part of the longest's tokens."""
 MEMORY_GROWTH: Final = 0.05
-Row = dict[str, Any]
+"""The target for memory: more than an allocator gives back late, less than a leak for each request would take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadOptions:
-    """Who asks for what, for `seconds` of virtual time, once with each of `strategies`.
+class LoadOptions(ExperimentOptions):
+    """The load: `clients` ask on for `seconds` of virtual time, once with each of `strategies`.
 
     `models` is zoo or scripted. There are `prompts` different prompts; they have up to `prompt_tokens` tokens but
     for the long ones, their outputs up to `tokens`.
     """
 
-    seed: int = 0
     models: str = EMBEDDED
-    strategies: tuple[str, ...] = (PLAIN, COSINE)
+    strategies: tuple[str, ...] = (PLAIN, "cosine")
     profile: str = DEFAULT_PROFILE
     clients: int = 64
     seconds: float = 600.0
@@ -61,23 +60,23 @@ class LoadOptions:
 
     @classmethod
     def quick(cls) -> "LoadOptions":
-        """The smallest form, for tests and a look."""
         return cls(
             models=SCRIPTED, clients=4, seconds=6.0, prompts=10, prompt_tokens=16, tokens=12, pool_tokens=4096
         )
 
 
-def run(options: LoadOptions, *, say: Say) -> dict[str, object]:
+def run(options: LoadOptions, *, say: Say) -> JsonRow:
     """Load a verifier with every strategy in turn; one JSON object (docs/benchmarks.md).
 
     Raises `UsageError` for models or a profile that do not exist, and where nothing was there to wait for.
     """
-    target = _engine(options, "target", ScriptedEngine)
+    target = _engine(options, "target")
     tasks = _tasks(options, target)
     say(f"{len(tasks)} prompts decoded for reference")
     rows = []
     for strategy in options.strategies:
-        drafters = _drafters(options) if strategy != PLAIN else []
+        names = DRAFTERS if strategy != PLAIN else ()
+        drafters = [_engine(options, name, fidelity=0.7, drafter_seed=n) for n, name in enumerate(names)]
         loaded = LoadedSwarm(
             target=target,
             drafters=drafters,
@@ -90,15 +89,14 @@ def run(options: LoadOptions, *, say: Say) -> dict[str, object]:
         )
         rows.append(_row(strategy, options, run_virtual(perform(loaded))))
         say(f"{strategy}: {rows[-1]['requests']} requests")
-    return {
-        "name": NAME,
-        "what": "One verifier with real passes and many clients that ask again and again, for a long time that is "
+    return result_of(
+        name="load",
+        what="One verifier with real passes and many clients that ask again and again, for a long time that is "
         "virtual; the device and the links are emulated, memory is the process's own.",
-        "command": f"cosine-node bench {NAME}",
-        "setup": _setup(options, tasks),
-        "rows": rows,
-        "findings": findings_of(rows, bound_ms=bound_ms(options)),
-    }
+        setup=_setup(options, tasks),
+        rows=rows,
+        findings=findings_of(rows, bound_ms=bound_ms(options)),
+    )
 
 
 def bound_ms(options: LoadOptions) -> float:
@@ -114,10 +112,10 @@ def bound_ms(options: LoadOptions) -> float:
     return 1e3 * longest_s * math.ceil(options.clients / budget_tokens)
 
 
-def _engine(options: LoadOptions, name: str, scripted: Any) -> Engine:
+def _engine(options: LoadOptions, name: str, **scripted: Any) -> Engine:
+    """The engine of an embedded model, or a scripted one with these options."""
     if options.models == SCRIPTED:
-        made: Engine = scripted(vocab_tokens=SCRIPTED_VOCAB_TOKENS, pool_tokens=options.pool_tokens)
-        return made
+        return ScriptedEngine(vocab_tokens=SCRIPTED_VOCAB_TOKENS, pool_tokens=options.pool_tokens, **scripted)
     if options.models != EMBEDDED:
         raise UsageError(f"The models of a load are {EMBEDDED} or {SCRIPTED}, not {options.models!r}.")
     from cosine_node.engine.loading import load_engine
@@ -128,17 +126,6 @@ def _engine(options: LoadOptions, name: str, scripted: Any) -> Engine:
     return load_engine(str(folder), dtype="float32", device="cpu", pool_tokens=options.pool_tokens)
 
 
-def _drafters(options: LoadOptions) -> list[Engine]:
-    if options.models == SCRIPTED:
-        return [
-            ScriptedEngine(
-                vocab_tokens=SCRIPTED_VOCAB_TOKENS, pool_tokens=options.pool_tokens, fidelity=0.7, drafter_seed=seed
-            )
-            for seed in range(len(DRAFTERS))
-        ]
-    return [_engine(options, name, ScriptedEngine) for name in DRAFTERS]
-
-
 def _tasks(options: LoadOptions, target: Engine) -> list[Task]:
     """Prompts of unequal length, every other sampled, with the stream that plain decoding gives each."""
     least = max(1, options.prompt_tokens // LEAST_SHARE)
@@ -146,24 +133,19 @@ def _tasks(options: LoadOptions, target: Engine) -> list[Task]:
     longest = LONG * sorted(lengths)[len(lengths) // 2]
     lengths[::LONG_EVERY] = [longest] * len(lengths[::LONG_EVERY])
     outputs = spread(options.prompts, least=max(1, options.tokens // LEAST_SHARE), most=options.tokens)
-    tokens = mixed(outputs, seed=options.seed + 1)
-    prompts = _prompts(options, lengths)
-    return [_task(options, target, place, prompts[place], tokens[place]) for place in range(options.prompts)]
-
-
-def _prompts(options: LoadOptions, lengths: Sequence[int]) -> list[Tokens]:
     if options.models == SCRIPTED:
-        return random_prompts(lengths, vocab_tokens=SCRIPTED_VOCAB_TOKENS, seed=options.seed)
-    return embedded_prompts(lengths)
+        prompts = random_prompts(lengths, vocab_tokens=SCRIPTED_VOCAB_TOKENS, seed=options.seed)
+    else:
+        prompts = embedded_prompts(lengths)
+    tasks = []
+    for number, (prompt, tokens) in enumerate(zip(prompts, mixed(outputs, seed=options.seed + 1), strict=True)):
+        sampling = Sampling(temperature=options.temperature * (number % 2), seed=options.seed + number)
+        stream = plain_stream(target, prompt, sampling, tokens=tokens)
+        tasks.append(Task(domain="", prompt=prompt, sampling=sampling, max_new_tokens=tokens, stream=stream))
+    return tasks
 
 
-def _task(options: LoadOptions, target: Engine, place: int, prompt: Tokens, tokens: int) -> Task:
-    sampling = Sampling(temperature=options.temperature * (place % 2), seed=options.seed + place)
-    stream = plain_stream(target, prompt, sampling, tokens=tokens)
-    return Task(domain="", prompt=prompt, sampling=sampling, max_new_tokens=tokens, stream=stream)
-
-
-def _row(strategy: str, options: LoadOptions, measured: Measured) -> Row:
+def _row(strategy: str, options: LoadOptions, measured: LoadMeasurement) -> JsonRow:
     gaps_s, firsts_s = tuple(measured.gaps_s), tuple(measured.firsts_s)
     warm, end = measured.warm_bytes, measured.end_bytes
     if not gaps_s:
@@ -205,17 +187,12 @@ def _setup(options: LoadOptions, tasks: Sequence[Task]) -> dict[str, Any]:
         },
         "temperature": f"0 and {options.temperature:g} in turn",
         "drafters": f"{len(DRAFTERS)} with every strategy but {PLAIN}",
-        "memory": f"of the whole process, after {percent_of(WARM_UP_SHARE)} of the time and at its end",
+        "memory": f"of the whole process, after {100 * WARM_UP_SHARE:g} % of the time and at its end",
     }
 
 
-def percent_of(share: float) -> str:
-    """A share in words."""
-    return f"{100 * share:g} %"
-
-
-def findings_of(rows: Sequence[Row], *, bound_ms: float) -> dict[str, Any]:
-    """What was aimed at against what was measured."""
+def findings_of(rows: Sequence[JsonRow], *, bound_ms: float) -> dict[str, Any]:
+    """Targets against what was measured."""
     return {
         "targets": [target for row in rows for target in _targets(row, bound_ms)],
         "bound_ms": bound_ms,
@@ -225,7 +202,7 @@ def findings_of(rows: Sequence[Row], *, bound_ms: float) -> dict[str, Any]:
     }
 
 
-def _targets(row: Row, bound_ms: float) -> Iterator[Row]:
+def _targets(row: JsonRow, bound_ms: float) -> Iterator[JsonRow]:
     most = {
         "between_tokens_p99_ms": bound_ms,
         "memory_growth": MEMORY_GROWTH,

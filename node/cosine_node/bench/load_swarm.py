@@ -22,12 +22,13 @@ from cosine_protocol.records import Role
 SETTLE_S: Final = 15.0
 """After this long everything that requests held is given back."""
 STATM: Final = Path("/proc/self/statm")
+"""Memory of this process in pages, where the system is Linux (proc(5))."""
 _CODEC: Final = LetterCodec()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedSwarm:
-    """Who is there and what is asked: every client asks for all tasks in turn until `seconds` of virtual time.
+    """The swarm and its load: every client asks for all tasks in turn until `seconds` of virtual time.
 
     Each begins with a task of its own. Memory is looked at after `warm_up_s` and at the end.
     """
@@ -43,8 +44,8 @@ class LoadedSwarm:
 
 
 @dataclass(slots=True)
-class Measured:
-    """What clients saw, in virtual seconds, and what was held. `resident_bytes` is None where nobody tells.
+class LoadMeasurement:
+    """What clients saw, in virtual seconds, and what nodes held. Bytes are None where the system does not tell.
 
     `gaps_s` are the times between tokens of one request that came at different moments, `firsts_s` those to the
     first. A text with a near tie in it that is not the reference's counts under `near_ties`.
@@ -64,9 +65,9 @@ class Measured:
     end_bytes: int | None = None
 
 
-async def perform(load: LoadedSwarm) -> Measured:
+async def perform(load: LoadedSwarm) -> LoadMeasurement:
     """Run a load to its end; call inside `run_virtual`."""
-    measured = Measured()
+    measured = LoadMeasurement()
     emulation = load.emulation
     async with SimulatedSwarm(one_way_s=emulation.one_way_s) as swarm:
         verifier = await swarm.verifier(
@@ -92,14 +93,14 @@ async def perform(load: LoadedSwarm) -> Measured:
     return measured
 
 
-async def _ask_on(load: LoadedSwarm, place: int, client: AsyncClient, measured: Measured) -> None:
+async def _ask_on(load: LoadedSwarm, place: int, client: AsyncClient, measured: LoadMeasurement) -> None:
     number = place
     while asyncio.get_running_loop().time() < load.seconds:
         await _ask(client, load.tasks[number % len(load.tasks)], measured)
         number += 1
 
 
-async def _ask(client: AsyncClient, task: Task, measured: Measured) -> None:
+async def _ask(client: AsyncClient, task: Task, measured: LoadMeasurement) -> None:
     loop = asyncio.get_running_loop()
     asked_s, last_s = loop.time(), None
     measured.requests += 1
@@ -127,7 +128,7 @@ async def _ask(client: AsyncClient, task: Task, measured: Measured) -> None:
         measured.mismatches += not found.near_ties
 
 
-async def _watch(verifier: Member, measured: Measured) -> None:
+async def _watch(verifier: Member, measured: LoadMeasurement) -> None:
     """Keep the most tokens that requests held at a time."""
     engine = verifier.engine
     while isinstance(engine, PagedEngine):
@@ -135,7 +136,7 @@ async def _watch(verifier: Member, measured: Measured) -> None:
         await asyncio.sleep(1.0)
 
 
-async def _look_when_warm(load: LoadedSwarm, measured: Measured) -> None:
+async def _look_when_warm(load: LoadedSwarm, measured: LoadMeasurement) -> None:
     await asyncio.sleep(load.warm_up_s)
     measured.warm_bytes = resident_bytes()
 

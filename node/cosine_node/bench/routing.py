@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from cosine_node.bench.experiment import (
     TUNE_SPLIT,
+    ExperimentOptions,
     JsonRow,
-    Options,
     Say,
     in_processes,
     result_of,
@@ -43,7 +43,7 @@ TRAFFIC: Final = {"mixed": mixed_traffic, "changing": changing_traffic}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoutingOptions(Options):
+class RoutingOptions(ExperimentOptions):
     """The tables; `prompts` requests of each domain, repeated with `seeds` random orders.
 
     `constants` bounds the sets of constants tried for each router, None tries all.

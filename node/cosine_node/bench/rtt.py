@@ -11,8 +11,8 @@ from cosine_node.bench.experiment import (
     TUNE_SPLIT,
     Cell,
     CellResult,
+    ExperimentOptions,
     JsonRow,
-    Options,
     Prompts,
     Say,
     in_processes,
@@ -35,7 +35,7 @@ BOUNDS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RttOptions(Options):
+class RttOptions(ExperimentOptions):
     """The sweep. `profile` and `side_profiles` as in `Scenario`; the latter are run at `main_rtt_ms` alone.
 
     The sweep runs `prompts` prompts of each temperature, everything beside it at most `side_prompts`. The parts of

@@ -14,8 +14,16 @@ from hypothesis import strategies as st
 
 from cosine_node.bench import engine, engine_transformers
 from cosine_node.bench.engine import EngineOptions, findings_of, run
-from cosine_node.bench.engine_models import EMBEDDED, SHAPES, Load, Subject, subject_of
-from cosine_node.bench.engine_parts import ALONE_REQUESTS, BATCH_TOKENS, CACHES, ROUNDS, Part, bandwidth, concurrent
+from cosine_node.bench.engine_models import EMBEDDED, SHAPES, EngineLoad, MeasuredModel, measured_model
+from cosine_node.bench.engine_parts import (
+    ALONE_REQUESTS,
+    BATCH_TOKENS,
+    CACHES,
+    ROUNDS,
+    EnginePart,
+    bandwidth,
+    concurrent,
+)
 from cosine_node.bench.engine_rivals import Agreement, Decoded, PackedBatch, alternately, decoded
 from cosine_node.bench.engine_transformers import RivalFailed, TransformersModel
 from cosine_node.bench.markdown import paragraphs
@@ -40,11 +48,11 @@ def result() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def subject() -> Subject:
-    return subject_of("llama-tiny", seed=1, device="cpu", dtype="auto", pool_tokens=1024)
+def subject() -> MeasuredModel:
+    return measured_model("llama-tiny", seed=1, device="cpu", dtype="auto", pool_tokens=1024)
 
 
-def row_of(result: dict[str, Any], part: Part) -> dict[str, Any]:
+def row_of(result: dict[str, Any], part: EnginePart) -> dict[str, Any]:
     [row] = [row for row in result["rows"] if row["part"] == part]
     assert row["model"] == "llama-tiny"
     assert row["dtype"] == "float32"
@@ -52,7 +60,7 @@ def row_of(result: dict[str, Any], part: Part) -> dict[str, Any]:
 
 
 def test_one_request_is_timed_against_generate(result: dict[str, Any]) -> None:
-    row = row_of(result, Part.PLAIN)
+    row = row_of(result, EnginePart.PLAIN)
     speeds = row["tokens_per_s"]
     assert set(speeds) == {"ours", "generate"}
     assert row["ratio"] == pytest.approx(speeds["ours"] / speeds["generate"])
@@ -60,7 +68,7 @@ def test_one_request_is_timed_against_generate(result: dict[str, Any]) -> None:
 
 
 def test_requests_at_once_are_timed_against_continuous_batching_and_one_by_one(result: dict[str, Any]) -> None:
-    row = row_of(result, Part.CONCURRENT)
+    row = row_of(result, EnginePart.CONCURRENT)
     speeds = row["tokens_per_s"]
     rivals = [f"continuous batching, {tokens} tokens a pass" for tokens in BATCH_TOKENS]
     assert row["rival_error"] == ""
@@ -74,7 +82,7 @@ def test_requests_at_once_are_timed_against_continuous_batching_and_one_by_one(r
 
 
 def test_verification_is_timed_against_padding_with_either_cache(result: dict[str, Any]) -> None:
-    row = row_of(result, Part.VERIFICATION)
+    row = row_of(result, EnginePart.VERIFICATION)
     passes = row["pass_ms"]
     padded = [f"padded, {name}" for name in CACHES]
     assert set(passes) == {"ours", *padded}
@@ -86,7 +94,7 @@ def test_verification_is_timed_against_padding_with_either_cache(result: dict[st
 
 
 def test_the_curve_rises_and_gives_a_budget(result: dict[str, Any]) -> None:
-    row = row_of(result, Part.CURVE)
+    row = row_of(result, EnginePart.CURVE)
     assert list(row["pass_ms"]) == ["1", "2", "4", "8", "16", "32", "64"]
     assert list(row["pass_ms"].values()) == sorted(row["pass_ms"].values())
     assert row["budget_tokens"] >= 16
@@ -95,10 +103,10 @@ def test_the_curve_rises_and_gives_a_budget(result: dict[str, Any]) -> None:
 def test_what_is_found_follows_from_the_rows(result: dict[str, Any]) -> None:
     ratios = {target["what"]: target["ratio"] for target in result["findings"]["targets"]}
     assert ratios == {
-        "one request, against generate": row_of(result, Part.PLAIN)["ratio"],
-        "requests at once, against continuous batching": row_of(result, Part.CONCURRENT)["ratio"],
-        "requests at once, against one by one": row_of(result, Part.CONCURRENT)["ratio_to_alone"],
-        "packed verification, against padded": row_of(result, Part.VERIFICATION)["ratio"],
+        "one request, against generate": row_of(result, EnginePart.PLAIN)["ratio"],
+        "requests at once, against continuous batching": row_of(result, EnginePart.CONCURRENT)["ratio"],
+        "requests at once, against one by one": row_of(result, EnginePart.CONCURRENT)["ratio_to_alone"],
+        "packed verification, against padded": row_of(result, EnginePart.VERIFICATION)["ratio"],
     }
     assert result["findings"]["mismatches"] == 0
     assert result["findings"]["compared"] == sum(row.get("compared", 0) for row in result["rows"])
@@ -131,9 +139,9 @@ def _as_if_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_with_cuda_large_models_also_get_their_share_of_the_bandwidth() -> None:
     few = replace(QUICK, models=(), cuda_models=("llama-tiny",), tokens=4, cuda_requests=2, repeats=1)
     found: Any = run(few, say=silent)
-    assert [row["part"] for row in found["rows"]] == [*list(Part), Part.BANDWIDTH]
-    assert [row["requests"] for row in found["rows"] if row["part"] == Part.BANDWIDTH] == [1, 2]
-    assert all(row["copied_bytes_per_s"] > 0 for row in found["rows"] if row["part"] == Part.BANDWIDTH)
+    assert [row["part"] for row in found["rows"]] == [*list(EnginePart), EnginePart.BANDWIDTH]
+    assert [row["requests"] for row in found["rows"] if row["part"] == EnginePart.BANDWIDTH] == [1, 2]
+    assert all(row["copied_bytes_per_s"] > 0 for row in found["rows"] if row["part"] == EnginePart.BANDWIDTH)
     assert found["skipped"] == []
 
 
@@ -149,7 +157,7 @@ def test_a_model_without_room_is_left_out(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_sixteen_bits_are_given_more_near_ties() -> None:
-    bits = subject_of("llama-tiny", seed=0, device="cpu", dtype="bfloat16", pool_tokens=1024)
+    bits = measured_model("llama-tiny", seed=0, device="cpu", dtype="bfloat16", pool_tokens=1024)
     row = concurrent(bits, replace(QUICK.load, repeats=1), clock=count().__next__)
     assert (row["dtype"], row["mismatches"]) == ("bfloat16", 0)
 
@@ -159,10 +167,12 @@ def test_sixteen_bits_are_given_more_near_ties() -> None:
 def test_on_cuda_everybody_writes_the_same() -> None:
     found: Any = run(replace(QUICK, device="cuda", cuda_models=("llama-tiny",)), say=silent)
     assert found["findings"]["mismatches"] == 0
-    assert {row["part"] for row in found["rows"]} == set(Part)
+    assert {row["part"] for row in found["rows"]} == set(EnginePart)
 
 
-def test_a_rival_that_cannot_run_is_quoted_not_timed(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rival_that_cannot_run_is_quoted_not_timed(
+    subject: MeasuredModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     @contextmanager
     def refused(model: TransformersModel, **options: int) -> Iterator[None]:
         raise RivalFailed("no paged attention here")
@@ -187,7 +197,7 @@ def test_the_page_says_what_was_aimed_at(result: dict[str, Any]) -> None:
     assert "of the bandwidth" not in page
 
 
-def test_the_share_of_the_bandwidth_is_that_of_reading_the_weights(subject: Subject) -> None:
+def test_the_share_of_the_bandwidth_is_that_of_reading_the_weights(subject: MeasuredModel) -> None:
     load = replace(QUICK.load, repeats=1)
     row = bandwidth(subject, load, requests=2, bytes_per_s=1e6, clock=count().__next__)
     assert row["limit_ms"] == pytest.approx(row["read_bytes"] / 1e3)
@@ -197,7 +207,7 @@ def test_the_share_of_the_bandwidth_is_that_of_reading_the_weights(subject: Subj
     assert subject.pair.engine.live_tokens == 0
 
 
-def test_a_model_and_its_rival_share_their_weights(subject: Subject) -> None:
+def test_a_model_and_its_rival_share_their_weights(subject: MeasuredModel) -> None:
     embedding = SHAPES["llama-tiny"]["vocab_size"] * SHAPES["llama-tiny"]["hidden_size"]
     assert subject.pair.read_bytes == 4 * (subject.pair.parameters - embedding)
     [text] = decoded(subject.pair.engine, [(1, 2, 3)], [5])
@@ -206,7 +216,7 @@ def test_a_model_and_its_rival_share_their_weights(subject: Subject) -> None:
 
 def test_an_unknown_model_is_one_sentence() -> None:
     with pytest.raises(UsageError, match="There is no model 'llama-2t'"):
-        subject_of("llama-2t", seed=0, device="cpu", dtype="auto", pool_tokens=64)
+        measured_model("llama-2t", seed=0, device="cpu", dtype="auto", pool_tokens=64)
 
 
 def test_requests_at_once_write_what_each_writes_alone_and_give_their_pages_back() -> None:
@@ -274,6 +284,8 @@ def test_prompts_have_the_lengths_asked_for_and_are_different() -> None:
 
 
 def test_the_pool_has_room_for_everything_at_once() -> None:
-    load = Load(prompt_tokens=64, tokens=128, requests=16, draft_tokens=4, longest_context_tokens=512, repeats=1)
+    load = EngineLoad(
+        prompt_tokens=64, tokens=128, requests=16, draft_tokens=4, longest_context_tokens=512, repeats=1
+    )
     assert load.pool_tokens >= 16 * (512 + 5)
     assert load.pool_tokens >= 16 * load.request_tokens

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cosine_node.bench.scale import ScaleOptions, findings, run, run_size
+from cosine_node.bench.scale import ScaleOptions, findings_of, run, run_size
 from cosine_node.bench.scale_decisions import commit_times_us, decision_rows
 from cosine_p2p.strategies import STRATEGIES
 from cosine_protocol.limits import MAX_CELL_OWNERS
@@ -64,7 +64,7 @@ def test_findings_are_computed_from_the_rows(rows: list[dict[str, Any]]) -> None
         "client_bytes_read": 100 * rows[0]["client_bytes_read"],
     }
     decision = {"candidates": 10, "rank_verifiers_us": 1.5, "pick_drafters_us": 2.0}
-    found = findings([rows[0], grown], [decision])
+    found = findings_of([rows[0], grown], [decision])
     assert found["client_bytes_read_exponent"] == pytest.approx(2.0)
     assert found["choosing_us"] == 3.5
     assert found["all_finished"]
