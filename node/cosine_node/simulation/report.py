@@ -1,11 +1,12 @@
 """The results of a simulated run: requests, nodes, and violations of what must always hold."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
 from typing import Any, Final
+
+import numpy as np
 
 from cosine_protocol.records import Role
 
@@ -135,10 +136,10 @@ class SimulationReport:
     def count(self, ending: RequestEnding) -> int:
         return sum(result.ending is ending for result in self.results)
 
-    def latency_ms(self, share: float) -> float | None:
-        """The latency that this share of finished requests does not exceed; None if none finished."""
-        ranked = sorted(result.seconds for result in self.finished)
-        return 1e3 * ranked[max(0, math.ceil(share * len(ranked)) - 1)] if ranked else None
+    def latency_ms(self, percent: float) -> float | None:
+        """A percentile of the latency of finished requests, linear between two of them; None if none finished."""
+        seconds = [result.seconds for result in self.finished]
+        return 1e3 * float(np.percentile(seconds, percent)) if seconds else None
 
     def violations(self) -> list[str]:
         """Sentences about what must never happen and did; empty for a good run."""
@@ -163,7 +164,7 @@ class SimulationReport:
             "failed": self.count(RequestEnding.FAILED),
             "tokens": self.tokens,
             "tokens_per_s": self.tokens_per_s,
-            "latency_ms": {f"p{percent}": self.latency_ms(percent / 100) for percent in (50, 95, 99)},
+            "latency_ms": {f"p{percent}": self.latency_ms(percent) for percent in (50, 95, 99)},
             "mismatches": self.mismatches,
             "hung": self.hung,
             "leaked": len(self.leaked),
