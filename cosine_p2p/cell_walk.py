@@ -1,10 +1,10 @@
-"""The way of a reader through the cells of one role and target: pure, the reading itself is the directory's."""
+"""The order in which a reader goes through the cells of one role and target; the directory does the reading."""
 
 import math
 from collections.abc import Mapping
 from typing import Final
 
-from cosine_p2p.postings import MAX_DEPTH, place_of
+from cosine_p2p.postings import MAX_DEPTH, hash_prefix
 from cosine_protocol import limits
 from cosine_protocol.records import NodeRecord
 
@@ -15,16 +15,16 @@ SIBLINGS: Final = 16  # one for each hex digit
 
 
 class CellWalk:
-    """Says which cells to read next until everybody is found, or `wanted` nodes near `place`.
+    """Chooses the cells to read next until all nodes are found, or `wanted` nodes near `origin`.
 
     Cells are named by the hex digits that their owners' hashes begin with. Below a full cell its sixteen children
-    are read, the nearest to `place` first, near as in Kademlia: the one whose digit XOR ours is the least. A region
-    is known once its cell is not full; only nodes of known regions make up a sample, since those in the cells above
-    would otherwise be found by every reader.
+    are read, the nearest to `origin` first, near as in Kademlia (Maymounkov and Mazieres 2002): the one whose digit
+    XOR ours is the least. A region is known once its cell is not full; only its nodes make up a sample, since those
+    in the cells above would otherwise be found by every reader.
     """
 
-    def __init__(self, place: str, wanted: int | None) -> None:
-        self._place = place
+    def __init__(self, origin: str, wanted: int | None) -> None:
+        self._origin = origin
         self._wanted = wanted
         self._waiting = [FIRST_CELL]
         self._cells_left = MAX_CELLS_READ
@@ -45,7 +45,7 @@ class CellWalk:
             if held is None or record.sequence > held.sequence:
                 self._found[owner] = record
         if len(records) >= limits.MAX_CELL_OWNERS and len(prefix) < MAX_DEPTH:
-            ours = int(self._place[len(prefix)], 16)
+            ours = int(self._origin[len(prefix)], 16)
             # Nearer than all that waits, unless read together with it.
             self._waiting[:0] = [f"{prefix}{ours ^ step:x}" for step in range(SIBLINGS)]
         else:
@@ -56,7 +56,7 @@ class CellWalk:
         if self._wanted is None or not self._waiting:
             return list(self._found.values())
         known = tuple(self._known)
-        return [record for owner, record in self._found.items() if place_of(owner).startswith(known)]
+        return [record for owner, record in self._found.items() if hash_prefix(owner).startswith(known)]
 
     def _width(self) -> int:
         """The number of cells worth reading together: what the known regions let expect to be enough."""

@@ -1,4 +1,4 @@
-"""The client for asyncio programs; `blocking.py` has the one for everybody else."""
+"""The client for asyncio programs; `blocking.py` has the one for other programs."""
 
 import asyncio
 import logging

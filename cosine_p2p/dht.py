@@ -43,7 +43,7 @@ class Cells(Protocol):
 
 
 class MemoryCells:
-    """One honest storing node that everybody in the process asks: the same cells and the same checks."""
+    """One honest storing node that every peer of the process asks: the same cells and the same checks."""
 
     def __init__(self, *, network: str, clock: Callable[[], float] = time.time) -> None:
         self.store = RecordStore()
@@ -115,11 +115,11 @@ class DhtDirectory:
     async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
         """Checked, live records of a role for a target name or digest in hex, the newest of each peer.
 
-        With `wanted`, and more nodes than that, a sample of at least so many: everybody whose key's hash lies near
-        a place that nobody else can foresee, so that all nodes are found equally often and what is read hardly
+        With `wanted`, and more nodes than that, a sample of at least so many: the nodes whose key's hash lies near
+        an origin that no other peer can foresee, so that all nodes are found equally often and what is read hardly
         grows with the network. Raises `PeerLost` if the DHT does not answer.
         """
-        # The place follows from our key and the number of look-ups, so that a simulation can repeat it.
+        # The origin follows from our key and the number of look-ups, so that a simulation can repeat it.
         self._look_ups += 1
         signed = self._identity.sign(kind="place", digest=b"", body=str(self._look_ups).encode())
         walk = CellWalk(sha256(signed).hexdigest()[:MAX_DEPTH], wanted)

@@ -19,7 +19,7 @@ class Directory(Protocol):
 
 
 class MemoryDirectory:
-    """A directory all of whose readers and writers share one process."""
+    """A directory of which all readers and writers are in one process."""
 
     def __init__(self) -> None:
         self._records: dict[tuple[str, str], dict[str, NodeRecord]] = {}

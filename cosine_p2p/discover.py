@@ -1,4 +1,4 @@
-"""The DHT as nodes tell it: a client without a DHT of its own asks several over `/cosine/discover/1.0.0`.
+"""The DHT as nodes answer from it: a client without a DHT of its own asks several over `/cosine/discover/1.0.0`.
 
 Records come signed, so an answer can lack some but not change any. Answers are put together: of each owner the
 newest record that its signature proves. A node that withholds, lies or is gone costs no more than its own answer.
@@ -29,7 +29,7 @@ WANTED_ANSWERS: Final = 3
 """A choice: with three answers a record is missed only if all three lack it."""
 MAX_ASKED: Final = 8
 """Bounds one look-up."""
-MAX_MET: Final = 256
+MAX_DISCOVERED: Final = 256
 """Bounds memory: nodes to ask when those of the initial peers do not answer."""
 ANSWER_TIMEOUT_S: Final = 10.0
 """A choice: the node itself may have to search its DHT."""
@@ -47,7 +47,7 @@ Answer = Mapping[str, Sequence[bytes]]
 class DiscoverCells:
     """Implements `Cells` for a reader; end it with `close`.
 
-    Asks `initial_peers` first, then nodes met in records. `note_addresses` is told where each of those is reached.
+    Asks `initial_peers` first, then nodes discovered in records, whose addresses `note_addresses` gets.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class DiscoverCells:
         self._opener = opener
         self._note_addresses = note_addresses
         self._clock = clock
-        self._met: dict[str, None] = {}
+        self._discovered: dict[str, None] = {}
         self._failed: dict[str, None] = {}
 
     async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
@@ -100,9 +100,13 @@ class DiscoverCells:
         await self._nodes.close()
 
     def _next_peers(self, look_up: "_LookUp") -> list[str]:
-        """Nodes to ask next. Those that failed before come last; nobody can place itself first among those met."""
-        met = sorted(self._met, key=lambda peer_id: sha256(f"{self._peer_id} {peer_id}".encode()).digest())
-        known = dict.fromkeys((*self._initial_peers, *met))
+        """Nodes to ask next: those that failed before come last, and the order of those discovered is ours."""
+
+        def rank(peer_id: str) -> bytes:
+            # No node can put itself first.
+            return sha256(f"{self._peer_id} {peer_id}".encode()).digest()
+
+        known = dict.fromkeys((*self._initial_peers, *sorted(self._discovered, key=rank)))
         trusted = [peer_id for peer_id in known if peer_id not in self._failed]
         order = [peer_id for peer_id in (*trusted, *self._failed) if peer_id not in look_up.asked]
         room = min(WANTED_ANSWERS - len(look_up.answered), MAX_ASKED - len(look_up.asked))
@@ -116,8 +120,8 @@ class DiscoverCells:
             self._failed[peer_id] = None
         for record in found.take_new():
             self._note_addresses(record.peer_id, record.addresses)
-            if len(self._met) < MAX_MET:
-                self._met[record.peer_id] = None
+            if len(self._discovered) < MAX_DISCOVERED:
+                self._discovered[record.peer_id] = None
 
 
 class _FoundRecords:

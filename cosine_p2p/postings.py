@@ -68,7 +68,7 @@ def subkey_bytes(owner: str) -> bytes:
 
 
 @lru_cache(maxsize=MAX_REMEMBERED)
-def place_of(owner: str) -> str:
+def hash_prefix(owner: str) -> str:
     """The hex digits of a peer's cells, `MAX_DEPTH` of them. Raises `BadSignature` for what is no peer id."""
     return sha256(public_key_of(owner)).hexdigest()[:MAX_DEPTH]
 
@@ -97,7 +97,7 @@ def check_cell(cell: str, *, network: str, record: NodeRecord) -> None:
     """Raises `MalformedMessage` unless `record` belongs in `cell` of `network`."""
     prefix = cell.rpartition("/")[2]
     names = (record.target, record.target_digest.hex())
-    if len(prefix) > MAX_DEPTH or not place_of(record.peer_id).startswith(prefix):
+    if len(prefix) > MAX_DEPTH or not hash_prefix(record.peer_id).startswith(prefix):
         raise MalformedMessage("the record's owner does not belong in this cell")
     if cell not in {cell_name(network=network, role=record.role, target=name, prefix=prefix) for name in names}:
         raise MalformedMessage("the record is not of this network, role and target")

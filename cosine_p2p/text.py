@@ -45,11 +45,19 @@ class TextAssembler:
         self._tokens.append(token)
         text = self._text()
         if len(self._tokens) - self._settled_tokens >= SETTLED_AFTER_TOKENS and not text.endswith(REPLACEMENT):
-            self._settle(text)
-        cut = self._stop_at(text)
-        if cut is not None:
-            return self._give(text[:cut], is_stopped=True)
-        return self._give(self._safe(_without_incomplete_end(text)))
+            self._settled = text
+            del self._tokens[:-CONTEXT_TOKENS]
+            self._settled_tokens = len(self._tokens)
+            self._context_characters = len(self._decode(self._tokens))
+        ends = [index for stop in self._stop if (index := text.find(stop, self._given)) >= 0]
+        if ends:
+            return self._give(text[: min(ends)], is_stopped=True)
+        whole = _without_incomplete_end(text)
+        for start in range(self._given, len(whole)):
+            if any(stop.startswith(whole[start:]) for stop in self._stop):
+                # A stop string may have begun here.
+                return self._give(whole[:start])
+        return self._give(whole)
 
     def finish(self) -> Piece:
         """The text held back so far: the output has ended without a stop string."""
@@ -57,23 +65,6 @@ class TextAssembler:
 
     def _text(self) -> str:
         return self._settled + self._decode(self._tokens)[self._context_characters :]
-
-    def _settle(self, text: str) -> None:
-        self._settled = text
-        del self._tokens[:-CONTEXT_TOKENS]
-        self._settled_tokens = len(self._tokens)
-        self._context_characters = len(self._decode(self._tokens))
-
-    def _stop_at(self, text: str) -> int | None:
-        found = [index for stop in self._stop if (index := text.find(stop, self._given)) >= 0]
-        return min(found, default=None)
-
-    def _safe(self, text: str) -> str:
-        """The text up to the earliest place where a stop string could have begun."""
-        for start in range(self._given, len(text)):
-            if any(stop.startswith(text[start:]) for stop in self._stop):
-                return text[:start]
-        return text
 
     def _give(self, text: str, *, is_stopped: bool = False) -> Piece:
         new = text[self._given :]

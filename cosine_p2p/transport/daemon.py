@@ -225,18 +225,13 @@ async def _ask(request: Any, reader: asyncio.StreamReader, writer: asyncio.Strea
     return str(response.error.msg) if response.type == p2pd_pb2.Response.ERROR else None
 
 
-def _fail_pending_calls(p2p: Any) -> None:
-    if p2p._client is None:
-        return
-    for call in p2p._client.control._pending_calls.values():
-        if not call.done():
-            call.set_exception(P2PDaemonError("the network daemon is gone"))
-
-
 async def _end(p2p: Any) -> None:
-    _fail_pending_calls(p2p)
-    p2p._terminate()
     control = p2p._client.control if p2p._client is not None else None
+    if control is not None:
+        for call in control._pending_calls.values():
+            if not call.done():
+                call.set_exception(P2PDaemonError("the network daemon is gone"))
+    p2p._terminate()
     tasks = [p2p._listen_task, p2p._reader_task]
     if control is not None:
         tasks += [control._read_task, control._write_task, *control._handler_tasks.values()]
@@ -244,10 +239,10 @@ async def _end(p2p: Any) -> None:
             task.cancel()
     await asyncio.gather(*(task for task in tasks if task is not None), return_exceptions=True)
     if p2p._child is not None:
-        await _reap(p2p._child)
+        await _wait_for_end(p2p._child)
 
 
-async def _reap(child: Any) -> None:
+async def _wait_for_end(child: Any) -> None:
     try:
         async with asyncio.timeout(END_TIMEOUT_S):
             await child.wait()

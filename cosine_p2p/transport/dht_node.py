@@ -168,15 +168,12 @@ async def start_dht(
         raise PeerLost(
             ", ".join(peers), "no DHT node answers there; check that it belongs to this network"
         ) from None
-    _install(node.protocol, validator, CheckedStorage(store, checker))
-    return node
-
-
-def _install(protocol: Any, validator: SignedRecordValidator, storage: CheckedStorage) -> None:
-    for key, item in list(protocol.storage.items()):
+    storage = CheckedStorage(store, checker)
+    for key, item in list(node.protocol.storage.items()):
         storage.store(key, item.value, item.expiration_time)
-    protocol.storage, protocol.cache = storage, NoStorage()
-    protocol._validate_dictionary = _valid_part_keeper(validator)
+    node.protocol.storage, node.protocol.cache = storage, NoStorage()
+    node.protocol._validate_dictionary = _valid_part_keeper(validator)
+    return node
 
 
 async def read_cells(node: Any, cells: Sequence[str]) -> dict[str, dict[str, bytes]]:

@@ -6,7 +6,7 @@ Importing this module does not import hivemind; starting a transport does.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -219,7 +219,10 @@ class HivemindTransport:
         pause_s = FIRST_RETRY_S
         while self._daemon is None:
             try:
-                await self._build_with_whom_answers()
+                try:
+                    await self._build(list(self._known))
+                except PeerLost:
+                    await self._build([])
             except Exception as error:
                 logger.warning("the network daemon could not be started again: %s", error)
                 logger.debug("why it could not", exc_info=True)
@@ -228,12 +231,6 @@ class HivemindTransport:
         self.restarts += 1
         for callback in self._on_restart:
             self._run(callback())
-
-    async def _build_with_whom_answers(self) -> None:
-        try:
-            await self._build(list(self._known))
-        except PeerLost:
-            await self._build([])
 
     async def _look_around(self) -> None:
         """Remember some connected peers for a restart; meet the known ones again if none is left."""
@@ -244,13 +241,10 @@ class HivemindTransport:
             return
         self.connected_peers = len(connected)
         if connected:
-            self._remember(connected)
+            recent = [*self.config.initial_peers, *connected]
+            self._known = dict.fromkeys(recent[: len(self.config.initial_peers) + MAX_KNOWN_PEERS])
         elif self._known:
             await asyncio.gather(*map(self._meet, list(self._known)), return_exceptions=True)
-
-    def _remember(self, connected: Iterable[str]) -> None:
-        recent = [*self.config.initial_peers, *connected][: MAX_KNOWN_PEERS + len(self.config.initial_peers)]
-        self._known = dict.fromkeys(recent)
 
     async def _meet(self, maddr: str) -> None:
         from cosine_p2p.transport.hivemind_library import PeerID

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
@@ -76,8 +76,16 @@ class LightTransport:
 
     async def dial(self, peer_id: str, protocol: str) -> LightStream:
         """Open a stream; raises `PeerLost` with the reason, soon after `dial_timeout_s` at the latest."""
-        work = self._open(peer_id, self._addresses(peer_id), protocol)
-        carrier = await self._in_time(peer_id, self._thread.call(work, undo=self._discard))
+        addresses = self._addresses(peer_id)
+
+        async def open_in_trio() -> Carrier:
+            muxed = await self._host.open(peer_id, addresses, protocol)
+            carrier = Carrier(muxed, self._thread, self._carriers.discard)
+            self._carriers.add(carrier)
+            return carrier
+
+        opening = self._thread.call(open_in_trio, undo=lambda carrier: self._thread.post(carrier.discard))
+        carrier = await self._in_time(peer_id, opening)
         stream = LightStream(peer_id, carrier, self._thread, self._streams.discard)
         self._streams.add(stream)
         return stream
@@ -133,20 +141,6 @@ class LightTransport:
             raise PeerLost(peer_id, f"no answer within {self._config.dial_timeout_s:g} s") from None
         except trio.RunFinishedError:
             raise PeerLost(peer_id, "we have left the network") from None
-
-    def _discard(self, carrier: Carrier) -> None:
-        self._thread.post(carrier.discard)
-
-    def _open(self, peer_id: str, addresses: Sequence[Address], protocol: str) -> Callable[[], Awaitable[Carrier]]:
-        """The trio thread's part of `dial`."""
-
-        async def work() -> Carrier:
-            muxed = await self._host.open(peer_id, addresses, protocol)
-            carrier = Carrier(muxed, self._thread, self._carriers.discard)
-            self._carriers.add(carrier)
-            return carrier
-
-        return work
 
     async def _leave(self) -> None:
         """The trio thread's part of `close`."""

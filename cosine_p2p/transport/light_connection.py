@@ -29,6 +29,7 @@ WRITE_TIMEOUT_S: Final = 10.0
 """A choice: a peer that takes nothing for so long is gone."""
 CLOSE_TIMEOUT_S: Final = 0.5
 """A choice: closing tells the peer, if it still listens."""
+# Protocol names of libp2p.
 _MULTISTREAM: Final = "/multistream/1.0.0"
 _NOISE: Final = "/noise"
 _YAMUX: Final = "/yamux/1.0.0"

@@ -45,7 +45,7 @@ MAX_ATTEMPTS: Final = 8
 """Bounds the addresses of one peer that are dialled at once."""
 # Relays are for peers that cannot be reached directly.
 RELAY_DELAY_S: Final = 0.5
-_HOP: Final = "/libp2p/circuit/relay/0.2.0/hop"
+_HOP: Final = "/libp2p/circuit/relay/0.2.0/hop"  # of circuit relay v2
 
 _T = TypeVar("_T")
 Spawn = Callable[[Callable[[], Awaitable[None]]], None]
@@ -151,7 +151,12 @@ class LightHost:
 
     async def _dial(self, address: Address) -> Connection:
         """Raises `OSError` and what `secure` raises."""
-        raw, cut = await (self._over_tcp(address) if address.relay is None else self._over_relay(address))
+        if address.relay is None:
+            stream = await trio.open_tcp_stream(address.host, address.port)
+            raw, cut = RawConnection(TrioTCPStream(stream), True), stream.socket.close
+        else:
+            # What lies below is the relay's connection, which others may use.
+            raw, cut = await self._over_relay(address, address.relay), lambda: None
         try:
             return await secure(raw, self._noise, address.peer_id, cut)
         except BaseException:
@@ -160,20 +165,14 @@ class LightHost:
                 await raw.close()
             raise
 
-    async def _over_tcp(self, address: Address) -> tuple[RawConnection, Callable[[], None]]:
-        stream = await trio.open_tcp_stream(address.host, address.port)
-        return RawConnection(TrioTCPStream(stream), True), stream.socket.close
-
-    async def _over_relay(self, address: Address) -> tuple[RawConnection, Callable[[], None]]:
+    async def _over_relay(self, address: Address, relay: str) -> RawConnection:
         """Circuit relay v2: the relay joins a stream of ours to one of the peer's."""
-        assert address.relay is not None
-        relay = await self._connected(address.relay, [replace(address, layers=("p2p",), peer_ids=(address.relay,))])
-        stream = await relay.open(_HOP)
+        connection = await self._connected(relay, [replace(address, layers=("p2p",), peer_ids=(relay,))])
+        stream = await connection.open(_HOP)
         question = HopMessage(type=HopMessage.CONNECT)
         question.peer.id = ID.from_string(address.peer_id).to_bytes()
         await _ask_relay(stream, question)
-        # What lies below is the relay's connection, which others may use.
-        return RawConnection(NetStream(stream, None, None), True), lambda: None
+        return RawConnection(NetStream(stream, None, None), True)
 
 
 class _Race:

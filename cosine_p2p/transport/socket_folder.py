@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-_PREFIX: Final = "cosine-p2p-"
+_PREFIX: Final = "cosine-p2p-"  # by which folders of killed processes are found
 # A process that is just starting has its folder before its sockets.
 _YOUNG_S: Final = 60.0
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_p2p.cell_walk import CellWalk
-from cosine_p2p.postings import MAX_DEPTH, place_of
+from cosine_p2p.postings import MAX_DEPTH, hash_prefix
 from cosine_protocol import limits
 from cosine_protocol.records import NodeRecord
 
@@ -21,7 +21,7 @@ def cells_of(nodes: list[NodeRecord]) -> dict[str, dict[str, NodeRecord]]:
     """Each node in the first cell on its way that has room."""
     cells: dict[str, dict[str, NodeRecord]] = {}
     for node in nodes:
-        place = place_of(node.peer_id)
+        place = hash_prefix(node.peer_id)
         ways = (cells.setdefault(place[:depth], {}) for depth in range(MAX_DEPTH + 1))
         next(cell for cell in ways if len(cell) < limits.MAX_CELL_OWNERS)[node.peer_id] = node
     return cells
@@ -56,7 +56,7 @@ def test_at_least_as_many_as_wanted_are_found_if_there_are(place: str, wanted: i
 @given(st.sampled_from(PLACES))
 def test_the_nearest_are_found(place: str) -> None:
     found, read, _ = walked(ALL, place, 10)
-    assert found == {node.peer_id for node in NODES if place_of(node.peer_id).startswith(place[0])}
+    assert found == {node.peer_id for node in NODES if hash_prefix(node.peer_id).startswith(place[0])}
     assert read == 2
 
 
