@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 HOST: Final = "/ip4/127.0.0.1/tcp/0"
-READY_TIMEOUT_S: Final = 100.0
+READY_TIMEOUT_S: Final = 240.0
 COMMAND: Final = (sys.executable, "-m", "cosine_node")
 
 

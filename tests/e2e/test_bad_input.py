@@ -12,7 +12,7 @@ from tests.e2e.conftest import Swarm
 from tests.e2e.nodes import run
 from tests.thoroughness import THOROUGH
 
-pytestmark = [pytest.mark.network, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
 
 NOBODY: Final = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
 

@@ -11,7 +11,7 @@ from cosine_node import zoo
 from tests.e2e.conftest import Swarm
 from tests.e2e.nodes import run
 
-pytestmark = [pytest.mark.network, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
 
 
 def doctor(*arguments: str) -> tuple[int, dict[str, Any], dict[str, dict[str, str]]]:

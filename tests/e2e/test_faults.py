@@ -19,7 +19,7 @@ from tests.e2e.conftest import EMULATED, Swarm
 from tests.e2e.nodes import Node
 from tests.e2e.reference import encoded, greedy
 
-pytestmark = [pytest.mark.network, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
 
 PROMPT: Final = "The old lighthouse keeper opened the door and"
 NEW_TOKENS: Final = 48

@@ -14,7 +14,7 @@ from tests.e2e.conftest import Swarm
 from tests.e2e.nodes import Node, run
 from tests.e2e.reference import encoded, greedy, target_tokenizer
 
-pytestmark = [pytest.mark.network, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
 
 KEY: Final = "sesame"
 TOKENS: Final = 24

@@ -13,7 +13,7 @@ from tests.e2e.nodes import run
 from tests.e2e.reference import FEW_PER_DOMAIN, Case, all_cases, encoded, greedy, own_cases
 from tests.thoroughness import THOROUGH, quick_first
 
-pytestmark = [pytest.mark.network, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
 
 STRATEGIES: Final = ("plain", "speculative", "cosine")
 NEW_TOKENS: Final = 24

@@ -18,7 +18,7 @@ from tests.thoroughness import quick_first
 
 pytestmark = [
     pytest.mark.network,
-    pytest.mark.timeout(150),
+    pytest.mark.timeout(300),
     pytest.mark.skipif(find_spec("libp2p") is None, reason="needs py-libp2p"),
 ]
 

@@ -11,7 +11,7 @@ from tests.e2e.conftest import Swarm
 from tests.e2e.nodes import HOST, Node, run
 from tests.e2e.reference import encoded, greedy
 
-pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300)]
 
 MODELS: Final = ("zoo:draft-literature", "zoo:draft-math", "ngram")
 PROMPT: Final = "The old lighthouse keeper opened the door and"

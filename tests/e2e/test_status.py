@@ -11,7 +11,7 @@ from tests.e2e.conftest import DRAFTERS, Swarm
 from tests.e2e.nodes import COMMAND, Node, run
 
 FAR: Final = "60/6@100"
-pytestmark = [pytest.mark.network, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
 
 
 def status(*arguments: str) -> "subprocess.CompletedProcess[str]":

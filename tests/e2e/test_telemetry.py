@@ -12,7 +12,7 @@ from cosine_p2p import Client
 from tests.e2e.conftest import Swarm
 from tests.e2e.nodes import Node
 
-pytestmark = [pytest.mark.network, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
 
 
 def free_port() -> int:
