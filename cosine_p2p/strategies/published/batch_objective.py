@@ -1,6 +1,6 @@
 """CoSine's batch objective (arXiv 2503.10325): draft lengths of requests that share drafters and a verifier."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -68,9 +68,6 @@ class BatchDirector:
         """The draft size of a request for the round it begins; 0 for a plain pass."""
         self._needs[request] = _Need(wanted, acceptance, now_s)
         self._needs = {r: need for r, need in self._needs.items() if now_s - need.at_s <= FORGET_S}
-        return self._sizes()[request]
-
-    def _sizes(self) -> Mapping[bytes, int]:
         needs = list(self._needs.values())
         sizes = draft_sizes(
             [need.acceptance for need in needs],
@@ -79,4 +76,4 @@ class BatchDirector:
             verify_s=self._verify_s,
             most=self._most,
         )
-        return dict(zip(self._needs, sizes, strict=True))
+        return sizes[list(self._needs).index(request)]

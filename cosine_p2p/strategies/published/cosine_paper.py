@@ -92,7 +92,18 @@ class CosinePaper(Rounds):
         authors = self._pick()
         if not authors:
             return []
-        self._wanted_tokens = self._length(authors, now_s)
+        tuned_tokens = self._options.draft_tokens or best_draft_tokens(
+            acceptance=self._acceptance.rate,
+            draft_token_s=self._step_s(authors),
+            round_trips_s=self._verifier.rtt_s,
+            verify_s=self._verify_s,
+        )
+        self._cut_tokens = min(self._cut_tokens, tuned_tokens - 1)
+        self._wanted_tokens = min(tuned_tokens - self._cut_tokens, MAX_GUESS_TOKENS)
+        if self._director is not None:
+            self._wanted_tokens = self._director.size(
+                self._request, wanted=self._wanted_tokens, acceptance=self._acceptance.rate, now_s=now_s
+            )
         return self._step(authors, now_s) if self._wanted_tokens else []
 
     def _pick(self) -> list[int]:
@@ -100,19 +111,6 @@ class CosinePaper(Rounds):
         ranked = (*self._router.pick(self._options.drafters), *self._router.pick(len(self._drafters)))
         present = self._present()
         return [author for author in dict.fromkeys(ranked) if author in present][: self._options.drafters]
-
-    def _length(self, authors: list[int], now_s: float) -> int:
-        wanted = self._options.draft_tokens or best_draft_tokens(
-            acceptance=self._acceptance.rate,
-            draft_token_s=self._step_s(authors),
-            round_trips_s=self._verifier.rtt_s,
-            verify_s=self._verify_s,
-        )
-        self._cut_tokens = min(self._cut_tokens, wanted - 1)
-        length = min(wanted - self._cut_tokens, MAX_GUESS_TOKENS)
-        if self._director is None:
-            return length
-        return self._director.size(self._request, wanted=length, acceptance=self._acceptance.rate, now_s=now_s)
 
     def _step_s(self, authors: list[int]) -> float:
         """The time that one position takes: the slowest drafter's token and its round trip."""
@@ -126,17 +124,19 @@ class CosinePaper(Rounds):
         self._step_at_s = now_s
         guess = tuple(node.token for node in self._fused)
         answered = self._answers()
-        assigns = [
-            self._assign(
-                author,
-                guess=guess,
-                depth=max(1, len(guess)),
-                width=self._width_nodes,
-                window=max(1, self._drafted_by(author) + (author not in answered)),
-                why=f"{self._router.why(author)}, token {len(guess) + 1} of {self._wanted_tokens}",
+        assigns = []
+        for author in authors:
+            drafted = sum(author in node.draft_probabilities for node in self._tree.walk())
+            assigns.append(
+                self._assign(
+                    author,
+                    guess=guess,
+                    depth=max(1, len(guess)),
+                    width=self._width_nodes,
+                    window=max(1, drafted + (author not in answered)),
+                    why=f"{self._router.why(author)}, token {len(guess) + 1} of {self._wanted_tokens}",
+                )
             )
-            for author in authors
-        ]
         return self._ask(assigns, expected_s=self._step_s(authors), now_s=now_s)
 
     def _go_on(self, now_s: float) -> list[Action] | None:
@@ -154,13 +154,12 @@ class CosinePaper(Rounds):
 
     def _answers(self) -> dict[int, FirstChoice]:
         """The first choice below the fused prefix of everyone asked who has drafted there."""
-        answers: dict[int, FirstChoice] = {}
-        for node in self._tip().children.values():
-            for author in self._asked.keys() & node.draft_probabilities.keys():
-                probability = node.draft_probabilities[author]
-                if author not in answers or probability > answers[author].confidence:
-                    answers[author] = FirstChoice(node.token, probability)
-        return answers
+        first_choices = {author: self._tip().first_choice(author) for author in self._asked}
+        return {
+            author: FirstChoice(node.token, node.draft_probabilities[author])
+            for author, node in first_choices.items()
+            if node is not None
+        }
 
     def _fuse(self) -> None:
         """Extend the fused prefix by the token of the largest confidence."""
@@ -172,9 +171,6 @@ class CosinePaper(Rounds):
             last_s = self._asked[author].last_s
             if last_s is not None and last_s > self._step_at_s:
                 self._note_pace(author, last_s - self._step_at_s, tokens=1)
-
-    def _drafted_by(self, author: int) -> int:
-        return sum(author in node.draft_probabilities for node in self._tree.walk())
 
     def _take(self, event: FragmentReceived, now_s: float) -> None:
         """A draft below the fused prefix repeats it as certain; its draft probabilities are those given before."""
@@ -209,22 +205,22 @@ class CosinePaper(Rounds):
         path = self._tree.follow(tokens)
         accepted = len([node for node in path if node in self._fused])
         self._acceptance.learn(accepted=accepted, drafted=len(self._fused))
-        self._router.learn(self._round(tokens, path))
-
-    def _round(self, tokens: tuple[int, ...], path: list[TreeNode]) -> JudgedRound:
-        """The round as the routing score needs it, for every author that drafted at any position."""
-        said = {author: [at[author] for at in self._first_choices if author in at] for author in self._awaited()}
-        said = {author: own for author, own in said.items() if own}
-        judged = {author: self._judged(author, tokens) for author in said}
-        return JudgedRound(
-            authors=frozenset(said),
-            used=frozenset(said),
-            accepted={author: sum(author in node.draft_probabilities for node in path) for author in said},
-            confidence={author: sum(s.confidence for s in own) / len(own) for author, own in said.items()},
-            agreement={author: sum(hits) / len(hits) for author, hits in judged.items()},
+        confidence, agreement = {}, {}
+        for author in self._awaited():
+            own = [firsts[author].confidence for firsts in self._first_choices if author in firsts]
+            if own:
+                confidence[author] = sum(own) / len(own)
+                committed = zip(self._first_choices, tokens, strict=False)
+                hits = [firsts[author].token == token for firsts, token in committed if author in firsts]
+                agreement[author] = sum(hits) / len(hits) if hits else 0.0
+        self._router.learn(
+            JudgedRound(
+                authors=frozenset(confidence),
+                used=frozenset(confidence),
+                accepted={
+                    author: sum(author in node.draft_probabilities for node in path) for author in confidence
+                },
+                confidence=confidence,
+                agreement=agreement,
+            )
         )
-
-    def _judged(self, author: int, tokens: tuple[int, ...]) -> list[bool]:
-        """True for each position where an author's token is the committed one, as far as there is one."""
-        places = zip(self._first_choices, tokens, strict=False)
-        return [firsts[author].token == token for firsts, token in places if author in firsts] or [False]

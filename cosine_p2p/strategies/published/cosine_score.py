@@ -78,19 +78,15 @@ class CosineScoreRouter:
     def learn(self, round_: JudgedRound) -> None:
         self._last_accepted = max((round_.accepted[author] for author in round_.used), default=0)
         for author, confidence in round_.confidence.items():
-            if author in self._scores:
-                self._score(self._scores[author], _harmonic_mean(confidence, round_.agreement[author]))
+            if author not in self._scores:
+                continue
+            score, agreement = self._scores[author], round_.agreement[author]
+            total = confidence + agreement
+            harmonic_mean = 2.0 * confidence * agreement / total if total > 0.0 else 0.0
+            is_blank = not score.rounds and not self._has_prior
+            score.value += (1.0 if is_blank else self._smoothing) * (harmonic_mean - score.value)
+            score.rounds += 1
 
     def why(self, author: int) -> str:
         score = self._scores[author]
         return f"score {score.value:.2f} after {score.rounds} rounds"
-
-    def _score(self, score: _Score, value: float) -> None:
-        is_blank = not score.rounds and not self._has_prior
-        score.value += (1.0 if is_blank else self._smoothing) * (value - score.value)
-        score.rounds += 1
-
-
-def _harmonic_mean(confidence: float, agreement: float) -> float:
-    total = confidence + agreement
-    return 2.0 * confidence * agreement / total if total > 0.0 else 0.0

@@ -78,7 +78,7 @@ class Dsi:
         self._drafter = LoneDrafter(
             self._tree, author=self._options.author, depth_tokens=MAX_TREE_DEPTH, width_nodes=1
         )
-        self._servers: dict[int, _TaskedVerifier] = {}
+        self._verifiers: dict[int, _TaskedVerifier] = {}
         self._first_position = position
         self._output: list[int] = []
         self._positions = {root: position}
@@ -91,7 +91,7 @@ class Dsi:
     def _on_event(self, event: Event) -> list[Action]:
         match event:
             case VerifierOpened():
-                self._servers[event.verifier] = _TaskedVerifier(event.pass_s, event.rtt_s)
+                self._verifiers[event.verifier] = _TaskedVerifier(event.pass_s, event.rtt_s)
                 return []
             case DrafterStarted():
                 return self._drafter.join(event)
@@ -112,30 +112,39 @@ class Dsi:
             self._output.append(token)
             self._tree.advance([token])
             self._positions[self._tree.root.digest] = self._tree.position
-        server = self._servers[event.verifier]
-        if server.digest is not None:
-            server.pass_s = moving_average(server.pass_s, event.stats.pass_us / 1e6, weight=PASS_WEIGHT)
-        server.digest, server.position = event.digest, self._positions[event.digest]
-        server.is_busy, server.prefixes = False, frozenset()
+        verifier = self._verifiers[event.verifier]
+        if verifier.digest is not None:
+            verifier.pass_s = moving_average(verifier.pass_s, event.stats.pass_us / 1e6, weight=PASS_WEIGHT)
+        verifier.digest, verifier.position = event.digest, self._positions[event.digest]
+        verifier.is_busy, verifier.prefixes = False, frozenset()
         return self._drafter.advance(event)
 
     def _dispatch(self, now_s: float) -> list[Action]:
-        """Give work to free verifiers, the one that stands furthest first."""
+        """Give work to free verifiers, the one that stands furthest first.
+
+        A verifier may vanish with its pass, and drafts may not come: then it looks again.
+        """
         actions: list[Action] = []
         chain = self._tree.best_path(lambda node: node.draft_probability)
-        free = [slot for slot, server in self._servers.items() if not server.is_busy]
-        for slot in sorted(free, key=lambda slot: -self._servers[slot].position):
+        free = [slot for slot, verifier in self._verifiers.items() if not verifier.is_busy]
+        for slot in sorted(free, key=lambda slot: -self._verifiers[slot].position):
             if not self._is_due(chain, now_s):
                 break
             actions.append(self._submit(slot, chain, now_s))
-        return [*actions, *self._wake(now_s)]
+        times = [verifier.due_s for verifier in self._verifiers.values() if verifier.is_busy]
+        if self._idle_since_s is not None:
+            times.append(self._idle_since_s + self._patience_s())
+        ahead = [at for at in times if now_s < at < math.inf]
+        return [*actions, WakeAt(min(ahead))] if ahead else actions
 
     def _is_due(self, chain: list[TreeNode], now_s: float) -> bool:
         """Return whether a free verifier should go now."""
         known = next((n for n, node in enumerate(chain, 1) if node.digest == self._submitted), 0)
         if len(chain) - known >= self._lookahead():
             return True
-        if self._is_advancing(now_s):
+        # Only a pass over the newest prefix adds to the stream; all others are void.
+        root = self._tree.root.digest
+        if any(v.is_busy and now_s < v.due_s and root in v.prefixes for v in self._verifiers.values()):
             self._idle_since_s = None
             return False
         if self._idle_since_s is None:
@@ -143,22 +152,15 @@ class Dsi:
         is_alone = self._drafter.drafting is None
         return is_alone or self._options.is_eager or now_s >= self._idle_since_s + self._patience_s()
 
-    def _is_advancing(self, now_s: float) -> bool:
-        """Return whether a pass is under way that will add to the stream; all others are void."""
-        return any(
-            server.is_busy and now_s < server.due_s and self._tree.root.digest in server.prefixes
-            for server in self._servers.values()
-        )
-
     def _lookahead(self) -> int:
         """The fewest tokens a task may bring without more verifiers being needed than there are."""
         if self._options.lookahead_tokens is not None:
             return self._options.lookahead_tokens
         token_s = self._drafter.token_s
-        if not token_s or not self._servers:
+        if not token_s or not self._verifiers:
             return MAX_TREE_DEPTH
-        occupied_s = max(server.pass_s + server.rtt_s for server in self._servers.values())
-        tokens = math.ceil(occupied_s / (len(self._servers) * token_s))
+        occupied_s = max(verifier.pass_s + verifier.rtt_s for verifier in self._verifiers.values())
+        tokens = math.ceil(occupied_s / (len(self._verifiers) * token_s))
         return max(1, min(tokens, MAX_TREE_DEPTH))
 
     def _patience_s(self) -> float:
@@ -167,23 +169,16 @@ class Dsi:
 
     def _submit(self, slot: int, chain: list[TreeNode], now_s: float) -> SendVerify:
         """Give a verifier the chain; what others committed past it goes as nodes too, credited to nobody."""
-        server = self._servers[slot]
-        assert server.digest is not None
-        committed = self._output[server.position - self._first_position :]
+        verifier = self._verifiers[slot]
+        assert verifier.digest is not None
+        committed = self._output[verifier.position - self._first_position :]
         ahead = [(node.token, node.draft_probability, node.most_confident_author()) for node in chain]
         task = [*((token, 1.0, 0) for token in committed), *ahead][:MAX_TREE_DEPTH]
-        prefixes = [server.digest]
+        prefixes = [verifier.digest]
         for token, _, _ in task:
             prefixes.append(extend_digest(prefixes[-1], token))
-        server.is_busy, server.prefixes = True, frozenset(prefixes)
-        server.due_s = now_s + max(MIN_OVERDUE_S, OVERDUE_PASSES * (server.pass_s + server.rtt_s))
+        verifier.is_busy, verifier.prefixes = True, frozenset(prefixes)
+        verifier.due_s = now_s + max(MIN_OVERDUE_S, OVERDUE_PASSES * (verifier.pass_s + verifier.rtt_s))
         self._submitted = prefixes[-1]
         self._idle_since_s = None
-        return SendVerify(chain_block(server.digest, server.position, task), slot)
-
-    def _wake(self, now_s: float) -> list[Action]:
-        """A verifier may vanish with its pass, and drafts may not come: look again then."""
-        times = [server.due_s for server in self._servers.values() if server.is_busy]
-        if self._idle_since_s is not None:
-            times.append(self._idle_since_s + self._patience_s())
-        return [WakeAt(min(ahead))] if (ahead := [at for at in times if now_s < at < math.inf]) else []
+        return SendVerify(chain_block(verifier.digest, verifier.position, task), slot)

@@ -81,18 +81,6 @@ class GoodputRouter:
             arm.rounds += 1
             arm.tokens = self._keep * arm.tokens + round_.accepted[author]
             arm.draft_s = self._keep * arm.draft_s + round_.draft_s[author]
-        self._pass_round()
-
-    def why(self, author: int) -> str:
-        period = "exploration" if self._explores else "exploitation"
-        return f"{self.goodputs()[author]:.0f} accepted tokens per second of drafting, {period}"
-
-    def _goodput(self, author: int, share: float) -> float:
-        arm = self._arms[author]
-        draft_s = arm.draft_s + self._prior_tokens * self._facts[author].token_s
-        return (arm.tokens + self._prior_tokens * share) / draft_s if draft_s > 0.0 else 0.0
-
-    def _pass_round(self) -> None:
         self._left_rounds -= 1.0
         if self._left_rounds >= 1.0:
             return
@@ -102,3 +90,12 @@ class GoodputRouter:
         else:
             self._left_rounds = self._exploit_rounds
             self._exploit_rounds *= self._growth
+
+    def why(self, author: int) -> str:
+        period = "exploration" if self._explores else "exploitation"
+        return f"{self.goodputs()[author]:.0f} accepted tokens per second of drafting, {period}"
+
+    def _goodput(self, author: int, share: float) -> float:
+        arm = self._arms[author]
+        draft_s = arm.draft_s + self._prior_tokens * self._facts[author].token_s
+        return (arm.tokens + self._prior_tokens * share) / draft_s if draft_s > 0.0 else 0.0

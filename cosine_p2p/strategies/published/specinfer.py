@@ -58,7 +58,13 @@ class SpecInfer(Rounds):
         authors = self._pick()
         if not authors:
             return []
-        self._depth_tokens = self._options.depth_tokens or self._best_depth(authors)
+        slowest = max(authors, key=lambda author: self._drafters[author].rtt_s + self._pace(author))
+        self._depth_tokens = self._options.depth_tokens or best_draft_tokens(
+            acceptance=self._acceptance.rate,
+            draft_token_s=self._pace(slowest),
+            round_trips_s=self._drafters[slowest].rtt_s + self._verifier.rtt_s,
+            verify_s=self._verify_s,
+        )
         expected_s = max(self._drafters[a].rtt_s + self._depth_tokens * self._pace(a) for a in authors)
         self._due_s = now_s + SLACK * expected_s
         return self._ask(
@@ -91,26 +97,17 @@ class SpecInfer(Rounds):
         }
         return sorted(merits, key=lambda author: (-merits[author], author))[: self._options.drafters]
 
-    def _best_depth(self, authors: list[int]) -> int:
-        slowest = max(authors, key=lambda author: self._drafters[author].rtt_s + self._pace(author))
-        return best_draft_tokens(
-            acceptance=self._acceptance.rate,
-            draft_token_s=self._pace(slowest),
-            round_trips_s=self._drafters[slowest].rtt_s + self._verifier.rtt_s,
-            verify_s=self._verify_s,
-        )
-
     def _go_on(self, now_s: float) -> list[Action] | None:
-        if all(map(self._is_grown, self._awaited())):
+        grown = []
+        for author in self._awaited():
+            own = [node for node in self._tree.walk() if author in node.draft_probabilities]
+            deepest = max((node.position + 1 - self._tree.position for node in own), default=0)
+            grown.append(deepest >= self._depth_tokens or len(own) >= self._options.tree_nodes)
+        if all(grown):
             return None
         if now_s < self._due_s:
             return []
         return None if all(map(self._has_drafted, self._awaited())) else [WakeAt(self._deadline_s)]
-
-    def _is_grown(self, author: int) -> bool:
-        own = [node for node in self._tree.walk() if author in node.draft_probabilities]
-        deepest = max((node.position + 1 - self._tree.position for node in own), default=0)
-        return deepest >= self._depth_tokens or len(own) >= self._options.tree_nodes
 
     def _chosen(self) -> list[TreeNode]:
         return merged(self._tree, self._asked.keys(), most=self._options.max_nodes)

@@ -106,21 +106,21 @@ class Spin(ChainRounds):
         return self._router.why(author)
 
     def _pick(self, now_s: float) -> int | None:
-        names = {self._names.get(author, str(author)): author for author in self._present()}
-        values = self._values()
-        wish = {name: values[author] for name, author in names.items()}
-        placed = self._director.place(self._request, wish, now_s) if wish else None
-        return None if placed is None else names[placed]
+        """The drafter that the director gives this request by their goodputs.
 
-    def _values(self) -> dict[int, float]:
-        """The worth of each drafter: its goodput. To explore, the largest goes to the one tried least."""
+        To explore, the largest goodput goes to the drafter tried least, and so on.
+        """
         goodputs = self._router.goodputs()
         order = self._router.pick(len(goodputs))
         ranked = sorted(goodputs.values(), reverse=True)
-        return {
-            author: value + LEAST_VALUE * (len(order) - place)
-            for place, (author, value) in enumerate(zip(order, ranked, strict=True))
+        values = {
+            author: value + LEAST_VALUE * (len(order) - rank)
+            for rank, (author, value) in enumerate(zip(order, ranked, strict=True))
         }
+        names = {self._names.get(author, str(author)): author for author in self._present()}
+        wish = {name: values[author] for name, author in names.items()}
+        placed = self._director.place(self._request, wish, now_s) if wish else None
+        return None if placed is None else names[placed]
 
     def _judge(self, author: int, chain: Sequence[TreeNode], *, accepted: int) -> None:
         super()._judge(author, chain, accepted=accepted)
