@@ -1,0 +1,190 @@
+"""Drafters are told the stream without gaps, and what they send becomes events only if it is signed."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import cast
+
+from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_p2p.drafter_ledger import DrafterLedger
+from cosine_p2p.drafters import Drafters
+from cosine_p2p.link import Delivery, Links, Sink
+from cosine_p2p.strategies.base import DrafterLost, DrafterStarted, FragmentReceived
+from cosine_protocol import messages as m
+from cosine_protocol.codec import encode_body
+from cosine_protocol.digests import request_digest
+from cosine_protocol.errors import PeerLost
+from cosine_protocol.limits import MAX_COMMIT_TOKENS
+from cosine_protocol.nodes import BASE, Node, NodeBlock
+from cosine_protocol.protocols import DRAFT
+from cosine_protocol.request import Request, Sampling
+from tests.cosine_p2p.samples import identity_of, record_of
+
+REQUEST = Request(
+    target_digest=bytes(32),
+    tokenizer_digest=bytes(32),
+    numerics="float32",
+    prompt=(1,),
+    sampling=Sampling(),
+    eos=(9,),
+    client="client",
+    nonce=bytes(16),
+    max_new_tokens=2000,
+)
+D_0 = request_digest(REQUEST)
+NUMBER = 4
+
+
+@dataclass(slots=True)
+class FakeLink:
+    """A link that keeps what is posted, as many messages as it has room for."""
+
+    posted: list[m.Message] = field(default_factory=list)
+    room: int = 1000
+    rtt_s: float = 0.02
+    sinks: dict[int, Sink] = field(default_factory=dict)
+
+    def post(self, message: m.Message) -> bool:
+        if len(self.posted) >= self.room:
+            return False
+        self.posted.append(message)
+        return True
+
+    def subscribe(self, number: int, sink: Sink) -> None:
+        self.sinks[number] = sink
+
+    def unsubscribe(self, number: int) -> None:
+        self.sinks.pop(number, None)
+
+
+@dataclass(slots=True)
+class Swarm:
+    """Two drafters, of which the second cannot be reached."""
+
+    output: list[int] = field(default_factory=list)
+    delivered: list[Delivery | FragmentReceived] = field(default_factory=list)
+    link: FakeLink = field(default_factory=FakeLink)
+    ledger: DrafterLedger = field(
+        default_factory=lambda: DrafterLedger([record_of(identity_of(n), now_s=0.0) for n in (1, 2)])
+    )
+
+    async def get(self, peer_id: str, protocol: str) -> FakeLink:
+        assert protocol == DRAFT
+        if peer_id != peer(1):
+            raise PeerLost(peer_id, "nobody answers")
+        return self.link
+
+    def alive(self, peer_id: str, protocol: str) -> FakeLink | None:
+        return self.link if peer_id == peer(1) else None
+
+    def drafters(self) -> Drafters:
+        return Drafters(
+            self.ledger,
+            number=NUMBER,
+            request=REQUEST,
+            d_0=D_0,
+            links=cast("Links", self),
+            output=self.output,
+            offload=_at_once,
+            deliver=self.delivered.append,
+        )
+
+    def sends(self, message: m.Message | None, *, sender: int = 1, body: m.Draft | None = None) -> Delivery:
+        return Delivery(peer(sender), DRAFT, message, body)
+
+
+def peer(number: int) -> str:
+    return identity_of(number).peer_id
+
+
+async def _at_once(check: Callable[[], None]) -> None:
+    check()
+
+
+def started() -> m.Started:
+    return m.Started(NUMBER, 1.5, 2000)
+
+
+def test_a_drafter_that_starts_late_is_told_what_was_committed_meanwhile() -> None:
+    async def scene() -> None:
+        swarm = Swarm(output=[5])
+        drafters = swarm.drafters()
+        drafters.follow(1)
+        await asyncio.sleep(0.1)
+        assert swarm.link.posted == [m.Start(NUMBER, REQUEST, (5,))]
+        swarm.output += [6, 7]
+        assert drafters.event_of(swarm.sends(started())) == DrafterStarted(1, 1.5, 0.002, 0.02)
+        assert swarm.link.posted[1:] == [m.Advance(NUMBER, 1, (6, 7))]
+        assert swarm.ledger.reports() == ()
+
+    run_virtual(scene())
+
+
+def test_long_commits_go_in_parts_and_what_a_full_link_refused_goes_later() -> None:
+    async def scene() -> None:
+        swarm = Swarm(link=FakeLink(room=2))
+        drafters = swarm.drafters()
+        drafters.follow(1)
+        await asyncio.sleep(0.1)
+        swarm.output += range(2 * MAX_COMMIT_TOKENS + 1)
+        drafters.advance(1, len(swarm.output))
+        swarm.link.room = 1000
+        drafters.advance(1, len(swarm.output))
+        parts = [message for message in swarm.link.posted if isinstance(message, m.Advance)]
+        assert [part.position for part in parts] == [0, MAX_COMMIT_TOKENS, 2 * MAX_COMMIT_TOKENS]
+        assert [token for part in parts for token in part.tokens] == swarm.output
+
+    run_virtual(scene())
+
+
+def test_one_that_cannot_be_reached_is_lost_and_one_released_meanwhile_never_starts() -> None:
+    async def scene() -> None:
+        swarm = Swarm()
+        drafters = swarm.drafters()
+        drafters.follow(2)
+        drafters.follow(1)
+        drafters.release(1)
+        await asyncio.sleep(0.1)
+        [lost] = swarm.delivered
+        assert isinstance(lost, Delivery) and drafters.event_of(lost) == DrafterLost(2)
+        assert swarm.link.posted == []
+
+    run_virtual(scene())
+
+
+def test_a_message_out_of_place_ends_a_drafter() -> None:
+    async def scene() -> None:
+        swarm = Swarm()
+        drafters = swarm.drafters()
+        assert drafters.event_of(swarm.sends(started())) == DrafterLost(1)
+        drafters.follow(1)
+        await asyncio.sleep(0.1)
+        assert drafters.event_of(swarm.sends(m.Final(b"", bytes(64)))) is None
+        assert drafters.event_of(swarm.sends(m.Cancel(NUMBER))) == DrafterLost(1)
+        assert swarm.link.posted[-1] == m.Release(NUMBER)
+
+    run_virtual(scene())
+
+
+def test_only_signed_fragments_are_delivered_and_counted() -> None:
+    async def scene() -> None:
+        swarm = Swarm()
+        drafters = swarm.drafters()
+        checking = asyncio.ensure_future(drafters.check_fragments())
+        drafters.follow(1)
+        await asyncio.sleep(0.1)
+        draft = m.Draft(NUMBER, 1, D_0, 0, NodeBlock.of([Node(BASE, 5, 1.0)]))
+        body = encode_body(draft)
+        for signer in (1, 2):
+            signature = identity_of(signer).sign(kind="fragment", digest=D_0, body=body)
+            swarm.link.sinks[NUMBER](swarm.sends(m.Fragment(body, signature), body=draft))
+            await asyncio.sleep(0.1)
+        received, refused = swarm.delivered
+        assert received == FragmentReceived(1, draft)
+        assert isinstance(refused, Delivery) and drafters.event_of(refused) == DrafterLost(1)
+        assert swarm.ledger.drafted == 1
+        checking.cancel()
+        await drafters.close()
+        assert swarm.link.sinks == {}
+
+    run_virtual(scene())
