@@ -1,1 +1,1 @@
-"""Pure decisions about drafts: weighing drafters, calibrating their confidence, fusing, draft length."""
+"""Pure decisions about drafts: the live tree, weighing, calibrating and fusing drafts, and how far they pay."""

@@ -1,23 +1,9 @@
 """Nodes of a live tree as one block for the wire: what connects them, below one base."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
-from cosine_p2p.speculation.tree import LiveTree, TreeNode
+from cosine_p2p.speculation.tree import Block, LiveTree, TreeNode
 from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, Node
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Nodes below the prefix `base`, parents before children, and the author credited for each.
-
-    `position` is the output position of the children of the base.
-    """
-
-    base: bytes
-    position: int
-    nodes: tuple[Node, ...]
-    authors: tuple[int, ...]
 
 
 def block_below(

@@ -63,8 +63,11 @@ class TreeNode:
 
 
 @dataclass(frozen=True, slots=True)
-class _WaitingBlock:
-    """A draft whose base is not known yet."""
+class Block:
+    """A draft on its way: nodes below the prefix `base`, parents before children, and the author of each.
+
+    `position` is the output position of the children of the base.
+    """
 
     base: bytes
     position: int
@@ -92,7 +95,7 @@ class LiveTree:
         self._max_nodes = max_nodes
         self._max_depth = max_depth
         self._nodes = {digest: self.root}
-        self._waiting: list[_WaitingBlock] = []
+        self._waiting: list[Block] = []
         self._passed: deque[bytes] = deque(maxlen=MAX_TREE_DEPTH)
 
     @property
@@ -120,7 +123,7 @@ class LiveTree:
         A draft whose base is unknown and not yet passed is kept for later; the oldest such goes first. One whose
         base was committed past lately counts as far as it follows the committed tokens.
         """
-        block = _WaitingBlock(base, position, tuple(nodes), tuple(authors))
+        block = Block(base, position, tuple(nodes), tuple(authors))
         if not self._is_known(base):
             if self.position <= position <= self.position + MAX_TREE_DEPTH:
                 self._waiting = [*self._waiting[1 - MAX_WAITING_BLOCKS :], block]
@@ -222,7 +225,7 @@ class LiveTree:
                 touched.extend(self._graft(block))
         return touched
 
-    def _graft(self, block: _WaitingBlock) -> list[TreeNode]:
+    def _graft(self, block: Block) -> list[TreeNode]:
         if block.base in self._passed:
             block = self._caught_up(block)
         base = self._nodes[block.base]
@@ -237,7 +240,7 @@ class LiveTree:
             places.append(place)
         return [place for place in places if place is not None]
 
-    def _caught_up(self, block: _WaitingBlock) -> _WaitingBlock:
+    def _caught_up(self, block: Block) -> Block:
         """A draft whose base was committed past, cut to what extends the root."""
         digests: list[bytes] = []
         kept: dict[int, int] = {}
@@ -251,7 +254,7 @@ class LiveTree:
                 kept[index] = len(nodes)
                 nodes.append(Node(kept.get(node.parent, BASE), node.token, node.confidence))
                 authors.append(author)
-        return _WaitingBlock(self.root.digest, self.position, tuple(nodes), tuple(authors))
+        return Block(self.root.digest, self.position, tuple(nodes), tuple(authors))
 
     def _forget(self, tops: Iterable[TreeNode]) -> None:
         pending = list(tops)

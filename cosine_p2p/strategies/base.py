@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from cosine_p2p.speculation.block import Block
+from cosine_p2p.speculation.tree import Block
 from cosine_protocol.messages import Draft, Pacing, PassStats
 
 

@@ -13,7 +13,7 @@ from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.channel import Channel, serve_channel
 from cosine_p2p.link import Links
 from cosine_p2p.session import Job, Session
-from cosine_p2p.speculation.block import Block
+from cosine_p2p.speculation.tree import Block
 from cosine_p2p.strategies import STRATEGIES
 from cosine_p2p.strategies.base import (
     Action,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from cosine_node.engine.base import PREFIX, Choice, Row
-from cosine_p2p.speculation.block import Block, block_below, connected
+from cosine_p2p.speculation.block import block_below, connected
 from cosine_p2p.speculation.calibration import Calibration
-from cosine_p2p.speculation.tree import LiveTree, TreeNode
+from cosine_p2p.speculation.tree import Block, LiveTree, TreeNode
 from cosine_protocol.limits import MAX_GUESS_TOKENS, MAX_TREE_DEPTH
 
 URGENT_DEPTH: Final = 3

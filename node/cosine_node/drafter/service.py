@@ -12,8 +12,8 @@ from cosine_node.engine.curve import CostCurve
 from cosine_node.runner import Runner, count_tokens
 from cosine_p2p.channel import Channel, StepCounts, serve_channel
 from cosine_p2p.request_log import RequestLogger, request_log
-from cosine_p2p.speculation.block import Block
 from cosine_p2p.speculation.calibration import Calibration
+from cosine_p2p.speculation.tree import Block
 from cosine_p2p.transport.base import Stream, Transport
 from cosine_protocol import messages as m
 from cosine_protocol.codec import encode_body

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from cosine_p2p.speculation.block import Block, block_below, chain_block, connected
-from cosine_p2p.speculation.tree import LiveTree, TreeNode
+from cosine_p2p.speculation.block import block_below, chain_block, connected
+from cosine_p2p.speculation.tree import Block, LiveTree, TreeNode
 from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, Node
 
 ROOT = bytes(16)

@@ -9,9 +9,8 @@ import pytest
 from cosine_node.drafter.draft_tree import MAX_CANDIDATES, MIN_LOG_PATH_PROBABILITY, Branch, DraftTree
 from cosine_node.engine.base import Choice, Row
 from cosine_node.engine.scripted import ScriptedEngine
-from cosine_p2p.speculation.block import Block
 from cosine_p2p.speculation.calibration import Calibration
-from cosine_p2p.speculation.tree import LiveTree
+from cosine_p2p.speculation.tree import Block, LiveTree
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, Node
 from cosine_protocol.request import Sampling

@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from cosine_p2p.speculation.block import Block
-from cosine_p2p.speculation.tree import LiveTree
+from cosine_p2p.speculation.tree import Block, LiveTree
 from cosine_p2p.strategies.base import (
     Action,
     Committed,

@@ -1,6 +1,6 @@
 """Synchronous rounds: ask one drafter, verify its chain, repeat."""
 
-from cosine_p2p.speculation.block import Block
+from cosine_p2p.speculation.tree import Block
 from cosine_p2p.strategies.base import (
     Action,
     DrafterLost,
