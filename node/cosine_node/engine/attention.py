@@ -74,7 +74,7 @@ def attend(
     softcap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """What one layer's queries see, [tokens, heads * value width], after its keys and values are in the pool.
+    """The attention of one layer, [tokens, heads * value width]; its keys and values are written to the pool first.
 
     Query, key and value are [1, heads, tokens, width]. Raises `PassAbandoned` where nobody wants the pass any more.
     """

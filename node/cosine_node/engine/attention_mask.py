@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cosine_node.engine.base import PREFIX, Row
-from cosine_node.engine.tree import FedNode, SequenceTree, is_chain
+from cosine_node.engine.tree import FedNode, SequenceTree
 
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
@@ -54,7 +54,7 @@ def mask_of(tree: SequenceTree, row: Row) -> AttentionMask:
     """
     own = [tree.nodes[name] for name in row.nodes]
     below: Booleans | None
-    if is_chain(row):
+    if row.is_chain:
         ancestors = tree.path(row.parents[0])
         queries = len(own)
         below = None if queries == 1 else np.tri(queries, len(ancestors) + queries, len(ancestors), dtype=np.bool_)

@@ -46,6 +46,17 @@ class Row:
     wants_nll: bool = False
     """True to return the mean negative log-likelihood of the row's tokens (a chain), given their prefix."""
 
+    @classmethod
+    def chain(cls, sequence: int, tokens: Sequence[int], *, scored_from: int = 0) -> "Row":
+        """Tokens one after the other below the prefix, named by their number in the row."""
+        nodes = tuple(range(len(tokens)))
+        return cls(sequence, tuple(tokens), nodes, (PREFIX, *nodes[:-1]), scored_from)
+
+    @property
+    def is_chain(self) -> bool:
+        """True if each token follows the one before it."""
+        return self.parents[1:] == self.nodes[:-1]
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:

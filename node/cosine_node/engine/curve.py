@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 from statistics import median
 from typing import Final
 
-from cosine_node.engine.base import PREFIX, Engine, Row
+from cosine_node.engine.base import Engine, Row
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 
@@ -66,28 +66,20 @@ def measure_curve(
     room = min(engine.context_tokens, engine.free_tokens)
     context = max(1, min(context_tokens, room // 2))
     sequence = engine.open(sampling=Sampling(), prompt_tokens=context)
+    points = []
     try:
-        engine.forward([_chain(sequence, context)])
+        engine.forward([Row.chain(sequence, [0] * context)])
         engine.keep(sequence, range(context))
-        fitting = [count for count in sorted(set(tokens)) if context + count <= room]
-        points = [(count, _median_s(engine, sequence, count, repeats, clock)) for count in fitting]
+        for count in sorted(count for count in set(tokens) if context + count <= room):
+            row = Row.chain(sequence, [0] * count)
+            seconds = []
+            # The first pass of a length warms caches and kernels up and does not count.
+            for _ in range(repeats + 1):
+                started = clock()
+                engine.forward([row])
+                seconds.append(clock() - started)
+                engine.prune(sequence, row.nodes)
+            points.append((count, median(seconds[1:])))
     finally:
         engine.release(sequence)
     return CostCurve(rising(points))
-
-
-def _median_s(engine: Engine, sequence: int, count: int, repeats: int, clock: Callable[[], float]) -> float:
-    row = _chain(sequence, count)
-    seconds = []
-    # The first pass of a length warms caches and kernels up and does not count.
-    for _ in range(repeats + 1):
-        started = clock()
-        engine.forward([row])
-        seconds.append(clock() - started)
-        engine.prune(sequence, row.nodes)
-    return median(seconds[1:])
-
-
-def _chain(sequence: int, count: int) -> Row:
-    nodes = tuple(range(count))
-    return Row(sequence=sequence, tokens=(0,) * count, nodes=nodes, parents=(PREFIX, *nodes[:-1]))

@@ -6,7 +6,7 @@ from typing import Final
 
 from cosine_node.engine.base import PREFIX, Choice, Row
 from cosine_node.engine.text_alignment import PredictedToken
-from cosine_node.engine.tree import TokenNode, TokenTree, is_chain
+from cosine_node.engine.tree import TokenNode, TokenTree
 
 MAX_CONTINUATION_TOKENS: Final = 64
 """Bounds the work on one plan, which every node without a plan asks for in each inner pass."""
@@ -99,7 +99,7 @@ class OwnText(TokenTree[OwnNode]):
             scored_from=next(index for index, name in enumerate(nodes) if name in self._asked),
             candidates=1,
         )
-        return replace(row, wants_nll=wants_nll and len(nodes) > 1 and is_chain(row))
+        return replace(row, wants_nll=wants_nll and len(nodes) > 1 and row.is_chain)
 
     def absorb(self, row: Row, choices: Sequence[Choice]) -> None:
         """Note the predictions of a row that was fed."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cosine_node.engine.attention import ATTENTION_NAME, register_packed_attention
-from cosine_node.engine.base import PREFIX, OutOfMemory, Row
+from cosine_node.engine.base import OutOfMemory, Row
 from cosine_node.engine.cuda_graphs import CudaGraphs
 from cosine_node.engine.flat_decoder import FlatDecoder
 from cosine_node.engine.kv_store import KvStore
@@ -49,7 +49,7 @@ class PackedModel:
     def _warm_up(self) -> int:
         """Run one token through the model; the width of its vocabulary."""
         tree = SequenceTree(sampling=Sampling(), prompt_tokens=0)
-        row = Row(sequence=0, tokens=(0,), nodes=(0,), parents=(PREFIX,))
+        row = Row.chain(0, [0])
         tree.add(row, [0])
         return self.logits([(tree, row)], wanted=[0]).shape[1]
 

@@ -95,7 +95,7 @@ class AttentionPlan(Protocol):
 
 
 class DecoderPlan(AttentionPlan, Protocol):
-    """What a decoder needs besides: tokens and their positions, both [1, tokens]."""
+    """The part of a pass that a decoder needs besides: tokens and their positions, both [1, tokens]."""
 
     @property
     def input_ids(self) -> Tensor: ...

@@ -27,7 +27,7 @@ class CachedBlock:
 
 
 class BlockHashes:
-    """How far one sequence's prefix is hashed: the digest at each boundary so far.
+    """The hashes of one sequence's prefix: the digest at each boundary so far.
 
     `uses[i]` says whether the sequence reads block i where the cache has it, and not a copy of its own.
     """

@@ -77,7 +77,7 @@ def _packed(model: Any) -> Tensor:
     """The same logits from one packed pass: the branches as a tree below a kept prefix, and the other sequence."""
     packed = PackedModel(model, slots=TRIAL_SLOTS)
     forked, other = (SequenceTree(sampling=Sampling(), prompt_tokens=0) for _ in range(2))
-    kept = _chain(_in_vocabulary(model, KEPT))
+    kept = Row.chain(0, _in_vocabulary(model, KEPT))
     forked.add(kept, range(20, 20 + len(KEPT)))
     packed.logits([(forked, kept)], wanted=[0])
     forked.keep(kept.nodes)
@@ -88,14 +88,9 @@ def _packed(model: Any) -> Tensor:
         parents=(PREFIX, 0, 1, PREFIX, 3, 4),
     )
     forked.add(fork, range(40, 40 + len(fork.tokens)))
-    second = _chain(_in_vocabulary(model, OTHER))
+    second = Row.chain(0, _in_vocabulary(model, OTHER))
     other.add(second, range(1, 1 + len(OTHER)))
     return packed.logits([(forked, fork), (other, second)], wanted=list(range(len(fork.tokens) + len(OTHER))))
-
-
-def _chain(tokens: tuple[int, ...]) -> Row:
-    nodes = tuple(range(len(tokens)))
-    return Row(sequence=0, tokens=tokens, nodes=nodes, parents=(PREFIX, *nodes[:-1]))
 
 
 def _in_vocabulary(model: Any, tokens: Sequence[int]) -> tuple[int, ...]:

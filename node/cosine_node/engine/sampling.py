@@ -48,6 +48,15 @@ class Recipe(NamedTuple):
     min_p: float
     repetition_penalty: float
 
+    @classmethod
+    def of(cls, sampling: Sampling) -> "Recipe":
+        """The recipe of a request; at temperature 0 only the penalty counts."""
+        if sampling.is_greedy:
+            return cls(0.0, 0, 1.0, 0.0, sampling.repetition_penalty)
+        return cls(
+            sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.repetition_penalty
+        )
+
 
 def choose(logits: Tensor, queries: Sequence[Query]) -> list[Choice | None]:
     """One choice for each row of `logits` [rows, vocab]; None where the row holds NaN or infinity.
@@ -57,19 +66,13 @@ def choose(logits: Tensor, queries: Sequence[Query]) -> list[Choice | None]:
     choices: list[Choice | None] = [None] * len(queries)
     groups: dict[Recipe, list[int]] = {}
     for row, query in enumerate(queries):
-        groups.setdefault(_recipe(query.sampling), []).append(row)
+        groups.setdefault(Recipe.of(query.sampling), []).append(row)
     for recipe, rows in groups.items():
         block = logits if len(rows) == len(queries) else logits[rows]
         asked = [queries[row] for row in rows]
         for row, choice in zip(rows, _choose_alike(block.float(), asked, recipe), strict=True):
             choices[row] = choice
     return choices
-
-
-def _recipe(sampling: Sampling) -> Recipe:
-    if sampling.is_greedy:
-        return Recipe(0.0, 0, 1.0, 0.0, sampling.repetition_penalty)
-    return Recipe(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.repetition_penalty)
 
 
 def _choose_alike(logits: Tensor, queries: Sequence[Query], recipe: Recipe) -> list[Choice | None]:
@@ -81,7 +84,11 @@ def _choose_alike(logits: Tensor, queries: Sequence[Query], recipe: Recipe) -> l
         seed_positions = [(query.sampling.seed, query.position) for query in queries]
         noise = gumbel_rows(seed_positions, vocab_tokens=scores.shape[1], device=scores.device)
         scores = log_probabilities(scores, recipe) + noise
-    return _ranked(scores, queries)
+    most = max(query.candidates for query in queries)
+    values, ids = best_tokens(scores, min(max(2, most), scores.shape[1]))
+    totals = torch.logsumexp(scores, -1, keepdim=True) if most else values[:, :1]
+    host = _to_host(torch.cat([values, totals], 1), ids)
+    return [_choice(scores[row], *host[row], count=query.candidates) for row, query in enumerate(queries)]
 
 
 def _seen(scores: Tensor, queries: Sequence[Query]) -> Tensor:
@@ -136,14 +143,6 @@ def keep_min_p(scores: Tensor, min_p: float) -> Tensor:
     probabilities = scores.softmax(-1)
     is_unlikely = probabilities < min_p * probabilities.amax(-1, keepdim=True)
     return scores.masked_fill(is_unlikely, -math.inf)
-
-
-def _ranked(scores: Tensor, queries: Sequence[Query]) -> list[Choice | None]:
-    most = max(query.candidates for query in queries)
-    values, ids = best_tokens(scores, min(max(2, most), scores.shape[1]))
-    totals = torch.logsumexp(scores, -1, keepdim=True) if most else values[:, :1]
-    host = _to_host(torch.cat([values, totals], 1), ids)
-    return [_choice(scores[row], *host[row], count=query.candidates) for row, query in enumerate(queries)]
 
 
 def best_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:

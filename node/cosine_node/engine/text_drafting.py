@@ -29,7 +29,7 @@ class UnplannedNode:
 
 @dataclass(slots=True)
 class DraftingResult:
-    """What the passes gave for a sequence besides tokens: its text's negative log-likelihood, in nats."""
+    """The result for a sequence besides its plans: its text's negative log-likelihood, in nats."""
 
     nats: float | None = None
     error: CosineError | None = None

@@ -34,7 +34,7 @@ class _RowLogits:
         return slice(self.stop - len(self.row.tokens) + self.row.scored_from, self.stop)
 
     def queries(self) -> list[Query]:
-        """What the sampler needs to know of each scored node."""
+        """The sampler's query for each scored node."""
         queries = []
         for name in self.row.nodes[self.row.scored_from :]:
             position = self.tree.nodes[name].index + 1 - self.tree.prompt_tokens

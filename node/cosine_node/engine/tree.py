@@ -52,7 +52,7 @@ class TokenTree(Generic[AnyNode]):
             raise LocalProtocolError("A row needs as many nodes and parents as tokens, and at least one.")
         if not 0 <= row.scored_from <= len(row.tokens):
             raise LocalProtocolError(f"scored_from is {row.scored_from} in a row of {len(row.tokens)} tokens.")
-        if row.wants_nll and not is_chain(row):
+        if row.wants_nll and not row.is_chain:
             raise LocalProtocolError("The likelihood of a row is defined for a chain only.")
         if not (min(row.tokens) >= 0 and max(row.tokens) < vocab_tokens):
             raise LocalProtocolError(f"A token id is outside the vocabulary of {vocab_tokens}.")
@@ -147,8 +147,3 @@ class SequenceTree(TokenTree[FedNode]):
     def _extend_prefix(self, kept: Sequence[FedNode]) -> None:
         super()._extend_prefix(kept)
         self.slots.extend(node.slot for node in kept)
-
-
-def is_chain(row: Row) -> bool:
-    """Return whether each token of a row follows the one before it."""
-    return row.parents[1:] == row.nodes[:-1]
