@@ -14,11 +14,12 @@ PURPOSE = (
     "domain and make little sense; nothing it writes about medicine, or anything else, is advice or fact."
 )
 SHARE_ALIKE = "CC BY-SA 4.0"
+"""A licence that a card must mention by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a card is written from: the content of the files beside the model."""
+    """The facts of a card: the content of the files beside the model."""
 
     name: str
     config: dict[str, Any]
@@ -28,7 +29,7 @@ class Facts:
 
 
 def data_list(manifest: Sequence[dict[str, Any]]) -> list[Source]:
-    """The published part of a corpora manifest, with what each source was used for."""
+    """The published part of a corpora manifest, with the use that was made of each source."""
     kept = ("domain", "source", "repo", "commit", "licence", "paths", "note")
     return [{**{key: entry[key] for key in kept}, "use": _use(entry)} for entry in manifest]
 
@@ -84,9 +85,11 @@ def _summary(facts: Facts) -> str:
 def _recipe(facts: Facts) -> str:
     run = facts.training
     shares = ", ".join(f"{domain} {share:g}" for domain, share in run["mix"].items())
+    weight = run["generated_weight"]
+    generated = f", and text written by the target with weight {weight:g}" if weight else ""
     lines = [
         f"- method: {run['method']}",
-        f"- texts: {shares}" + _generated(run["generated_weight"]),
+        f"- texts: {shares}{generated}",
         f"- run: {run['tokens']:,} tokens in {run['steps']:,} steps of {run['batch_rows']} x "
         f"{run['sequence_tokens']}, {run['minutes']:g} minutes ({run['device']}, threads: {run['threads']})",
         f"- AdamW, learning rate {run['learning_rate']:g} with {run['warmup_steps']} steps of warm-up and "
@@ -97,10 +100,6 @@ def _recipe(facts: Facts) -> str:
     if "earlier" in run:
         lines.append(f"- {run['earlier']}")
     return "\n".join(lines) + "\n\nThe scripts are in `training/` of the project's repository."
-
-
-def _generated(weight: float) -> str:
-    return f", and text written by the target with weight {weight:g}" if weight else ""
 
 
 def _measured(facts: Facts) -> str:
@@ -125,16 +124,12 @@ def _drafter_rows(facts: Facts, drafter: str) -> str:
 
 def _target_rows(facts: Facts) -> str:
     drafters = list(next(iter(facts.acceptance.values()))["greedy"])
-    rows = [
-        [f"draft-{drafter}", *(_greedy_and_tau(row, drafter) for row in facts.acceptance.values())]
-        for drafter in drafters
-    ]
+    rows = []
+    for drafter in drafters:
+        cells = (f"{row['greedy'][drafter]:g} ({row['tau4'][drafter]:g})" for row in facts.acceptance.values())
+        rows.append([f"draft-{drafter}", *cells])
     scored = ["tokens scored", *(str(measured["tokens"]) for measured in facts.acceptance.values())]
     return "Greedy agreement, with tau4 in brackets:\n\n" + _table(["drafter", *facts.acceptance], [*rows, scored])
-
-
-def _greedy_and_tau(measured: dict[str, Any], drafter: str) -> str:
-    return f"{measured['greedy'][drafter]:g} ({measured['tau4'][drafter]:g})"
 
 
 def _data(facts: Facts) -> str:

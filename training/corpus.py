@@ -1,4 +1,4 @@
-"""From a corpora folder to a tokenizer and token files.
+"""Trains the tokenizer on a corpora folder and writes token files.
 
 python -m training.corpus CORPORA WORK --vocabulary-only sql
 """
@@ -21,7 +21,9 @@ from training.vocabulary import END, save_tokenizer, train_tokenizer
 
 SPLITS = ("train", "dev")
 VOCABULARY_CHARACTERS = 2_500_000
+"""A choice: characters of each domain that the tokenizer learns from, so that no domain outweighs the others."""
 _ENCODE_ROWS = 1000
+"""Bounds memory: records encoded at a time."""
 
 Record = dict[str, Any]
 Tokens = NDArray[np.uint16]
@@ -65,7 +67,7 @@ def tokenise(tokenizer: Tokenizer, records: list[Record]) -> Tokens:
 
 
 def token_file(work: Path, domain: str, split: str) -> Path:
-    """Where the token stream of a domain and split lives in the work folder."""
+    """The file of the token stream of a domain and split in the work folder."""
     return work / "tokens" / f"{domain}.{split}.npy"
 
 

@@ -22,6 +22,7 @@ from training.measures import Hits, Scored, expected_tokens, fusion_hits, hit_ra
 from training.model import default_device, load_model
 from training.vocabulary import END_ID
 
+# The chain lengths of the columns `tau4` and `tau8`.
 CHAINS = {"tau4": 4, "tau8": 8}
 _DRAFTER = "draft-"
 
@@ -43,7 +44,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """A held-out prompt and what the target wrote after it."""
+    """A held-out prompt and the target's text after it."""
 
     prompt: list[int]
     written: list[int]
@@ -162,7 +163,7 @@ def _fusion_rows(family: Family, domain: str, scored: list[Scored]) -> dict[str,
 
 
 def _routed_right(family: Family, domain: str, items: list[Continuation]) -> int:
-    """How many prompts the right specialist finds likeliest."""
+    """The number of prompts that the right specialist finds likeliest."""
     return sum(
         max(family.specialists, key=lambda name: _likelihood(family.drafters[name], item.prompt)) == domain
         for item in items

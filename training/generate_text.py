@@ -1,4 +1,4 @@
-"""Text by the target itself, for drafters to learn from: they will be asked to guess that, not our texts.
+"""Generates text by the target for drafters to learn from: they will have to guess that text, not ours.
 
 python -m training.generate_text WORK WORK/models/target --domains code,math
 """

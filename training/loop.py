@@ -15,14 +15,16 @@ from training.stream import TokenMix
 Loss = Callable[[torch.nn.Module, Tensor], Tensor]
 
 _LAST_RATE_SHARE = 0.03
+"""A choice: the learning rate at the end, as a part of the full one."""
 _MOST_GRADIENT_NORM = 1.0
+"""The usual bound for language models of any size."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How long and how fast to learn. Training ends at the first budget that is used up."""
+    """Batches, learning rate and budgets of a run, which ends at the first budget that is used up."""
 
     batch_rows: int
     sequence_tokens: int
@@ -35,8 +37,8 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a run did; `losses` holds the loss of the first step and of every reported one."""
+class TrainingResult:
+    """The result of a run; `losses` holds the loss of the first step and of every reported one."""
 
     steps: int
     tokens: int
@@ -69,19 +71,25 @@ def rate_at(plan: Plan, step: int, progress: float) -> float:
     return plan.learning_rate * warm * (_LAST_RATE_SHARE + (1 - _LAST_RATE_SHARE) * cosine)
 
 
-def run(model: torch.nn.Module, mix: TokenMix, loss_of: Loss, plan: Plan, device: str) -> Outcome:
+def run(model: torch.nn.Module, mix: TokenMix, loss_of: Loss, plan: Plan, device: str) -> TrainingResult:
     """Train the model in place until a budget is used up."""
     optimiser = _optimiser(model, plan)
     started_s = time.monotonic()
     steps, losses = 0, list[float]()
     while (progress := _progress(plan, steps, started_s)) < 1:
-        _set_rate(optimiser, rate_at(plan, steps, progress))
-        loss = _step(model, mix.batch(plan.batch_rows), loss_of, optimiser, device)
+        for group in optimiser.param_groups:
+            group["lr"] = rate_at(plan, steps, progress)
+        with torch.autocast(device, torch.bfloat16):
+            loss = loss_of(model, mix.batch(plan.batch_rows))
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
+        torch.nn.utils.clip_grad_norm_(model.parameters(), _MOST_GRADIENT_NORM)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
         steps += 1
         if steps == 1 or steps % plan.report_every_steps == 0:
             losses.append(loss.item())
             log.info("step %d, %d tokens, loss %.3f", steps, _tokens(plan, steps), losses[-1])
-    return Outcome(steps, _tokens(plan, steps), (time.monotonic() - started_s) / 60, tuple(losses))
+    return TrainingResult(steps, _tokens(plan, steps), (time.monotonic() - started_s) / 60, tuple(losses))
 
 
 @torch.no_grad()
@@ -92,18 +100,6 @@ def loss_per_token(model: torch.nn.Module, windows: Tensor, device: str) -> floa
         return next_token_loss(model, windows).item()
 
 
-def _step(
-    model: torch.nn.Module, window: Tensor, loss_of: Loss, optimiser: torch.optim.Optimizer, device: str
-) -> Tensor:
-    with torch.autocast(device, torch.bfloat16):
-        loss = loss_of(model, window)
-    loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
-    torch.nn.utils.clip_grad_norm_(model.parameters(), _MOST_GRADIENT_NORM)
-    optimiser.step()
-    optimiser.zero_grad(set_to_none=True)
-    return loss.detach()
-
-
 def _optimiser(model: torch.nn.Module, plan: Plan) -> torch.optim.Optimizer:
     matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
     vectors = [parameter for parameter in model.parameters() if parameter.dim() < 2]
@@ -112,11 +108,6 @@ def _optimiser(model: torch.nn.Module, plan: Plan) -> torch.optim.Optimizer:
         {"params": vectors, "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=plan.learning_rate, betas=(0.9, 0.95), fused=True)
-
-
-def _set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    for group in optimiser.param_groups:
-        group["lr"] = rate
 
 
 def _tokens(plan: Plan, steps: int) -> int:

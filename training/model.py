@@ -10,7 +10,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from training.vocabulary import CONTEXT_TOKENS, END_ID
 
 HEAD_WIDTH = 64
+"""The least that most attention kernels take."""
 _INITIAL_DEVIATION = 0.02
+"""Llama's own standard deviation of initial weights."""
 
 
 @dataclass(frozen=True, slots=True)

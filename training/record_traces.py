@@ -1,4 +1,4 @@
-"""Record what the target writes on held-out prompts and what every drafter says along it, for simulations.
+"""Records the target's text on held-out prompts and the candidates of every drafter along it, for simulations.
 
 python -m training.record_traces --corpora DIR --out node/cosine_node/simulation/data/family_traces.npz
 """
@@ -25,24 +25,28 @@ from cosine_protocol.request import Sampling
 from training.model import load_model
 
 TEMPERATURES = (0.0, 0.8)
+"""Greedy, and a temperature that people use."""
 NEAR_TIE = 1e-4
+"""Below this margin of the two best scores another device may choose the other token."""
 SHORTEST_STREAM_TOKENS = 8
+"""A choice: shorter answers leave nothing to speculate on."""
 SPARE_PROMPTS = 4
 """Prompts taken from a corpus for each one recorded, since some answers are too short and some prompts repeat."""
 POOL_TOKENS = 8192
+"""Room for one sequence of the whole context."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Voice:
+class RecordedModel:
     """One model twice: the node's own engine for choices, and the plain model for whole distributions."""
 
     engine: Engine
     model: LlamaForCausalLM
 
     @classmethod
-    def load(cls, name: str) -> "Voice":
+    def load(cls, name: str) -> "RecordedModel":
         """A model of the family in float32 on the CPU."""
         folder = zoo.folder(name)
         engine = load_engine(str(folder), dtype="float32", device="cpu", pool_tokens=POOL_TOKENS)
@@ -50,15 +54,15 @@ class Voice:
 
     @torch.inference_mode()
     def logits_along(self, prompt: Sequence[int], stream: Sequence[int]) -> Tensor:
-        """What the model says before each token of the stream, [stream, vocab]."""
+        """The model's logits before each token of the stream, [stream, vocab]."""
         tokens = torch.tensor([[*prompt, *stream[:-1]]])
         logits: Tensor = self.model(input_ids=tokens, logits_to_keep=len(stream)).logits[0]
         return logits
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """A prompt and what the target wrote after it."""
+class TargetOutput:
+    """A prompt and the target's text after it."""
 
     prompt: tuple[int, ...]
     sampling: Sampling
@@ -68,7 +72,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be recorded: how many prompts of each domain for a split, and how much of each answer."""
+    """The work to be done: the number of prompts of each domain for a split, and the length of each answer."""
 
     corpora: Path
     prompts_per_domain: Mapping[str, int]
@@ -98,20 +102,20 @@ def record(plan: Plan) -> Iterator[Trace]:
     for domain in zoo.DOMAINS:
         splits = [split for split, count in plan.prompts_per_domain.items() for _ in range(count)]
         for split, answers in zip(splits, _answers(plan, domain, target.engine, number), strict=False):
-            for written in answers:
-                yield compose(written, target, drafters, domain=domain, split=split)
+            for output in answers:
+                yield compose(output, target, drafters, domain=domain, split=split)
                 number += 1
         log.info("%s: %d traces so far", domain, number)
 
 
-def load_family() -> tuple[Voice, dict[str, Voice]]:
+def load_family() -> tuple[RecordedModel, dict[str, RecordedModel]]:
     """The target, and every drafter by name."""
     target, *drafters = zoo.names()
-    return Voice.load(target), {name: Voice.load(name) for name in drafters}
+    return RecordedModel.load(target), {name: RecordedModel.load(name) for name in drafters}
 
 
-def _answers(plan: Plan, domain: str, target: Engine, number: int) -> Iterator[list[Written]]:
-    """For each usable prompt what the target writes at every temperature, seeded by numbers from `number` on."""
+def _answers(plan: Plan, domain: str, target: Engine, number: int) -> Iterator[list[TargetOutput]]:
+    """For each usable prompt the target's text at every temperature, seeded by numbers from `number` on."""
     tokenizer = Tokenizer.from_file(str(zoo.tokenizer_folder() / "tokenizer.json"))
     count = sum(plan.prompts_per_domain.values())
     offered = zoo.corpus_prompts(plan.corpora, domain, count * SPARE_PROMPTS, plan.seed, tokenizer)
@@ -121,7 +125,7 @@ def _answers(plan: Plan, domain: str, target: Engine, number: int) -> Iterator[l
             write(target, prompt, Sampling(temperature=temperature, seed=number + index), plan.limit_tokens)
             for index, temperature in enumerate(TEMPERATURES)
         ]
-        if min(len(written.stream) for written in answers) >= SHORTEST_STREAM_TOKENS:
+        if min(len(output.stream) for output in answers) >= SHORTEST_STREAM_TOKENS:
             yield answers
             found += 1
             number += len(answers)
@@ -130,7 +134,7 @@ def _answers(plan: Plan, domain: str, target: Engine, number: int) -> Iterator[l
     raise SystemExit(f"{plan.corpora} has only {found} of {count} usable prompts for {domain}; ask for fewer")
 
 
-def write(target: Engine, prompt: Sequence[int], sampling: Sampling, limit_tokens: int) -> Written:
+def write(target: Engine, prompt: Sequence[int], sampling: Sampling, limit_tokens: int) -> TargetOutput:
     """The target's own output, one token a pass, up to an EOS token or `limit_tokens` tokens."""
     sequence = target.open(sampling=sampling, prompt_tokens=len(prompt))
     pending = tuple(prompt)
@@ -144,45 +148,47 @@ def write(target: Engine, prompt: Sequence[int], sampling: Sampling, limit_token
         pending = (choices[-1].token,)
     target.release(sequence)
     stream = tuple(choice.token for choice in choices)
-    return Written(tuple(prompt), sampling, stream, tuple(choice.margin < NEAR_TIE for choice in choices))
+    return TargetOutput(tuple(prompt), sampling, stream, tuple(choice.margin < NEAR_TIE for choice in choices))
 
 
-def compose(written: Written, target: Voice, drafters: Mapping[str, Voice], *, domain: str, split: str) -> Trace:
-    """A trace of what was written and what each drafter says along it."""
-    truth = target.logits_along(written.prompt, written.stream)
+def compose(
+    output: TargetOutput, target: RecordedModel, drafters: Mapping[str, RecordedModel], *, domain: str, split: str
+) -> Trace:
+    """A trace of an output and of each drafter's candidates along it."""
+    truth = target.logits_along(output.prompt, output.stream)
     return Trace(
-        number=written.sampling.seed,
+        number=output.sampling.seed,
         domain=domain,
         split=split,
-        temperature=written.sampling.temperature,
-        seed=written.sampling.seed,
-        prompt_tokens=len(written.prompt),
-        stream=written.stream,
-        near_ties=written.near_ties,
-        drafters={name: overhear(voice, written, truth) for name, voice in drafters.items()},
+        temperature=output.sampling.temperature,
+        seed=output.sampling.seed,
+        prompt_tokens=len(output.prompt),
+        stream=output.stream,
+        near_ties=output.near_ties,
+        drafters={name: record_drafter(model, output, truth) for name, model in drafters.items()},
     )
 
 
-def overhear(drafter: Voice, written: Written, truth: Tensor) -> DrafterTrace:
-    """What a drafter says before each token of a stream; `truth` are the target's logits there, [stream, vocab]."""
-    choices, prompt_nll = guesses(drafter.engine, written)
+def record_drafter(drafter: RecordedModel, output: TargetOutput, truth: Tensor) -> DrafterTrace:
+    """A drafter's candidates before each token of a stream; `truth` are the target's logits, [stream, vocab]."""
+    choices, prompt_nll = choices_along(drafter.engine, output)
     tokens, claims = _table(choices)
-    logits = drafter.logits_along(written.prompt, written.stream).float()
-    stream = torch.tensor(written.stream)
-    if written.sampling.is_greedy:
+    logits = drafter.logits_along(output.prompt, output.stream).float()
+    stream = torch.tensor(output.stream)
+    if output.sampling.is_greedy:
         overlap = (tokens[:, 0] == stream.numpy()).astype(np.float32)
     else:
-        recipe = Recipe(written.sampling.temperature, 0, 1.0, 0.0, 1.0)
+        recipe = Recipe(output.sampling.temperature, 0, 1.0, 0.0, 1.0)
         both = (log_probabilities(scores.float(), recipe).exp() for scores in (truth, logits))
         overlap = torch.minimum(*both).sum(-1).clamp(max=1.0).numpy()
     log_probability = logits.log_softmax(-1).gather(1, stream[:, None])[:, 0].numpy()
     return DrafterTrace(tokens, claims, log_probability, overlap, prompt_nll)
 
 
-def guesses(drafter: Engine, written: Written) -> tuple[list[Choice], float]:
+def choices_along(drafter: Engine, output: TargetOutput) -> tuple[list[Choice], float]:
     """A drafter's choice before each token of the stream, and the mean loss of the prompt in nats a token."""
-    prompt, rest = written.prompt, written.stream[:-1]
-    sequence = drafter.open(sampling=written.sampling, prompt_tokens=len(prompt))
+    prompt, rest = output.prompt, output.stream[:-1]
+    sequence = drafter.open(sampling=output.sampling, prompt_tokens=len(prompt))
     names = tuple(range(len(prompt) + len(rest)))
     parents = (PREFIX, *names[:-1])
     end = len(prompt)

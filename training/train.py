@@ -16,29 +16,37 @@ import torch
 from transformers import LlamaForCausalLM
 
 from training.corpus import read_tokens, token_file
-from training.loop import Loss, Outcome, Plan, distillation_loss, loss_per_token, next_token_loss, run
+from training.loop import Loss, Plan, TrainingResult, distillation_loss, loss_per_token, next_token_loss, run
 from training.model import Shape, default_device, load_model, new_model, parameter_count
 from training.stream import Source, TokenMix, even_windows, to_tensor
 
+# The mix that the shipped target was trained on.
 SHARES = {"code": 0.22, "math": 0.18, "medical": 0.22, "dialogue": 0.20, "literature": 0.18}
 _HELD_OUT_ROWS = 16
+"""A choice: windows of held-out text of each domain, enough for two digits of the loss."""
 
 log = logging.getLogger(__name__)
 
 
-def main(arguments: list[str] | None = None) -> Outcome:
+def main(arguments: list[str] | None = None) -> TrainingResult:
     """Train one model and save it, with a record of the run, as a Hugging Face folder."""
     options = _parser().parse_args(arguments)
-    _prepare(options)
+    if math.isinf(options.tokens) and math.isinf(options.minutes):
+        raise SystemExit("give --tokens or --minutes")
+    torch.manual_seed(options.seed)
+    torch.set_num_threads(options.threads)
     shares = parse_shares(options.mix)
     mix = TokenMix(_sources(options, shares), options.sequence_tokens, options.seed, options.device)
     model = _starting_model(options).to(options.device).train()
     model.config.use_cache = False
     trained: Any = torch.compile(model) if options.compile else model
-    outcome = run(trained, mix, _loss(options), _plan(options), options.device)
+    result = run(trained, mix, _loss(options), _plan(options), options.device)
     held_out = _held_out_losses(model, options)
-    _save(model, options.out, _record(model, options, shares, outcome, held_out))
-    return outcome
+    model.config.use_cache = True
+    model.save_pretrained(options.out)
+    record = _record(model, options, shares, result, held_out)
+    (options.out / "training.json").write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+    return result
 
 
 def parse_shares(text: str) -> dict[str, float]:
@@ -82,13 +90,6 @@ def _add_options(
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default=default_device())
     parser.add_argument("--compile", action="store_true", help="worth its start-up time on CUDA only")
-
-
-def _prepare(options: argparse.Namespace) -> None:
-    if math.isinf(options.tokens) and math.isinf(options.minutes):
-        raise SystemExit("give --tokens or --minutes")
-    torch.manual_seed(options.seed)
-    torch.set_num_threads(options.threads)
 
 
 def _sources(options: argparse.Namespace, shares: dict[str, float]) -> list[Source]:
@@ -138,7 +139,7 @@ def _record(
     model: LlamaForCausalLM,
     options: argparse.Namespace,
     shares: dict[str, float],
-    outcome: Outcome,
+    result: TrainingResult,
     held_out: dict[str, float],
 ) -> dict[str, Any]:
     method = "next-token cross-entropy" if options.kind == "target" else "forward KL to the target"
@@ -147,9 +148,9 @@ def _record(
     return {
         "method": method,
         "parameters": parameter_count(model),
-        "steps": outcome.steps,
-        "tokens": outcome.tokens,
-        "minutes": round(outcome.minutes, 2),
+        "steps": result.steps,
+        "tokens": result.tokens,
+        "minutes": round(result.minutes, 2),
         "device": options.device,
         "threads": options.threads,
         "seed": options.seed,
@@ -158,12 +159,6 @@ def _record(
         **settings,
         "heldout_nll": held_out,
     }
-
-
-def _save(model: LlamaForCausalLM, folder: Path, record: dict[str, Any]) -> None:
-    model.config.use_cache = True
-    model.save_pretrained(folder)
-    (folder / "training.json").write_text(json.dumps(record, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--manifest", type=Path, help="write DATA.json anew from this corpora manifest")
     options = parser.parse_args(arguments)
     if options.manifest:
-        _write_json(options.family / "DATA.json", data_list(_read_json(options.manifest)))
+        sources = data_list(_read_json(options.manifest))
+        text = json.dumps(sources, indent=1, ensure_ascii=False) + "\n"
+        (options.family / "DATA.json").write_text(text, "utf-8")
     for config in sorted(options.family.glob("*/config.json")):
         card = model_card(gather(config.parent))
         (config.parent / "README.md").write_text(card, "utf-8")
@@ -37,10 +39,6 @@ def gather(model: Path) -> Facts:
 
 def _read_json(path: Path) -> Any:
     return json.loads(path.read_text("utf-8"))
-
-
-def _write_json(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

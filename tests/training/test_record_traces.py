@@ -13,7 +13,7 @@ from cosine_node.engine.base import PREFIX, Choice, Engine, Row
 from cosine_node.simulation.traces import CANDIDATES, EOS, TraceSet
 from cosine_protocol.request import Sampling
 from training import record_traces
-from training.record_traces import Voice, Written, compose, write
+from training.record_traces import RecordedModel, TargetOutput, compose, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
@@ -26,13 +26,13 @@ def one_thread() -> None:
 
 
 @pytest.fixture(scope="module")
-def target() -> Voice:
-    return Voice.load("target")
+def target() -> RecordedModel:
+    return RecordedModel.load("target")
 
 
 @pytest.fixture(scope="module")
-def drafter() -> Voice:
-    return Voice.load(DRAFTER)
+def drafter() -> RecordedModel:
+    return RecordedModel.load(DRAFTER)
 
 
 def a_prompt() -> tuple[int, ...]:
@@ -40,7 +40,7 @@ def a_prompt() -> tuple[int, ...]:
     return tuple(zoo.prompts("math")[0].token_ids(tokenizer))
 
 
-def step_by_step(engine: Engine, written: Written) -> list[tuple[Choice, float | None]]:
+def step_by_step(engine: Engine, written: TargetOutput) -> list[tuple[Choice, float | None]]:
     """What an engine says before each token of a stream, one token a pass."""
     sequence = engine.open(sampling=written.sampling, prompt_tokens=len(written.prompt))
     said = []
@@ -62,7 +62,7 @@ def overlaps(first: torch.Tensor, second: torch.Tensor, temperature: float) -> l
 
 @pytest.mark.parametrize("temperature", record_traces.TEMPERATURES)
 def test_the_record_is_what_the_engine_says_token_by_token(
-    target: Voice, drafter: Voice, temperature: float
+    target: RecordedModel, drafter: RecordedModel, temperature: float
 ) -> None:
     sampling = Sampling(temperature=temperature, seed=5)
     written = write(target.engine, a_prompt(), sampling, 32)
@@ -77,7 +77,9 @@ def test_the_record_is_what_the_engine_says_token_by_token(
 
 
 @pytest.mark.parametrize("temperature", record_traces.TEMPERATURES)
-def test_likelihood_and_overlap_are_those_of_the_models(target: Voice, drafter: Voice, temperature: float) -> None:
+def test_likelihood_and_overlap_are_those_of_the_models(
+    target: RecordedModel, drafter: RecordedModel, temperature: float
+) -> None:
     written = write(target.engine, a_prompt(), Sampling(temperature=temperature, seed=5), 16)
     record = compose(written, target, {DRAFTER: drafter}, domain="math", split="test").drafters[DRAFTER]
     p, q = (voice.logits_along(written.prompt, written.stream) for voice in (target, drafter))
@@ -89,7 +91,7 @@ def test_likelihood_and_overlap_are_those_of_the_models(target: Voice, drafter: 
         assert record.overlap.tolist() == (p.argmax(-1) == q.argmax(-1)).float().tolist()
 
 
-def test_the_stream_is_the_targets_own_up_to_its_end(target: Voice) -> None:
+def test_the_stream_is_the_targets_own_up_to_its_end(target: RecordedModel) -> None:
     written = write(target.engine, a_prompt(), Sampling(temperature=0.8, seed=3), 128)
     assert set(written.stream[:-1]).isdisjoint(EOS)
     assert written.stream[-1] in EOS or len(written.stream) == 128

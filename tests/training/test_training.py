@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from training import corpus, evaluate, generate_text, pack, train, write_cards
-from training.loop import Outcome, Plan, rate_at
+from training.loop import Plan, TrainingResult, rate_at
 from training.stream import Source, TokenMix
 
 VOCABULARY = 400
@@ -29,8 +29,8 @@ class Made:
     corpora: Path
     work: Path
     family: Path
-    target: Outcome
-    drafter: Outcome
+    target: TrainingResult
+    drafter: TrainingResult
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -136,12 +136,12 @@ def _call(main: Callable[[list[str]], Result], arguments: str) -> Result:
     return main(arguments.split())
 
 
-def _train_target(work: Path, name: str) -> Outcome:
+def _train_target(work: Path, name: str) -> TrainingResult:
     shape = "--layers 2 --width 64 --mix code,math --warmup-steps 10"
     return _call(train.main, f"target {work} --out {work}/models/{name} {shape} {SMALL}")
 
 
-def _train_drafter(work: Path) -> Outcome:
+def _train_drafter(work: Path) -> TrainingResult:
     taught = f"--teacher {work}/models/target --generated {work}/tokens/code.generated.npy:0.3"
     shape = "--layers 1 --width 32 --mix code --learning-rate 5e-3"
     return _call(train.main, f"draft {work} --out {work}/models/draft-code {taught} {shape} {SMALL}")

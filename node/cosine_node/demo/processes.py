@@ -11,12 +11,15 @@ from typing import Any, Final
 from cosine_protocol.errors import CosineError
 
 READY_TIMEOUT_S: Final = 150.0
+"""Generous: seven nodes load PyTorch and their models at once, on a machine that may have two cores."""
 STOP_TIMEOUT_S: Final = 15.0
+"""Longer than a node takes to say goodbye to its peers and to the DHT."""
 MAX_LINE_BYTES: Final = 1 << 20
+"""Bounds memory: the longest event a node may print."""
 
 
 class NodeDied(CosineError):
-    """A node ended before it was ready; the text holds what it said last."""
+    """A node ended before it was ready; the text holds its last words in the log."""
 
 
 @dataclass(slots=True)

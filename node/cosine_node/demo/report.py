@@ -1,4 +1,4 @@
-"""What the demo measured: rows, their summary, and both ways to print them."""
+"""The report of the demo: a comparison for each prompt, their summary, and its JSON."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,11 +9,12 @@ from cosine_node.cli.printing import json_safe
 from cosine_p2p.generation import Generation
 
 MAX_LATE_SHARE: Final = 0.05
+"""A choice: with more late passes than this, a speedup would be that of this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptComparison:
-    """One prompt, generated twice."""
+    """One prompt, generated plainly and with cosine."""
 
     domain: str
     prompt: str
@@ -31,7 +32,7 @@ class PromptComparison:
 
 @dataclass(frozen=True, slots=True)
 class PassTiming:
-    """How often real time exceeded the emulated curve, over all nodes. `is_complete` if all of them told."""
+    """Passes of all nodes, and those that took longer than the emulated curve; complete if all nodes reported."""
 
     passes: int
     late_passes: int
@@ -43,13 +44,13 @@ class PassTiming:
 
     @property
     def is_honest(self) -> bool:
-        """Whether figures of this run are the emulated devices' and not this machine's."""
+        """True if figures of this run are the emulated devices' and not this machine's."""
         return self.is_complete and self.late_share <= MAX_LATE_SHARE
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All rows of a demo, what was emulated, and whether the emulation held."""
+    """All comparisons of a demo, the emulated latencies, and the timing of the passes."""
 
     rows: tuple[PromptComparison, ...]
     emulated: dict[str, object]
@@ -85,7 +86,7 @@ class Report:
 
 
 def helpers(generation: Generation) -> str:
-    """Who drafted what: accepted tokens by domain, most first, and what the verifier copied from the text."""
+    """Accepted tokens by domain, most first, and those that the verifier copied from the text."""
     ranked = sorted(generation.drafters, key=lambda d: -d.accepted)
     named = [f"{d.domain} {d.accepted}" for d in ranked if d.accepted]
     # Every pass gives one token of the target's own, but for the last one, which may end in a drafted token.

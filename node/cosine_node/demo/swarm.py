@@ -1,11 +1,11 @@
-"""Starts the demo's nodes, runs its prompts, and collects what they measured."""
+"""Starts the demo's nodes, runs its prompts, and collects the report."""
 
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from cosine_node import zoo
 from cosine_node.demo.processes import NodeProcess
@@ -14,7 +14,10 @@ from cosine_node.emulation import Emulation
 from cosine_p2p import AsyncClient
 from cosine_p2p.generation import Generation
 
-TARGET = "zoo:target"
+TARGET: Final = "zoo:target"
+"""The model of the verifier and the target of all drafters."""
+SETTLE_S: Final = 0.2
+"""A drafter goes on for a moment after its release; the next run should not pay for it."""
 Say = Callable[[str], None]
 
 
@@ -41,7 +44,7 @@ async def run_demo(emulation: Emulation, *, max_new_tokens: int, say: Say) -> Re
 
 @asynccontextmanager
 async def _nodes(emulation: Emulation, folder: Path, say: Say) -> AsyncIterator[list[NodeProcess]]:
-    """The verifier first: it is the others' way in."""
+    """All nodes as processes, ready; the verifier first, which is the others' way in."""
     async with AsyncExitStack() as stack:
         shared = ("--emulate", emulation.name)
         say("Starting the verifier ...")
@@ -75,8 +78,7 @@ async def _rows(maddrs: list[str], max_new_tokens: int, say: Say) -> list[Prompt
             for strategy in ("plain", "cosine"):
                 say(f"{domain}: {strategy} ...")
                 done[strategy] = await client.generate(prompt, strategy=strategy, max_new_tokens=max_new_tokens)
-                # A drafter goes on for a moment after its release reaches it; the next run should not pay for it.
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(SETTLE_S)
             shown = prompt if isinstance(prompt, str) else prompt[-1]["content"]
             rows.append(PromptComparison(domain, shown, done["plain"], done["cosine"]))
             say(f"{domain}: {rows[-1].speedup:.2f}x, identical: {'yes' if rows[-1].identical else 'NO'}")

@@ -3,7 +3,6 @@
 from cosine_node.zoo.family import (
     DOMAINS,
     acceptance,
-    data_sources,
     expertise,
     folder,
     names,
@@ -18,7 +17,6 @@ __all__ = [
     "Prompt",
     "acceptance",
     "corpus_prompts",
-    "data_sources",
     "expertise",
     "folder",
     "names",

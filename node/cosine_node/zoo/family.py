@@ -7,12 +7,14 @@ from typing import Any
 
 from cosine_protocol.errors import UsageError
 
+# Names of the models, as on the command line and in the folder `models`.
 DOMAINS = ("code", "math", "medical", "dialogue", "literature")
 TARGET = "target"
 GENERAL = "general"
 SCHEME = "zoo:"
 _DRAFTER = "draft-"
 _NAMES = (TARGET, *(f"{_DRAFTER}{expertise}" for expertise in (*DOMAINS, GENERAL)))
+_MODELS = Path(str(resources.files(__package__))) / "models"
 
 
 def names() -> tuple[str, ...]:
@@ -24,7 +26,7 @@ def folder(name: str) -> Path:
     """The Hugging Face folder of one model; `UsageError` for a name the family does not have."""
     if name not in _NAMES:
         raise UsageError(f"no embedded model is called {name!r}; choose one of {', '.join(_NAMES)}")
-    return _models() / name
+    return _MODELS / name
 
 
 def tokenizer_folder() -> Path:
@@ -33,13 +35,13 @@ def tokenizer_folder() -> Path:
 
 
 def expertise(name: str) -> tuple[str, ...]:
-    """What a drafter is trained for; the target, which drafts for nobody, has none."""
+    """The domains a drafter is trained for; the target, which drafts for nobody, has none."""
     folder(name)
     return () if name == TARGET else (name.removeprefix(_DRAFTER),)
 
 
 def resolve(source: str) -> Path | str:
-    """Where `--model` points: `zoo:NAME` and existing folders give a path, anything else stays a hub id."""
+    """The model that `--model` names: `zoo:NAME` and existing folders give a path, anything else stays a hub id."""
     if source.startswith(SCHEME):
         return folder(source.removeprefix(SCHEME))
     path = Path(source).expanduser()
@@ -52,18 +54,5 @@ def resolve(source: str) -> Path | str:
 
 def acceptance() -> dict[str, Any]:
     """The measured acceptance of every drafter in every domain, as `training.evaluate` wrote it."""
-    measured: dict[str, Any] = _read_json("eval.json")
+    measured: dict[str, Any] = json.loads((_MODELS / "eval.json").read_text("utf-8"))
     return measured
-
-
-def data_sources() -> tuple[dict[str, Any], ...]:
-    """The texts the family learned from: repository, commit, licence and use of each."""
-    return tuple(_read_json("DATA.json"))
-
-
-def _models() -> Path:
-    return Path(str(resources.files(__package__))) / "models"
-
-
-def _read_json(name: str) -> Any:
-    return json.loads((_models() / name).read_text("utf-8"))

@@ -3,7 +3,6 @@
 import json
 import lzma
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -16,6 +15,8 @@ from cosine_node.zoo.family import DOMAINS
 from cosine_protocol.errors import UsageError
 
 END = "<|endoftext|>"
+"""The token that begins and ends every text of the family's training."""
+# Choices for quick tests: prompts long enough to show their domain, with enough text left to continue.
 OPENING_TOKENS = 48
 SHORTEST_REST_TOKENS = 24
 LONGEST_PROMPT_TOKENS = 224
@@ -65,44 +66,28 @@ def corpus_prompts(folder: Path, domain: str, count: int, seed: int, tokenizer: 
     """
     _check_domain(domain)
     chooser = random.Random(seed)
-    records = _read_records(folder / f"{domain}.dev.jsonl.xz")
-    chooser.shuffle(records)
-    found: list[list[int]] = []
-    for token_ids in _cut(records, domain, chooser, tokenizer):
-        found.append(token_ids)
-        if len(found) == count:
-            break
-    return found
-
-
-def _cut(
-    records: list[dict[str, Any]], domain: str, chooser: random.Random, tokenizer: Tokenizer
-) -> Iterator[list[int]]:
-    for record in records:
-        token_ids = _opening(record, tokenizer) if "text" in record else _turns(record, domain, chooser, tokenizer)
-        if token_ids:
-            yield token_ids
-
-
-def _opening(record: dict[str, Any], tokenizer: Tokenizer) -> list[int]:
-    token_ids = tokenizer.encode(END + record["text"]).ids
-    enough = len(token_ids) > OPENING_TOKENS + SHORTEST_REST_TOKENS
-    return token_ids[: OPENING_TOKENS + 1] if enough else []
-
-
-def _turns(record: dict[str, Any], domain: str, chooser: random.Random, tokenizer: Tokenizer) -> list[int]:
-    messages = record["messages"]
-    answers = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
-    before = messages[: chooser.choice(answers)]
-    token_ids = _prompt(domain, {"messages": before}).token_ids(tokenizer)
-    return token_ids if len(token_ids) <= LONGEST_PROMPT_TOKENS else []
-
-
-def _read_records(path: Path) -> list[dict[str, Any]]:
+    path = folder / f"{domain}.dev.jsonl.xz"
     if not path.is_file():
         raise UsageError(f"no held-out texts at {path}; give a folder that holds DOMAIN.dev.jsonl.xz")
     with lzma.open(path, "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
+        records: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    chooser.shuffle(records)
+    found: list[list[int]] = []
+    for record in records:
+        if len(found) == count:
+            break
+        if "text" in record:
+            token_ids = tokenizer.encode(END + record["text"]).ids
+            if len(token_ids) > OPENING_TOKENS + SHORTEST_REST_TOKENS:
+                found.append(token_ids[: OPENING_TOKENS + 1])
+            continue
+        messages = record["messages"]
+        answers = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+        before = messages[: chooser.choice(answers)]
+        token_ids = _prompt(domain, {"messages": before}).token_ids(tokenizer)
+        if len(token_ids) <= LONGEST_PROMPT_TOKENS:
+            found.append(token_ids)
+    return found
 
 
 def _prompt(domain: str, record: dict[str, Any]) -> Prompt:
