@@ -126,7 +126,7 @@ async def run_nodes(
             emit("joining", _joining_fields(network))
             transport = await HivemindTransport.start(network.transport_config(claimed.file))
             stack.push_async_callback(transport.close)
-            nodes.append(_Node(transport, claimed.identity, one, network, each))
+            nodes.append(RunningNode(transport, claimed.identity, one, network, each))
             # Nodes that begin a network begin the same one.
             network = replace(network, initial_peers=network.initial_peers or await transport.visible_maddrs())
         if network.metrics_port is not None:
@@ -175,7 +175,7 @@ def _cell_reader(transport: HivemindTransport) -> ReadRecords:
     return read
 
 
-class _Node:
+class RunningNode:
     """A node that runs: its service, its engine loop and its record."""
 
     def __init__(

@@ -27,7 +27,7 @@ _M = TypeVar("_M")
 
 
 class Service(Protocol):
-    """What verifier and drafter have in common."""
+    """The methods that a verifier and a drafter have in common."""
 
     async def start(self, transport: Transport) -> None: ...
 
@@ -163,7 +163,7 @@ async def serving(service: Service, engine: ScriptedEngine, protocol: str) -> As
 
 
 async def is_lost(caller: Caller) -> bool:
-    """Whether the server has ended a stream."""
+    """True if the server has ended a stream."""
     try:
         while True:
             await caller.next()

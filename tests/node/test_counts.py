@@ -1,4 +1,4 @@
-"""What services count is what happened, as the client and its verifier saw it."""
+"""Services count all that happened, as the client and its verifier saw it."""
 
 import asyncio
 import random

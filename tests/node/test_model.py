@@ -188,7 +188,7 @@ def test_drafters_and_verifiers_are_held_in_the_dtype_asked_for(target: Path, ro
 
 @pytest.mark.parametrize("role", Role)
 def test_quantisation_reaches_the_engine(monkeypatch: pytest.MonkeyPatch, target: Path, role: Role) -> None:
-    """Whether a backend is installed or not: what it is asked for is named."""
+    """The option is named, with the backend installed or not."""
     monkeypatch.setattr("cosine_node.engine.loading.is_torchao_available", lambda: False)
     source = ModelSource(
         model=str(target), target=str(target), device="cpu", dtype="auto", threads=1, quantize="int8"

@@ -26,7 +26,7 @@ def given(call: ast.Call) -> object:
 
 
 def is_automatic(call: ast.Call) -> bool:
-    """Whether a class of transformers that would look for code is asked to load; without the keyword it asks."""
+    """True for a call that loads by a class of transformers which looks for code; without the keyword it asks."""
     function = call.func
     if not isinstance(function, ast.Attribute) or function.attr not in LOADING:
         return False

@@ -77,7 +77,7 @@ def test_each_node_claims_an_identity_as_long_as_it_runs(monkeypatch: pytest.Mon
 
 
 class FirstTransport:
-    """What the first node of a process has before it serves."""
+    """The parts that the first node of a process has before it serves."""
 
     peer_id = "12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
     opener = RecordOpener()

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from cosine_node.gateway.choices import ChoiceFinished
 from cosine_node.metrics.generations import FINISHED_REASONS
@@ -17,28 +17,8 @@ FINGERPRINT_DIGITS: Final = 12
 Json = dict[str, Any]
 
 
-class Style(Protocol):
-    """The shape in which one endpoint writes a choice."""
-
-    id_prefix: str
-    whole_kind: str
-    piece_kind: str
-
-    def whole(self, text: str) -> Json:
-        """The text of a choice that came at once."""
-        ...
-
-    def piece(self, text: str) -> Json:
-        """A part of the text of a choice; "" in its last piece."""
-        ...
-
-    def first(self) -> Json | None:
-        """The piece that comes before the text of a choice, if any."""
-        ...
-
-
 class ChatStyle:
-    """`/v1/chat/completions`."""
+    """The shape of a choice of `/v1/chat/completions`: whole, in pieces ("" is the last), and what comes first."""
 
     id_prefix = "chatcmpl-"
     whole_kind = "chat.completion"
@@ -55,7 +35,7 @@ class ChatStyle:
 
 
 class CompletionStyle:
-    """`/v1/completions`."""
+    """The shape of a choice of `/v1/completions`, before whose pieces nothing comes."""
 
     id_prefix = "cmpl-"
     whole_kind = "text_completion"
@@ -69,6 +49,9 @@ class CompletionStyle:
 
     def first(self) -> Json | None:
         return None
+
+
+Style = ChatStyle | CompletionStyle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

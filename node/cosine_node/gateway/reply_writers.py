@@ -1,7 +1,7 @@
 """Writers of one response: whole, or in server-sent events."""
 
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from starlette.responses import JSONResponse
 from starlette.types import Send
@@ -19,29 +19,11 @@ SSE_HEADERS: Final = [
 """No proxy may keep pieces back, or all; the last is nginx's own header for that."""
 
 
-class ReplyWriter(Protocol):
-    """Takes the events of all choices, then ends or fails."""
-
-    finished: list[ChoiceFinished]
-
-    @property
-    def is_begun(self) -> bool:
-        """True once a status has been sent."""
-        ...
-
-    async def take(self, event: ChoiceEvent) -> None: ...
-
-    async def end(self) -> None:
-        """End once all choices have finished."""
-        ...
-
-    async def fail(self, problem: ApiError) -> None:
-        """End with an error. Raises it unless a status has been sent: then it goes into the stream."""
-        ...
-
-
 class WholeReplyWriter:
-    """One JSON body when all is there."""
+    """Takes the events of all choices and writes one JSON body once it is ended.
+
+    `is_begun` is true once a status has been sent.
+    """
 
     def __init__(self, heading: Heading, *, seed: int, send: Send) -> None:
         self.finished: list[ChoiceFinished] = []
@@ -70,13 +52,15 @@ class WholeReplyWriter:
         await self._send({"type": "http.response.body", "body": response.body})
 
     async def fail(self, problem: ApiError) -> None:
+        """Raise the problem: nothing has been sent."""
         raise problem
 
 
 class StreamedReplyWriter:
-    """Pieces as they come, of all choices in turn; the status waits for the first.
+    """Writes the events of all choices as they come; the status waits for the first.
 
-    The last piece carries the metrics; with `includes_usage` it is one more, without choices.
+    `is_begun` is true once it has been sent. The last piece carries the metrics; with `includes_usage` it is one
+    more, without choices.
     """
 
     def __init__(self, heading: Heading, *, seed: int, send: Send, choices: int, includes_usage: bool) -> None:
@@ -110,6 +94,7 @@ class StreamedReplyWriter:
         await self._close()
 
     async def fail(self, problem: ApiError) -> None:
+        """End with an error: in the stream, or by raising it while no status has been sent."""
         if not self.is_begun:
             raise problem
         await self._write(replies.event(problem.body))
@@ -137,3 +122,6 @@ class StreamedReplyWriter:
 
     async def _close(self) -> None:
         await self._send({"type": "http.response.body", "body": replies.event("[DONE]")})
+
+
+ReplyWriter = WholeReplyWriter | StreamedReplyWriter

@@ -19,7 +19,7 @@ A, B, C = (f"/ip4/192.0.2.{number}/tcp/4001" for number in (1, 2, 3))
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What `generate` would ask of the swarm, and whom; nothing is sent."""
+    """The options that `generate` would use, and its peers; nothing is sent."""
     seen: dict[str, Any] = {}
 
     async def note(peers: Any, prompt: Any, options: Any, **_: Any) -> None:

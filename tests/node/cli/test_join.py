@@ -1,4 +1,4 @@
-"""What `join` makes of its options: who is served, in how many nodes, and what is refused before any starts."""
+"""The nodes that `join` makes of its options, and the options that it refuses before any starts."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ PORT = "/ip4/127.0.0.1/tcp/4001"
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[NetworkOptions, Sequence[NodeOptions]]]:
-    """What would be started; nothing is."""
+    """The nodes that would be started; none is."""
     seen: list[tuple[NetworkOptions, Sequence[NodeOptions]]] = []
 
     async def note(network: NetworkOptions, options: Sequence[NodeOptions], *_: Any) -> None:

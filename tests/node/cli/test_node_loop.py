@@ -7,7 +7,7 @@ from cosine_node.cli.node_loop import log_unhandled_error
 
 
 def test_a_peer_that_hangs_up_at_once_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
-    """What asyncio says when a callback of a listening socket raises, provoked as the network library does."""
+    """asyncio reports a callback of a listening socket that raises, provoked as the network library does."""
 
     async def read_who(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.readexactly(1)

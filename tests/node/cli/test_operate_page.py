@@ -1,4 +1,4 @@
-"""What docs/operate.md tells people to type is taken by the commands."""
+"""The commands take all that docs/operate.md tells people to type."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""What the system refuses while a command runs is one sentence, with the next step."""
+"""A refusal by the system while a command runs is one sentence, with the next step."""
 
 import json
 import sys

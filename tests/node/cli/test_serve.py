@@ -1,4 +1,4 @@
-"""What `serve` makes of its options, and what it refuses before it serves."""
+"""The gateway that `serve` makes of its options, and the options that it refuses."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ HOST: Final = "127.0.0.1"
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What would be served, and with what client; nothing is."""
+    """The options of the gateway and client that would be started; none is."""
     noted: dict[str, Any] = {}
 
     async def note(

@@ -42,7 +42,7 @@ def doctor_options(folder: Path, **changes: Any) -> DoctorOptions:
 
 
 def findings(examined: DoctorOptions, about: str) -> list[Finding]:
-    """What the checks whose name begins like this find, run as the command runs them."""
+    """The findings of the checks whose name begins like this, run as the command runs them."""
 
     async def run() -> list[Finding]:
         facts = Facts(examined)

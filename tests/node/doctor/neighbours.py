@@ -29,7 +29,7 @@ def keeping(records: dict[str, bytes]) -> StreamHandler:
 
 
 def looked_around(*, roles: Sequence[Role], clock_off_s: float = 0.0, silent: bool = False) -> Neighbourhood:
-    """What a probe sees of one node for each role, whose records an honest peer keeps."""
+    """The view that a probe has of one node for each role, whose records an honest peer keeps."""
 
     async def run() -> Neighbourhood:
         swarm = PlainSwarm()

@@ -1,4 +1,4 @@
-"""What is installed: judged by what is there, and p2pd by starting it."""
+"""The installation: judged by what is there, and p2pd by starting it."""
 
 import asyncio
 from pathlib import Path

@@ -17,7 +17,7 @@ from tests.node.gateway.letters import MODEL, letter_client, letter_swarm
 
 @dataclass(slots=True)
 class Reply:
-    """What came back; `status` is 0 if nothing did."""
+    """A response; `status` is 0 if there was none."""
 
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)

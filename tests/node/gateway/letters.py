@@ -45,6 +45,6 @@ async def letter_client(swarm: SimulatedSwarm, **options: Any) -> AsyncClient:
 
 
 def text_of(prompt: str, *, tokens: int, temperature: float = 0.0, seed: int = 0, choice: int = 0) -> str:
-    """What the target writes on its own."""
+    """The text that the target writes on its own."""
     sampling = Sampling(temperature=temperature, seed=choice_seed(seed, choice))
     return LetterCodec().decode(plain_stream(prompt, sampling, tokens=tokens))

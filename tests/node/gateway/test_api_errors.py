@@ -1,4 +1,4 @@
-"""What a failure means to whoever asked."""
+"""The status and code of every failure of a generation."""
 
 import pytest
 

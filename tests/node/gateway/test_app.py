@@ -1,4 +1,4 @@
-"""What stands around the endpoints: routes, keys, health, metrics, other origins."""
+"""All around the endpoints: routes, keys, health, metrics, other origins."""
 
 import subprocess
 import sys

@@ -2,13 +2,15 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any, Final
 
 import pytest
 
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.client import AsyncClient
+from cosine_p2p.generation import Chunk
 from cosine_p2p.run import Run
 from tests.node.gateway.asgi import Gateway, Reply, gateway
 from tests.node.gateway.letters import MODEL, PROMPT, SLOW, text_of
@@ -203,12 +205,16 @@ def test_a_fault_is_500_without_its_reason(
 def test_a_fault_in_a_stream_is_told_in_the_stream(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(run: Run, _: int) -> str:
-        if run.result().tokens > 5:
-            raise ZeroDivisionError("/home/somebody/secret")
-        return "target"
+    chunks_of = Run.chunks
 
-    monkeypatch.setattr(Run, "_source", fail)
+    async def fail(run: Run) -> AsyncGenerator[Chunk, None]:
+        async with aclosing(chunks_of(run)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+                if run.result().tokens > 5:
+                    raise ZeroDivisionError("/home/somebody/secret")
+
+    monkeypatch.setattr(Run, "chunks", fail)
     reply = completed(stream=True)
     *pieces, problem, done = reply.events
     assert (reply.status, problem["error"]["code"], done) == (200, "internal_error", "[DONE]")

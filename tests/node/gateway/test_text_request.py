@@ -1,4 +1,4 @@
-"""What a body asks for: defaults, refusals that name their field, and nothing that slips through."""
+"""Bodies of requests: defaults, refusals that name their field, and nothing that slips through."""
 
 import json
 from typing import Any, Final

@@ -70,7 +70,7 @@ def exported() -> list[Exported]:
 
 
 def series_names() -> set[str]:
-    """What a query may name."""
+    """The names that a query may use."""
     return {
         family.name + suffix
         for registry in (node_registry(), generation_registry())
