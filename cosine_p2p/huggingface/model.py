@@ -26,7 +26,7 @@ class Streamer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GenerateOutput:
-    """`sequences` is what `generate` returns otherwise; `generations` tells of each row how it came about."""
+    """`sequences` is what `generate` returns otherwise; `generations` has a report of each row."""
 
     sequences: Any
     generations: tuple[Generation, ...]

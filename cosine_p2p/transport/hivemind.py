@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOK_EVERY_S: Final = 15.0
+NOTE_PEERS_EVERY_S: Final = 15.0
 """A choice: how old the peers may be that a restarted daemon asks."""
 CIRCUIT_WAIT_S: Final = 5.0
 """A choice: time for a relay to answer, before a warning is due."""
@@ -155,9 +155,9 @@ class HivemindTransport:
             ended = asyncio.ensure_future(self._daemon.ended())
             try:
                 while not ended.done():
-                    await asyncio.wait([ended], timeout=LOOK_EVERY_S)
+                    await asyncio.wait([ended], timeout=NOTE_PEERS_EVERY_S)
                     if not ended.done():
-                        await self._look_around()
+                        await self._note_connected_peers()
                 logger.warning("the network daemon ended with code %d; starting it again", ended.result())
                 await self._rebuild()
             finally:
@@ -232,8 +232,8 @@ class HivemindTransport:
         for callback in self._on_restart:
             self._run(callback())
 
-    async def _look_around(self) -> None:
-        """Remember some connected peers for a restart; meet the known ones again if none is left."""
+    async def _note_connected_peers(self) -> None:
+        """Remember some connected peers for a restart; connect to the known ones again if none is left."""
         assert self._daemon is not None
         try:
             connected = await self._daemon.connected_maddrs()
@@ -244,9 +244,9 @@ class HivemindTransport:
             recent = [*self.config.initial_peers, *connected]
             self._known = dict.fromkeys(recent[: len(self.config.initial_peers) + MAX_KNOWN_PEERS])
         elif self._known:
-            await asyncio.gather(*map(self._meet, list(self._known)), return_exceptions=True)
+            await asyncio.gather(*map(self._reconnect, list(self._known)), return_exceptions=True)
 
-    async def _meet(self, maddr: str) -> None:
+    async def _reconnect(self, maddr: str) -> None:
         from cosine_p2p.transport.hivemind_library import PeerID
         from cosine_p2p.transport.host_addresses import peer_of
 

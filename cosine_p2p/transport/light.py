@@ -1,4 +1,4 @@
-"""Streams of a light client over py-libp2p: no torch, no hivemind, no daemon. It dials; nobody dials it."""
+"""Streams of a light client over py-libp2p: no torch, no hivemind, no daemon. It dials and is not dialled."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ DIAL_TIMEOUT_S: Final = 4.0
 """A choice, as for a client's other transport."""
 # The dial's own timeout gives the better reason; this one holds even if a network stack does not let go.
 GRACE_S: Final = 0.5
-FAREWELL_S: Final = 0.5
+DRAIN_S: Final = 0.5
 """A choice: a last message gets this long to leave."""
 # Where an identity file holds the seed of its key.
 _SEED: Final = slice(4, 36)
@@ -64,7 +64,7 @@ class LightTransport:
         given = parse_initial_peers(config.initial_peers)
         transport = cls(config, given, await TrioThread.start("cosine-libp2p"))
         try:
-            await transport._meet_one()
+            await transport._connect_to_one()
         except BaseException:
             await transport.close()
             raise
@@ -113,23 +113,23 @@ class LightTransport:
         given = [address for address in self._given if address.peer_id == peer_id]
         return list(dict.fromkeys([*given, *self._book.of(peer_id)]))
 
-    async def _meet_one(self) -> None:
+    async def _connect_to_one(self) -> None:
         """Return when an initial peer has answered. Raises `PeerLost` with the reasons if none does."""
-        meetings = [asyncio.ensure_future(self._meet(peer_id)) for peer_id in self.initial_peers]
+        attempts = [asyncio.ensure_future(self._connect(peer_id)) for peer_id in self.initial_peers]
         reasons = []
         try:
-            for meeting in asyncio.as_completed(meetings):
+            for attempt in asyncio.as_completed(attempts):
                 try:
-                    return await meeting
+                    return await attempt
                 except PeerLost as lost:
                     reasons.append(lost.reason)
         finally:
-            for task in meetings:
+            for task in attempts:
                 task.cancel()
-            await asyncio.gather(*meetings, return_exceptions=True)
+            await asyncio.gather(*attempts, return_exceptions=True)
         raise PeerLost(", ".join(self._config.initial_peers), "; ".join(dict.fromkeys(reasons)))
 
-    async def _meet(self, peer_id: str) -> None:
+    async def _connect(self, peer_id: str) -> None:
         work = partial(self._host.connect, peer_id, self._addresses(peer_id))
         await self._in_time(peer_id, self._thread.call(work))
 
@@ -144,7 +144,7 @@ class LightTransport:
 
     async def _leave(self) -> None:
         """The trio thread's part of `close`."""
-        with trio.move_on_after(FAREWELL_S):
+        with trio.move_on_after(DRAIN_S):
             for carrier in list(self._carriers):
                 await carrier.sent.wait()
         self._host.end()

@@ -24,17 +24,17 @@ LINGER_S: Final = 1.0
 
 
 class _Progress:
-    """Counts bytes used in one thread until it is worth waking the other to tell."""
+    """Counts bytes used in one thread until it is worth waking the other to report them."""
 
     def __init__(self) -> None:
-        self._untold_bytes = 0
+        self._unreported_bytes = 0
 
     def due_bytes(self, used_bytes: int) -> int:
-        """The bytes to tell of now, after using so many more: 0 for none yet."""
-        self._untold_bytes += used_bytes
-        if self._untold_bytes < STEP_BYTES:
+        """The bytes to report now, after using so many more: 0 for none yet."""
+        self._unreported_bytes += used_bytes
+        if self._unreported_bytes < STEP_BYTES:
             return 0
-        due_bytes, self._untold_bytes = self._untold_bytes, 0
+        due_bytes, self._unreported_bytes = self._unreported_bytes, 0
         return due_bytes
 
 
@@ -122,8 +122,8 @@ class Carrier:
         self._written = _Progress()
         self._unread_bytes = 0
         self._is_ending = False
-        self._news = trio.lowlevel.ParkingLot()
-        self._heard_all = trio.Event()
+        self._has_changed = trio.lowlevel.ParkingLot()
+        self._received_all = trio.Event()
         self._sending = trio.CancelScope()
 
     def start(self, stream: LightStream) -> None:
@@ -132,21 +132,21 @@ class Carrier:
     def push(self, data: bytes) -> None:
         """Send so much more."""
         self._outgoing.append(data)
-        self._news.unpark_all()
+        self._has_changed.unpark_all()
 
     def note_consumed(self, size_bytes: int) -> None:
         """The reader has taken so many bytes."""
         self._unread_bytes -= size_bytes
-        self._news.unpark_all()
+        self._has_changed.unpark_all()
 
     def end(self) -> None:
         """Send what is queued, if that is a matter of a moment, and end the stream."""
         self._is_ending = True
         self._sending.deadline = trio.current_time() + LINGER_S
-        self._news.unpark_all()
+        self._has_changed.unpark_all()
 
     def discard(self) -> None:
-        """End a stream that was opened for nobody."""
+        """End a stream whose caller has gone."""
         self._on_end(self)
         self._thread.spawn(self._muxed.reset)
 
@@ -157,28 +157,28 @@ class Carrier:
                 with self._sending:
                     await self._send_all(stream)
                 self.sent.set()
-                await self._take_leave()
+                await self._reset_once_ended()
                 nursery.cancel_scope.cancel()
         except Exception:
             logger.warning("a stream of %s failed", stream.peer_id, exc_info=True)
         finally:
             self.sent.set()
             self._on_end(self)
-            self._thread.tell(stream.lose, "the connection was closed")
+            self._thread.post_back(stream.lose, "the connection was closed")
 
     async def _send_all(self, stream: LightStream) -> None:
         try:
             while self._outgoing or not self._is_ending:
                 if not self._outgoing:
-                    await self._news.park()
+                    await self._has_changed.park()
                     continue
                 data = self._outgoing.popleft()
                 await self._muxed.write(data)
                 if due_bytes := self._written.due_bytes(len(data)):
-                    self._thread.tell(stream.note_sent, due_bytes)
+                    self._thread.post_back(stream.note_sent, due_bytes)
             await self._muxed.close()
         except BaseLibp2pError as error:
-            self._thread.tell(stream.lose, f"the stream broke ({str(error) or type(error).__name__})")
+            self._thread.post_back(stream.lose, f"the stream broke ({str(error) or type(error).__name__})")
 
     async def _receive_all(self, stream: LightStream) -> None:
         """Until the peer ends; what comes after our own end is dropped."""
@@ -186,17 +186,17 @@ class Carrier:
             while data := await self._muxed.read(READ_BYTES):
                 if self._is_ending:
                     continue
-                self._thread.tell(stream.deliver, data)
+                self._thread.post_back(stream.deliver, data)
                 self._unread_bytes += len(data)
                 while self._unread_bytes > MAX_BETWEEN_BYTES and not self._is_ending:
-                    await self._news.park()
+                    await self._has_changed.park()
         except BaseLibp2pError:
             logger.debug("a stream of %s ended", stream.peer_id, exc_info=True)
-        self._heard_all.set()
-        self._thread.tell(stream.lose, "the stream ended")
+        self._received_all.set()
+        self._thread.post_back(stream.lose, "the stream ended")
 
-    async def _take_leave(self) -> None:
+    async def _reset_once_ended(self) -> None:
         """A reset makes the peer lose what it has not read yet, so it has a moment to end its side first."""
         with trio.move_on_after(LINGER_S):
-            await self._heard_all.wait()
+            await self._received_all.wait()
         await self._muxed.reset()

@@ -71,7 +71,7 @@ async def ask_granted_bytes(daemon: "Daemon", *, host_maddrs: Sequence[str]) -> 
 
     try:
         async with asyncio.timeout(ASK_TIMEOUT_S):
-            maddrs = (*await daemon.visible_maddrs(), *_from_here(host_maddrs, daemon.peer_id))
+            maddrs = (*await daemon.visible_maddrs(), *_local_maddrs(host_maddrs, daemon.peer_id))
             dialable = tuple(maddr for maddr in maddrs if "/tcp/" in maddr)
             us = await LightTransport.start(LightConfig(identity=Identity.generate(), initial_peers=dialable))
             try:
@@ -83,7 +83,7 @@ async def ask_granted_bytes(daemon: "Daemon", *, host_maddrs: Sequence[str]) -> 
         return None
 
 
-def _from_here(host_maddrs: Sequence[str], peer_id: str) -> Iterator[str]:
+def _local_maddrs(host_maddrs: Sequence[str], peer_id: str) -> Iterator[str]:
     for maddr in host_maddrs:
         if not maddr.endswith("/tcp/0"):
             yield maddr.replace("/0.0.0.0/", "/127.0.0.1/").replace("/::/", "/::1/") + f"/p2p/{peer_id}"

@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 class TrioThread:
     """Runs trio functions for the asyncio loop it was started on. Made by `start`; end it with `close`.
 
-    `call` and `post` are the asyncio loop's, `tell` and `spawn` the trio thread's.
+    `call` and `post` are the asyncio loop's, `post_back` and `spawn` the trio thread's.
     """
 
     def __init__(self, name: str) -> None:
@@ -54,9 +54,9 @@ class TrioThread:
         async def run() -> None:
             try:
                 with scope:
-                    self.tell(finish, await work())
+                    self.post_back(finish, await work())
             except Exception as error:
-                self.tell(fail, error)
+                self.post_back(fail, error)
 
         self._waiting.add(answer)
         try:
@@ -77,8 +77,8 @@ class TrioThread:
         except trio.RunFinishedError:
             return
 
-    def tell(self, function: Callable[..., object], *arguments: object) -> None:
-        """Run a quick function in the asyncio loop soon, in the order told; not at all once that has ended."""
+    def post_back(self, function: Callable[..., object], *arguments: object) -> None:
+        """Run a quick function in the asyncio loop soon, in the order posted; not at all once that has ended."""
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:
@@ -104,12 +104,12 @@ class TrioThread:
         try:
             trio.run(self._live)
         finally:
-            self.tell(self._give_up)
+            self.post_back(self._give_up)
 
     async def _live(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
         async with trio.open_nursery() as self._nursery:
-            self.tell(self._started.set_result, None)
+            self.post_back(self._started.set_result, None)
             await trio.sleep_forever()
 
     def _give_up(self) -> None:

@@ -11,9 +11,24 @@ from hypothesis import strategies as st
 from cosine_protocol import messages as m
 from cosine_protocol.codec import TAGS
 from cosine_protocol.errors import MalformedMessage
-from cosine_protocol.fields import Bytes, Items, Kind, Maybe, Real, Text, Whole, exactly, pack_fields, unpack_fields
+from cosine_protocol.fields import (
+    Bytes,
+    Items,
+    Kind,
+    Maybe,
+    Real,
+    Text,
+    Whole,
+    exactly,
+    fields_of,
+    pack_fields,
+    unpack_fields,
+    wire_fields_of,
+)
 from cosine_protocol.records import Role
+from cosine_protocol.request import Request, Sampling
 
+from .samples import request_of
 from .strategies import BODIES, WIRE_CLASSES, of_class
 
 
@@ -81,3 +96,15 @@ def test_the_message_of_an_error_names_the_field() -> None:
 def test_a_class_is_built_from_an_array_only(values: object) -> None:
     with pytest.raises(MalformedMessage, match="Pong needs 1 fields"):
         unpack_fields(m.Pong, values)
+
+
+def test_an_inlined_field_has_no_array_of_its_own() -> None:
+    names = [name for name, _ in wire_fields_of(Request)]
+    assert len(pack_fields(request_of())) == len(names) == len(fields_of(Request)) + len(fields_of(Sampling)) - 1
+    assert names[3:6] == ["prompt", "temperature", "top_k"]
+    with pytest.raises(MalformedMessage, match=r"^Sampling\.top_k: expected a whole number"):
+        values = pack_fields(request_of())
+        values[names.index("top_k")] = -1
+        unpack_fields(Request, values)
+    with pytest.raises(MalformedMessage, match="Request needs 14 fields"):
+        unpack_fields(Request, pack_fields(request_of())[:-1])

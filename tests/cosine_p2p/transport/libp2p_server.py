@@ -80,7 +80,7 @@ async def serving(seed: bytes, *, port: int = 0) -> AsyncIterator[Server]:
 
     async def live() -> None:
         async with host.run(listen_addrs=place):
-            thread.tell(listening.set_result, str(host.get_addrs()[0]))
+            thread.post_back(listening.set_result, str(host.get_addrs()[0]))
             await trio.sleep_forever()
 
     living = asyncio.ensure_future(thread.call(live))

@@ -45,11 +45,11 @@ def test_cancelling_the_caller_cancels_the_work() -> None:
         begun = asyncio.Event()
 
         async def sleeps() -> None:
-            thread.tell(begun.set)
+            thread.post_back(begun.set)
             try:
                 await trio.sleep_forever()
             except trio.Cancelled:
-                thread.tell(ended.set_result, "cancelled")
+                thread.post_back(ended.set_result, "cancelled")
                 raise
 
         call = asyncio.ensure_future(thread.call(sleeps))
@@ -69,7 +69,7 @@ def test_a_result_that_comes_too_late_is_undone() -> None:
 
         async def stubborn() -> str:
             with trio.CancelScope(shield=True):
-                thread.tell(begun.set)
+                thread.post_back(begun.set)
                 await trio.sleep(0.02)
             return "a stream"
 
