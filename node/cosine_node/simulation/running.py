@@ -72,7 +72,7 @@ def _run(run: "_ScenarioRun") -> SimulationReport:
 
 @dataclass(slots=True)
 class _Received:
-    """What a client has received of one request."""
+    """The part of one request that a client has received."""
 
     tokens: list[int] = field(default_factory=list)
     first_s: float = 0.0
@@ -208,7 +208,7 @@ async def _settle(look: Callable[[], list[str]], from_s: float) -> list[str]:
 
 
 def _held_requests(participants: Participants, free_tokens: Mapping[int, int]) -> list[str]:
-    """What living nodes still hold; at the start each member, by id, had `free_tokens` free in its pool."""
+    """Sentences about requests that living nodes still hold; members, by id, began with `free_tokens` free."""
     found = []
     for member in participants.swarm.members:
         if member.is_killed:

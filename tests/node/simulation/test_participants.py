@@ -1,0 +1,64 @@
+"""Participants of a scenario: their identities, their links, and whether they must finish."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from cosine_node.simulation.participants import Participants, identity_of, population_of
+from cosine_node.simulation.report import EventLog
+from cosine_node.simulation.scenario import Scenario
+from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_node.simulation.workload import workload_of
+from cosine_protocol.records import Role
+
+BASE = Scenario(verifiers=2, drafters=2, clients=2, requests=1, max_new_tokens=10, vocab_tokens=12, rtt_ms=20.0)
+
+
+async def participants_of(scenario: Scenario) -> Participants:
+    return Participants(scenario, workload_of(scenario), EventLog())
+
+
+def test_identities_differ_by_kind_and_index_and_not_by_run() -> None:
+    peers = [identity_of(kind, index).peer_id for kind in ("verifier", "drafter", "client") for index in range(3)]
+    assert len(set(peers)) == 9
+    assert peers[0] == identity_of("verifier", 0).peer_id
+
+
+def test_faults_begin_while_plain_decoding_would_go_on() -> None:
+    population = population_of(replace(BASE, requests=3))
+    assert (population.verifiers, population.drafters, population.clients) == (2, 2, 2)
+    assert population.horizon_s == pytest.approx(3 * 10 * BASE.curve(Role.VERIFIER).seconds(1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "must_finish"),
+    [
+        ({}, True),
+        ({"faults": "kill-verifier=1,kill-drafter=2"}, True),
+        ({"faults": "kill-verifier=2"}, False),
+        ({"max_requests": 1}, False),
+        ({"timeout_s": 1.0}, False),
+    ],
+)
+def test_requests_must_finish_if_one_verifier_can_do_it_in_time(
+    changes: dict[str, object], must_finish: bool
+) -> None:
+    scenario = replace(BASE, **changes)  # type: ignore[arg-type]
+    assert run_virtual(participants_of(scenario)).must_finish is must_finish
+
+
+def test_a_killed_node_stops_at_its_time_and_a_restarted_one_comes_back() -> None:
+    async def run() -> list[tuple[int, int]]:
+        participants = await participants_of(replace(BASE, faults="restart-drafter=1@2+3"))
+        alive = []
+        async with participants.swarm as swarm:
+            await participants.start_nodes()
+            faults = asyncio.ensure_future(participants.run_faults())
+            for _ in range(3):
+                alive.append((len(swarm.members), sum(not member.is_killed for member in swarm.members)))
+                await asyncio.sleep(2.5)
+            faults.cancel()
+        return alive
+
+    assert run_virtual(run()) == [(4, 4), (4, 3), (5, 4)]
