@@ -1,0 +1,39 @@
+"""The walks of docs/architecture.md name files, and functions in them, that exist."""
+
+import ast
+import re
+from typing import Final
+
+import pytest
+
+from tests.docs.pages import DOCS, ROOT
+
+PAGE: Final = (DOCS / "architecture.md").read_text("utf-8")
+STEPS: Final = [
+    (found[1], re.findall(r"`([\w.]+)`", found[2]))
+    for found in re.finditer(r"^\d+\. `([\w/]+\.py)`\s+((?:`[\w.]+`(?:,\s+)?)+):", PAGE, re.MULTILINE)
+]
+
+
+def names_of(path: str) -> set[str]:
+    """Classes and functions of a module, methods as `Class.method`."""
+    found = set()
+    for node in ast.parse((ROOT / path).read_text("utf-8")).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            found |= {
+                f"{node.name}.{inner.name}"
+                for inner in node.body
+                if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef)
+            }
+    return found
+
+
+def test_every_step_of_the_walks_is_read() -> None:
+    assert len(STEPS) == len(re.findall(r"^\d+\. `", PAGE, re.MULTILINE)) > 20
+
+
+@pytest.mark.parametrize(("path", "names"), STEPS)
+def test_a_step_names_what_there_is(path: str, names: list[str]) -> None:
+    assert set(names) <= names_of(path)
