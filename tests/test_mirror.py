@@ -66,8 +66,6 @@ TESTED_BY: Final = {
 """Modules of one part that are tested together, and the file below tests/ that imports and tests them."""
 
 SHELLS: Final = {
-    "cosine_p2p/drafters.py": "the drafters of one session: test_session gives it events and looks at its actions",
-    "cosine_p2p/strategies/forwarding.py": "half of every strategy: the tests of each strategy look at its actions",
     "cosine_p2p/transport/daemon.py": "starts and watches hivemind's daemon: test_hivemind does it with real ones",
     "cosine_p2p/transport/dht_node.py": "a node of hivemind's DHT: test_hivemind stores and reads with real ones",
     "cosine_p2p/transport/light_host.py": "py-libp2p behind a transport: test_light dials real peers with it",
@@ -80,7 +78,6 @@ SHELLS: Final = {
     "node/cosine_node/demo/swarm.py": "starts processes; `make demo` is it",
     "node/cosine_node/doctor/probe_machine.py": "collects facts: test_planted_faults finds faults by them",
     "node/cosine_node/doctor/probe_swarm.py": "collects facts; tests/e2e asks a real swarm for them",
-    "node/cosine_node/engine/attention.py": "kernels: test_architectures compares their results",
     "node/cosine_node/engine/kv_store.py": "tensors of the KV cache: test_torch_engine compares what is read back",
     "node/cosine_node/engine/threads.py": "sets torch's threads",
     "node/cosine_node/verifier/served.py": "the requests of one verifier: test_service looks at them",
