@@ -4,7 +4,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -13,7 +13,7 @@ from cosine_node.doctor.configuration_file import judge_configuration
 from cosine_node.doctor.dialling import try_port
 from cosine_node.doctor.facts import DoctorOptions, Facts
 from cosine_node.doctor.finding import Finding, failure, skipped
-from cosine_node.doctor.identity_file import judge_key_file, read_key_file
+from cosine_node.doctor.identity_file import judge_key_file
 from cosine_node.doctor.processes import ProbeFailed, in_thread
 from cosine_node.doctor.swarm import Neighbourhood
 from cosine_p2p.identity_file import default_identity_file
@@ -32,14 +32,14 @@ PROBE_S: Final = 45.0
 """Of what starts a child process that loads PyTorch or joins the network."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Check:
     """One thing to look at. `if_stuck` says what to do if no answer comes within `deadline_s`."""
 
     what: str
     look: Callable[[], Awaitable[Sequence[Finding]]]
     deadline_s: float
-    if_stuck: str
+    if_stuck: str = field(kw_only=True)
 
 
 async def examine(options: DoctorOptions, tell: Callable[[Finding], None]) -> list[Finding]:
@@ -95,7 +95,7 @@ def _local_checks(options: DoctorOptions) -> list[Check]:
 
     def judge_identity() -> Finding:
         file = options.identity or default_identity_file()
-        return judge_key_file(read_key_file(file, is_named=options.identity is not None))
+        return judge_key_file(file, is_named=options.identity is not None)
 
     def judge_port(maddr: str) -> Finding:
         try:
@@ -116,15 +116,12 @@ def _local_checks(options: DoctorOptions) -> list[Check]:
         return [await in_thread(judge)]
 
     stuck = "A file system does not answer; look at its mounts."
-    return [
-        Check(what=what, look=partial(look, judge), deadline_s=LOCAL_S, if_stuck=stuck)
-        for what, judge in judges.items()
-    ]
+    return [Check(what, partial(look, judge), LOCAL_S, if_stuck=stuck) for what, judge in judges.items()]
 
 
 def _network_checks(options: DoctorOptions, facts: Facts) -> list[Check]:
     async def look_at_daemon() -> Sequence[Finding]:
-        return [installation.judge_daemon(await installation.try_daemon(installation.find_daemon()))]
+        return [await installation.judge_daemon(installation.find_daemon())]
 
     async def look_at_address(maddr: str, option: str) -> Sequence[Finding]:
         return [addresses.judge_address(await facts.dialled(maddr), option=option)]
@@ -140,23 +137,15 @@ def _network_checks(options: DoctorOptions, facts: Facts) -> list[Check]:
 
     named = [(maddr, "--initial-peers") for maddr in options.initial_peers]
     named += [(maddr, "--relay") for maddr in options.relays]
+    no_name = "The name server does not answer; give an IP address, or look at the network."
+    no_peer = "An initial peer's name is not resolved in time; give its IP address."
     return [
-        Check(what=installation.DAEMON, look=look_at_daemon, deadline_s=NETWORK_S, if_stuck=installation.REINSTALL),
+        Check(installation.DAEMON, look_at_daemon, NETWORK_S, if_stuck=installation.REINSTALL),
         *(
-            Check(
-                what=f"{option} {maddr}",
-                look=partial(look_at_address, maddr, option),
-                deadline_s=NETWORK_S,
-                if_stuck="The name server does not answer; give an IP address, or look at the network.",
-            )
+            Check(f"{option} {maddr}", partial(look_at_address, maddr, option), NETWORK_S, if_stuck=no_name)
             for maddr, option in named
         ),
-        Check(
-            what=addresses.REACH,
-            look=look_outward,
-            deadline_s=NETWORK_S,
-            if_stuck="An initial peer's name is not resolved in time; give its IP address.",
-        ),
+        Check(addresses.REACH, look_outward, NETWORK_S, if_stuck=no_peer),
     ]
 
 
@@ -186,11 +175,9 @@ def _model_checks(options: DoctorOptions, facts: Facts) -> list[Check]:
             found = await facts.machine()
         except ProbeFailed:
             return [machine.judge_architecture(source, None)]
+        on_cpu = found.runs_on_cpu(options.device)
         needed_bytes = model_files.needed_bytes(
-            model,
-            dtype=options.dtype,
-            quantize=options.quantize,
-            on_cpu=found.runs_on_cpu(options.device),
+            model, dtype=options.dtype, quantize=options.quantize, on_cpu=on_cpu
         )
         free_bytes, where = found.memory_of(options.device)
         return [
@@ -207,16 +194,10 @@ def _model_checks(options: DoctorOptions, facts: Facts) -> list[Check]:
     hub = "The Hugging Face hub does not answer; fetch the model to a folder and name that with --model."
     models = options.loaded_models
     return [
-        *(
-            Check(what=f"model {m}", look=partial(look_at_model, m), deadline_s=NETWORK_S, if_stuck=hub)
-            for m in models
-        ),
-        Check(what="disk", look=look_at_disk, deadline_s=NETWORK_S, if_stuck="A disk does not answer; look at it."),
-        Check(what=installation.PACKAGES, look=look_at_packages, deadline_s=PROBE_S, if_stuck=slow),
-        *(
-            Check(what=f"fit of {m}", look=partial(look_at_fit, m), deadline_s=PROBE_S, if_stuck=slow)
-            for m in models
-        ),
+        *(Check(f"model {m}", partial(look_at_model, m), NETWORK_S, if_stuck=hub) for m in models),
+        Check("disk", look_at_disk, NETWORK_S, if_stuck="A disk does not answer; look at it."),
+        Check(installation.PACKAGES, look_at_packages, PROBE_S, if_stuck=slow),
+        *(Check(f"fit of {m}", partial(look_at_fit, m), PROBE_S, if_stuck=slow) for m in models),
     ]
 
 
@@ -240,9 +221,5 @@ def _swarm_check(options: DoctorOptions, facts: Facts) -> Check:
             ),
         ]
 
-    return Check(
-        what=swarm.SWARM,
-        look=look_at_swarm,
-        deadline_s=PROBE_S,
-        if_stuck="The network is joined too slowly; look at the initial peers above, then try again.",
-    )
+    slow = "The network is joined too slowly; look at the initial peers above, then try again."
+    return Check(swarm.SWARM, look_at_swarm, PROBE_S, if_stuck=slow)

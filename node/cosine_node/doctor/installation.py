@@ -6,7 +6,6 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -69,36 +68,39 @@ def judge_imports(errors: Mapping[str, str], versions: Mapping[str, str]) -> Fin
     return fine(PACKAGES, ", ".join(f"{name} {version}" for name, version in versions.items()))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstalledDaemon:
-    """p2pd as found. `error` is what it printed instead of starting."""
-
-    file: Path | None
-    is_there: bool = False
-    is_executable: bool = False
-    error: str = ""
+def find_daemon() -> Path | None:
+    """The file of p2pd where hivemind keeps it, whether or not it is there; None without hivemind."""
+    spec = find_spec("hivemind")
+    folders = spec.submodule_search_locations if spec else None
+    return Path(folders[0]) / "hivemind_cli" / "p2pd" if folders else None
 
 
-def find_daemon(file: Path | None = None) -> InstalledDaemon:
-    """p2pd where hivemind keeps it, or at `file`; not yet started."""
+async def judge_daemon(file: Path | None) -> Finding:
+    """Judge whether p2pd is there and starts."""
     if file is None:
-        spec = find_spec("hivemind")
-        folders = spec.submodule_search_locations if spec else None
-        file = Path(folders[0]) / "hivemind_cli" / "p2pd" if folders else None
-    is_there = file is not None and file.is_file()
-    return InstalledDaemon(
-        file=file, is_there=is_there, is_executable=file is not None and os.access(file, os.X_OK)
-    )
+        return skipped(DAEMON, "hivemind is not installed")
+    if not os.access(file, os.F_OK):
+        return failure(DAEMON, f"{file} is missing: this hivemind has no p2pd for {sys.platform}", REINSTALL)
+    if not os.access(file, os.X_OK):
+        return failure(DAEMON, f"{file} may not be executed", f"Allow it: `chmod +x {file}`.")
+    try:
+        error = await _start_error(file)
+    except OSError as refused:
+        error = refused.strerror or str(refused)
+    if error:
+        return failure(DAEMON, f"{file} does not start: {error}", REINSTALL)
+    return fine(DAEMON, "p2pd starts")
 
 
-async def try_daemon(daemon: InstalledDaemon) -> InstalledDaemon:
-    """Start p2pd without a port, wait until it prints its peer id, and end it."""
-    if daemon.file is None or not daemon.is_there or not daemon.is_executable:
-        return daemon
+async def _start_error(file: Path) -> str:
+    """Start p2pd without a port and end it: the last line it prints instead of its peer id; "" if it starts.
+
+    Raises `OSError`.
+    """
     folder = make_socket_folder()
     try:
         process = await asyncio.create_subprocess_exec(
-            *(daemon.file, f"-listen=/unix{folder}/control.sock", "-noListenAddrs=1"),
+            *(file, f"-listen=/unix{folder}/control.sock", "-noListenAddrs=1"),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
@@ -107,27 +109,12 @@ async def try_daemon(daemon: InstalledDaemon) -> InstalledDaemon:
             last = ""
             while line := (await process.stdout.readline()).decode(errors="replace").strip():
                 if line.startswith("Peer ID:"):
-                    return daemon
+                    return ""
                 last = line
-            return replace(daemon, error=last or f"it ended with code {await process.wait()}")
+            return last or f"it ended with code {await process.wait()}"
         finally:
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-    except OSError as error:
-        return replace(daemon, error=error.strerror or str(error))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def judge_daemon(daemon: InstalledDaemon) -> Finding:
-    """Judge whether p2pd is there and starts."""
-    if daemon.file is None:
-        return skipped(DAEMON, "hivemind is not installed")
-    if not daemon.is_there:
-        return failure(DAEMON, f"{daemon.file} is missing: this hivemind has no p2pd for {sys.platform}", REINSTALL)
-    if not daemon.is_executable:
-        return failure(DAEMON, f"{daemon.file} may not be executed", f"Allow it: `chmod +x {daemon.file}`.")
-    if daemon.error:
-        return failure(DAEMON, f"{daemon.file} does not start: {daemon.error}", REINSTALL)
-    return fine(DAEMON, "p2pd starts")

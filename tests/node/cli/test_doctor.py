@@ -26,7 +26,7 @@ def run(monkeypatch: pytest.MonkeyPatch, findings: list[Finding], *arguments: st
             return findings
 
         seen.append(options)
-        return [Check(what="all", look=look, deadline_s=5.0, if_stuck="Wait.")]
+        return [Check("all", look, 5.0, if_stuck="Wait.")]
 
     monkeypatch.setattr(checks, "checks_of", checks_of)
     with pytest.raises(SystemExit) as exit_:

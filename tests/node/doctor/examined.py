@@ -65,7 +65,7 @@ def failure_of(examined: DoctorOptions, about: str) -> Finding:
 @contextmanager
 def running_daemon() -> Iterator[str]:
     """The address of a real p2pd, which is all there is of a node to somebody who dials it."""
-    file = find_daemon().file
+    file = find_daemon()
     assert file is not None
     # A path under pytest's own folders may be too long for a socket.
     with tempfile.TemporaryDirectory() as folder:

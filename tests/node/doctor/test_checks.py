@@ -11,7 +11,7 @@ from cosine_node.simulation.virtual_loop import run_virtual
 
 
 def check(what: str, look: Callable[[], Awaitable[Sequence[Finding]]], deadline_s: float = 5.0) -> Check:
-    return Check(what=what, look=look, deadline_s=deadline_s, if_stuck=f"Look at {what}.")
+    return Check(what, look, deadline_s, if_stuck=f"Look at {what}.")
 
 
 def after(delay_s: float, what: str) -> Check:

@@ -8,14 +8,12 @@ import pytest
 from cosine_node.doctor.finding import CheckStatus
 from cosine_node.doctor.installation import (
     EXTRAS,
-    InstalledDaemon,
     find_daemon,
     judge_daemon,
     judge_extras,
     judge_imports,
     judge_python,
     missing_packages,
-    try_daemon,
 )
 
 
@@ -47,7 +45,7 @@ def test_a_package_that_cannot_be_loaded_is_named() -> None:
 
 
 def test_the_daemon_of_this_installation_starts() -> None:
-    assert judge_daemon(asyncio.run(try_daemon(find_daemon()))).status is CheckStatus.OK
+    assert asyncio.run(judge_daemon(find_daemon())).status is CheckStatus.OK
 
 
 @pytest.mark.parametrize(
@@ -58,9 +56,9 @@ def test_what_a_daemon_says_instead_of_starting_is_passed_on(tmp_path: Path, con
     file = tmp_path / "p2pd"
     file.write_text(content)
     file.chmod(0o755)
-    found = judge_daemon(asyncio.run(try_daemon(find_daemon(file))))
+    found = asyncio.run(judge_daemon(file))
     assert (found.status, said in found.found) == (CheckStatus.FAILURE, True), found
 
 
 def test_without_hivemind_there_is_no_daemon_to_judge() -> None:
-    assert judge_daemon(InstalledDaemon(file=None)).status is CheckStatus.SKIPPED
+    assert asyncio.run(judge_daemon(None)).status is CheckStatus.SKIPPED

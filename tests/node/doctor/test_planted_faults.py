@@ -5,7 +5,6 @@ import os
 import shutil
 import socket
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ import pytest
 from cosine_node import zoo
 from cosine_node.doctor import disk, installation
 from cosine_node.doctor.finding import CheckStatus, Finding
-from cosine_node.doctor.installation import find_daemon
 from cosine_node.doctor.swarm import judge_clock, judge_swarm, judge_tokenizer
 from cosine_p2p.identity_file import claim_identity
 from cosine_protocol.records import Role
@@ -144,7 +142,7 @@ def test_a_daemon_that_is_missing_may_not_run_or_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "p2pd"
-    monkeypatch.setattr(installation, "find_daemon", partial(find_daemon, file))
+    monkeypatch.setattr(installation, "find_daemon", lambda: file)
     found = failure_of(doctor_options(tmp_path), "network daemon")
     assert "is missing" in found.found and "hivemind" in found.fix
     file.write_text("#!/bin/sh\necho built for another machine\nexit 1\n")
