@@ -1,4 +1,4 @@
-"""Addresses of nodes: what one says, who answers at it, and whether others could reach ours."""
+"""Judgements of addresses: whether a node answers at one, and whether others could reach ours."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from ipaddress import ip_address
 from typing import Final
 
 from cosine_node.doctor.finding import Finding, failure, fine, skipped, warning
-from cosine_p2p.transport.addresses import Address, parse_address
+from cosine_p2p.transport.addresses import Address, parse_address, split_multiaddr
 from cosine_protocol.errors import BadSignature
 from cosine_protocol.identity import public_key_of
 
-EXAMPLE: Final = "/ip4/192.0.2.1/tcp/4001/p2p/12D3KooW..."
+EXAMPLE: Final = "/ip4/192.0.2.1/tcp/4001/p2p/12D3KooW..."  # as errors show it
 
 
 def parse_node_address(text: str) -> Address:
@@ -26,7 +26,7 @@ def parse_node_address(text: str) -> Address:
 
 
 class DialOutcome(Enum):
-    """What came of dialling an address."""
+    """The result of dialling an address."""
 
     NODE = auto()
     MALFORMED = auto()
@@ -55,7 +55,7 @@ class Dialled:
 
 
 def judge_address(dialled: Dialled, *, option: str) -> Finding:
-    """Whether the node that `option` names answers at its address."""
+    """Judge whether the node that `option` names answers at its address."""
     what, detail = f"{option} {dialled.address}", dialled.detail
     match dialled.answer:
         case DialOutcome.NODE:
@@ -98,7 +98,7 @@ def _judge_answer(dialled: Dialled, what: str, option: str) -> Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReachOptions:
-    """How this machine meets others. `paths` are the two ends' IPs of connections that came about."""
+    """The ways between this machine and others. `paths` are the two ends' IPs of connections that came about."""
 
     host_maddrs: tuple[str, ...]
     announce_maddrs: tuple[str, ...]
@@ -106,12 +106,13 @@ class ReachOptions:
     paths: tuple[tuple[str, str], ...]
 
 
+# Words that several findings share.
 REACH: Final = "reachability"
 NOT_TESTED: Final = "whether a firewall lets others in cannot be tested from this side"
 
 
 def judge_reachability(place: ReachOptions) -> Finding:
-    """Whether others could dial a node here, as far as that can be known without anybody dialling back."""
+    """Judge whether others could dial a node here, as far as that can be known when none dials back."""
     hosts = [_host(maddr) for maddr in place.host_maddrs]
     if place.relays:
         return fine(REACH, f"others reach this node through {len(place.relays)} relay(s)")
@@ -151,7 +152,7 @@ def _judge_announced(announced: Sequence[str]) -> Finding:
 
 def _host(maddr: str) -> str:
     try:
-        return parse_address(maddr).host
+        return split_multiaddr(maddr)[0][1]
     except ValueError:
         return ""
 
@@ -164,7 +165,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _is_private(host: str) -> bool:
-    """Whether an IP means something on one network only; a name may mean anything, so it does not count."""
+    """True if an IP means something on one network only; a name may mean anything, so it does not count."""
     try:
         return not ip_address(host).is_global
     except ValueError:
@@ -181,7 +182,7 @@ class TriedPort:
 
 
 def judge_port(port: TriedPort) -> Finding:
-    """Whether a node could listen at an address."""
+    """Judge whether a node could listen at an address."""
     what = f"port {port.maddr}"
     if port.is_taken:
         return failure(what, "another program listens there", "Stop it, or choose another port with --host-maddr.")
