@@ -47,38 +47,32 @@ class FragmentGate:
             self._has_waiting.set()
 
     async def run(self) -> None:
-        """Check what comes until cancelled."""
+        """Check what comes until cancelled: the oldest fragment of one drafter, then of the next."""
         while True:
             while not self._waiting:
                 self._has_waiting.clear()
                 await self._has_waiting.wait()
-            delivery = self._next()
-            if isinstance(delivery.message, m.Fragment) and isinstance(delivery.body, m.Draft):
-                await self._check(delivery.peer_id, delivery.message, delivery.body)
-
-    def _next(self) -> Delivery:
-        """The oldest fragment of the drafter that comes next."""
-        peer_id = next(iter(self._waiting))
-        waiting = self._waiting.pop(peer_id)
-        delivery = waiting.popleft()
-        if waiting:
-            self._waiting[peer_id] = waiting
-        return delivery
-
-    async def _check(self, peer_id: str, fragment: m.Fragment, draft: m.Draft) -> None:
-        check = partial(
-            verify,
-            kind="fragment",
-            signer=peer_id,
-            digest=self._d_0,
-            body=fragment.body,
-            signature=fragment.signature,
-        )
-        try:
-            await self._offload(check)
-        except BadSignature as error:
-            self._refused.add(peer_id)
-            self._waiting.pop(peer_id, None)
-            self._refuse(peer_id, str(error))
-            return
-        self._take(peer_id, draft)
+            peer_id = next(iter(self._waiting))
+            waiting = self._waiting.pop(peer_id)
+            delivery = waiting.popleft()
+            if waiting:
+                self._waiting[peer_id] = waiting
+            fragment, draft = delivery.message, delivery.body
+            if not isinstance(fragment, m.Fragment) or not isinstance(draft, m.Draft):
+                continue
+            check = partial(
+                verify,
+                kind="fragment",
+                signer=peer_id,
+                digest=self._d_0,
+                body=fragment.body,
+                signature=fragment.signature,
+            )
+            try:
+                await self._offload(check)
+            except BadSignature as error:
+                self._refused.add(peer_id)
+                self._waiting.pop(peer_id, None)
+                self._refuse(peer_id, str(error))
+            else:
+                self._take(peer_id, draft)

@@ -33,18 +33,17 @@ class Forwarder:
 
     def blocks(self, view: FusedView, touched: Sequence[TreeNode]) -> list[SendTree]:
         """Blocks of those live nodes that are new to the verifier or have changed, with what connects them."""
-        wanted = [node for node in touched if self._is_worth_sending(view, node)]
-        return [
-            self._block(view, wanted[start : start + BLOCK_NODES]) for start in range(0, len(wanted), BLOCK_NODES)
-        ]
-
-    def _is_worth_sending(self, view: FusedView, node: TreeNode) -> bool:
-        if view.path_probability(node) < MIN_PATH_PROBABILITY:
-            return False
-        known = self._sent.get(node)
-        return known is None or abs(known - view.conditional(node)) >= RESEND_CHANGE
-
-    def _block(self, view: FusedView, wanted: Sequence[TreeNode]) -> SendTree:
-        base, nodes = connected(self._tree, wanted, is_known=self._sent.__contains__)
-        self._sent |= {node: view.conditional(node) for node in nodes}
-        return SendTree(block_below(base, nodes, lambda node: (view.best_author(node), self._sent[node])))
+        wanted = []
+        for node in touched:
+            known = self._sent.get(node)
+            is_news = known is None or abs(known - view.conditional(node)) >= RESEND_CHANGE
+            if is_news and view.path_probability(node) >= MIN_PATH_PROBABILITY:
+                wanted.append(node)
+        sends = []
+        for start in range(0, len(wanted), BLOCK_NODES):
+            part = wanted[start : start + BLOCK_NODES]
+            base, nodes = connected(self._tree, part, is_known=self._sent.__contains__)
+            self._sent |= {node: view.conditional(node) for node in nodes}
+            block = block_below(base, nodes, lambda node: (view.best_author(node), self._sent[node]))
+            sends.append(SendTree(block))
+        return sends

@@ -183,7 +183,7 @@ class Scripted:
         self.events.append(event)
         return list(self._answer(event))
 
-    def heard(self, kind: type[_E]) -> list[_E]:
+    def received(self, kind: type[_E]) -> list[_E]:
         return [event for event in self.events if isinstance(event, kind)]
 
 
@@ -279,13 +279,13 @@ class TestTwoVerifiers:
         by_verifier = done.session.counts.tokens_by_verifier
         assert by_verifier == {identity_of(1).peer_id: 1, identity_of(2).peer_id: 2}
         digests = {n: roll_digest(D_0, (1, 2, 3)[:n]) for n in (1, 2, 3)}
-        assert [(c.position, c.tokens, c.digest, c.verifier) for c in strategy.heard(Committed)] == [
+        assert [(c.position, c.tokens, c.digest, c.verifier) for c in strategy.received(Committed)] == [
             (0, (1,), digests[1], 0),
             (1, (2,), digests[2], 1),
             (2, (), digests[2], 0),
             (2, (3,), digests[3], 1),
         ]
-        assert [opened.verifier for opened in strategy.heard(VerifierOpened)] == [0, 1]
+        assert [opened.verifier for opened in strategy.received(VerifierOpened)] == [0, 1]
 
     def test_both_may_finish_at_the_same_time(self) -> None:
         scripts = {
@@ -324,7 +324,7 @@ class TestTwoVerifiers:
         done = played({1: first, 2: second, 3: third}, strategy=strategy.kind(verifiers=2))
         assert done.tokens == [1, 2, 3]
         assert isinstance(opens[0], m.Open) and opens[0].committed == (1,)
-        assert [(o.verifier, o.position) for o in strategy.heard(VerifierOpened)] == [(0, 0), (1, 0), (0, 1)]
+        assert [(o.verifier, o.position) for o in strategy.received(VerifierOpened)] == [(0, 0), (1, 0), (0, 1)]
 
     def test_a_spare_that_answers_no_dial_holds_up_nobody(self) -> None:
         script = timed(
@@ -426,7 +426,7 @@ def test_a_recalled_drafter_starts_from_all_that_is_committed() -> None:
     kinds = [type(message) for message in seen]
     assert kinds[:3] == [m.Start, m.Release, m.Start]
     assert [s.committed for s in seen if isinstance(s, m.Start)] == [(), (1, 2)]
-    assert len(strategy.heard(DrafterStarted)) == 2
+    assert len(strategy.received(DrafterStarted)) == 2
     assert done.session.counts.why == ["code: released: for now", "code: recalled: again"]
 
 
@@ -450,4 +450,4 @@ def test_a_drafter_that_cannot_be_reached_is_lost_to_the_strategy() -> None:
     strategy = Scripted()
     done = played({1: SLOW_VERIFIER}, strategy=strategy.kind(), lost_drafters=(6,))
     assert done.tokens == [1, 2, 3]
-    assert strategy.heard(DrafterLost) == [DrafterLost(1)]
+    assert strategy.received(DrafterLost) == [DrafterLost(1)]

@@ -10,20 +10,20 @@ from cosine_p2p.speculation.calibration import Calibration
 def test_without_outcomes_no_claim_leaves_the_unit_interval_and_order_holds() -> None:
     calibration = Calibration()
     for is_first in (False, True):
-        values = [calibration(claim / 20, is_first=is_first) for claim in range(21)]
+        values = [calibration(probability / 20, is_first=is_first) for probability in range(21)]
         assert values == sorted(values)
         assert 0.0 <= values[0] <= values[-1] <= 1.0
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3, 0.9])
-@pytest.mark.parametrize("claim", [0.0, 0.5, 1.0])
-def test_many_outcomes_outweigh_the_claim(claim: float, rate: float) -> None:
-    rng = random.Random(f"{claim} {rate}")
+@pytest.mark.parametrize("probability", [0.0, 0.5, 1.0])
+def test_many_outcomes_outweigh_the_draft_probability(probability: float, rate: float) -> None:
+    rng = random.Random(f"{probability} {rate}")
     calibration = Calibration()
     for _ in range(2000):
-        calibration.observe(claim, is_first=True, hit=rng.random() < rate)
-    assert calibration(claim, is_first=True) == pytest.approx(rate, abs=0.05)
-    assert calibration(claim, is_first=False) == pytest.approx(claim)
+        calibration.observe(probability, is_first=True, hit=rng.random() < rate)
+    assert calibration(probability, is_first=True) == pytest.approx(rate, abs=0.05)
+    assert calibration(probability, is_first=False) == pytest.approx(probability)
 
 
 def test_claims_of_another_size_are_apart() -> None:

@@ -1,4 +1,4 @@
-"""One probability for every node from all drafters that spoke about it."""
+"""One probability for every node from all drafters that drafted there."""
 
 import random
 
@@ -10,14 +10,14 @@ from cosine_p2p.speculation.tree import LiveTree, TreeNode
 from cosine_protocol.nodes import BASE, Node
 
 ROOT = bytes(16)
-Claims = dict[int, dict[int, float]]
+Drafts = dict[int, dict[int, float]]
 
 
-def tree_of(claims: Claims, order: list[int] | None = None) -> LiveTree:
+def tree_of(drafts: Drafts, order: list[int] | None = None) -> LiveTree:
     """Children of the root by author: token -> confidence."""
     tree = LiveTree(ROOT)
-    for author in order or list(claims):
-        nodes = [Node(BASE, token, confidence) for token, confidence in claims[author].items()]
+    for author in order or list(drafts):
+        nodes = [Node(BASE, token, confidence) for token, confidence in drafts[author].items()]
         tree.attach(ROOT, 0, nodes, [author] * len(nodes))
     return tree
 
@@ -40,9 +40,9 @@ def test_one_drafter_is_taken_at_its_calibrated_word() -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_the_order_of_arrival_does_not_matter(seed: int) -> None:
     rng = random.Random(seed)
-    claims = {a: {t: rng.random() for t in rng.sample(range(5), 3)} for a in (1, 2, 3)}
+    drafts = {a: {t: rng.random() for t in rng.sample(range(5), 3)} for a in (1, 2, 3)}
     order = rng.sample([1, 2, 3], 3)
-    one, other = tree_of(claims), tree_of(claims, order)
+    one, other = tree_of(drafts), tree_of(drafts, order)
     for node in one.walk():
         ours = view_of(one, 1, 2, 3).conditional(node)
         theirs = view_of(other, *order).conditional(child(other, node.token))
@@ -83,9 +83,9 @@ def test_a_path_never_becomes_likelier_further_down(seed: int) -> None:
 def test_exaggeration_corrects_itself() -> None:
     fusion = Fusion()
     for _ in range(60):
-        claimed = tree_of({1: {5: 1.0}})
-        fusion.view(claimed, {1: 1.0})
-        fusion.learn(claimed, [6])
+        drafted = tree_of({1: {5: 1.0}})
+        fusion.view(drafted, {1: 1.0})
+        fusion.learn(drafted, [6])
     tree = tree_of({1: {5: 1.0}})
     assert fusion.view(tree, {1: 1.0}).conditional(child(tree, 5)) < 0.15
 
@@ -98,8 +98,8 @@ def test_what_everyone_said_of_the_committed_tokens_is_told() -> None:
 
 def test_to_repeat_what_others_drafted_before_is_not_to_speak() -> None:
     tree = tree_of({1: {5: 0.8, 6: 0.1}, 2: {5: 1.0}, 3: {6: 0.1}})
-    [said] = Fusion().learn(tree, [5])
-    assert said == pytest.approx({1: 0.8})
+    [likelihoods] = Fusion().learn(tree, [5])
+    assert likelihoods == pytest.approx({1: 0.8})
 
 
 def test_who_names_a_token_of_its_own_is_taken_at_its_word() -> None:
@@ -112,8 +112,8 @@ def test_certainty_is_worth_what_it_was_worth_before() -> None:
     for turn in range(100):
         tree = tree_of({1: {5: 1.0}})
         fusion.view(tree, {1: 1.0})
-        [said] = fusion.learn(tree, [5 if turn % 2 else 6])
-    assert 0.4 < said[1] < 0.6
+        [likelihoods] = fusion.learn(tree, [5 if turn % 2 else 6])
+    assert 0.4 < likelihoods[1] < 0.6
 
 
 def test_the_credit_goes_to_the_largest_weighted_claim() -> None:

@@ -38,7 +38,7 @@ def attach(tree: LiveTree, tokens: Sequence[int], *, after: Sequence[int] = (), 
 
 
 def random_blocks(rng: random.Random) -> list[Block]:
-    """Blocks over few tokens, so that they overlap; one claim of an author about a node, always the same."""
+    """Blocks over few tokens, so that they overlap; an author gives a node one probability, always the same."""
     blocks = []
     for author in (1, 2, 3):
         for _ in range(6):

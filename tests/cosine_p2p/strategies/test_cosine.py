@@ -131,11 +131,11 @@ def test_a_verifier_can_attach_all_that_is_sent(seed: int) -> None:
     assert {node.digest for node in there.walk()} <= known, f"seed {seed}"
 
 
-def drive(strategy: Cosine, *, tokens: int, output: list[int], said: dict[int, int]) -> list[Action]:
-    """Commit `tokens` times token 5; before each, author a has drafted token `said[a]`."""
+def drive(strategy: Cosine, *, tokens: int, output: list[int], drafts: dict[int, int]) -> list[Action]:
+    """Commit `tokens` times token 5; before each, author a has drafted token `drafts[a]`."""
     actions: list[Action] = []
     for _ in range(tokens):
-        for author, token in said.items():
+        for author, token in drafts.items():
             actions += strategy.on(drafted([token], after=output, author=author), 0.0)
         actions += strategy.on(committed([5], after=output), 0.0)
         output.append(5)
@@ -151,7 +151,7 @@ def test_drafts_that_never_hold_end_in_no_drafters_and_a_second_chance() -> None
     strategy.on(VerifierOpened(0.06, 0.3), 0.0)
     strategy.on(started(1, rtt_s=0.3), 0.0)
     strategy.on(committed(output), 0.0)
-    actions = drive(strategy, tokens=110, output=output, said={1: 6})
+    actions = drive(strategy, tokens=110, output=output, drafts={1: 6})
     [released] = [action for action in actions if isinstance(action, ReleaseDrafter)][:1]
     assert "not worth it" in released.why
     assert recalled(actions) == [1]
@@ -162,14 +162,14 @@ def test_without_control_a_hopeless_drafter_stays() -> None:
     strategy.on(VerifierOpened(0.06, 0.3), 0.0)
     strategy.on(started(1, rtt_s=0.3), 0.0)
     strategy.on(committed(output), 0.0)
-    actions = drive(strategy, tokens=60, output=output, said={1: 6})
+    actions = drive(strategy, tokens=60, output=output, drafts={1: 6})
     assert not [action for action in actions if isinstance(action, ReleaseDrafter)]
 
 
 def test_depth_follows_what_was_measured_and_says_why() -> None:
     strategy, output = opened(1), [0]
     strategy.on(committed(output), 0.0)
-    actions = drive(strategy, tokens=60, output=output, said={1: 5})
+    actions = drive(strategy, tokens=60, output=output, drafts={1: 5})
     assigned = [action for action in actions if isinstance(action, SendAssign)]
     assert assigned
     assert assigned[-1].depth > CosineOptions().depth_tokens
@@ -189,9 +189,9 @@ def test_two_that_predict_alike_share_the_work() -> None:
 def test_released_drafters_come_back_when_the_text_changes_its_subject() -> None:
     strategy, output = opened(1, 2, 3), [0]
     strategy.on(committed(output), 0.0)
-    drive(strategy, tokens=40, output=output, said={1: 5, 2: 6, 3: 7})
+    drive(strategy, tokens=40, output=output, drafts={1: 5, 2: 6, 3: 7})
     assert set(strategy.weights()) == {1}
-    assert set(recalled(drive(strategy, tokens=30, output=output, said={1: 6}))) == {2, 3}
+    assert set(recalled(drive(strategy, tokens=30, output=output, drafts={1: 6}))) == {2, 3}
 
 
 def test_without_recall_who_was_released_is_gone() -> None:
@@ -200,8 +200,8 @@ def test_without_recall_who_was_released_is_gone() -> None:
     for author in (1, 2, 3):
         strategy.on(started(author), 0.0)
     strategy.on(committed(output), 0.0)
-    actions = drive(strategy, tokens=40, output=output, said={1: 5, 2: 6, 3: 6})
-    assert recalled(actions + drive(strategy, tokens=30, output=output, said={1: 6})) == []
+    actions = drive(strategy, tokens=40, output=output, drafts={1: 5, 2: 6, 3: 6})
+    assert recalled(actions + drive(strategy, tokens=30, output=output, drafts={1: 6})) == []
 
 
 def test_a_proven_leader_is_not_released_for_words_after_a_collapse() -> None:
@@ -211,48 +211,48 @@ def test_a_proven_leader_is_not_released_for_words_after_a_collapse() -> None:
     for author, prompt_nll in ((1, 3.0), (2, 3.2), (3, 0.0)):
         strategy.on(started(author, prompt_nll=prompt_nll), 0.0)
     strategy.on(committed(output), 0.0)
-    drive(strategy, tokens=40, output=output, said={1: 5, 3: 9})
-    actions = drive(strategy, tokens=12, output=output, said={1: 6})
-    actions += drive(strategy, tokens=12, output=output, said={1: 5})
+    drive(strategy, tokens=40, output=output, drafts={1: 5, 3: 9})
+    actions = drive(strategy, tokens=12, output=output, drafts={1: 6})
+    actions += drive(strategy, tokens=12, output=output, drafts={1: 5})
     assert not [action for action in actions if isinstance(action, ReleaseDrafter) and action.author == 1]
 
 
 def test_who_only_repeats_others_goes_and_comes_back_when_nobody_else_is_left() -> None:
     strategy, output = opened(1, 2), [0]
     strategy.on(committed(output), 0.0)
-    actions = drive(strategy, tokens=12, output=output, said={1: 5, 2: 5})
+    actions = drive(strategy, tokens=12, output=output, drafts={1: 5, 2: 5})
     assert [action.author for action in actions if isinstance(action, ReleaseDrafter)] == [2]
     assert recalled(strategy.on(DrafterLost(1), 0.0)) == [2]
 
 
-def naps_tokens(strategy: Cosine, output: list[int], *, author: int, tokens: int) -> list[int]:
-    """For how many tokens a drafter that never says anything rests, time after time."""
-    naps, left_at, seen = [], None, len(output)
+def backoffs_of(strategy: Cosine, output: list[int], *, author: int, tokens: int) -> list[int]:
+    """For how many tokens a drafter that never drafts backs off, time after time."""
+    backoffs, left_at, seen = [], None, len(output)
     while len(output) < seen + tokens:
-        actions = drive(strategy, tokens=1, output=output, said={1: 5})
+        actions = drive(strategy, tokens=1, output=output, drafts={1: 5})
         if any(isinstance(action, ReleaseDrafter) and action.author == author for action in actions):
             left_at = len(output)
         if author in recalled(actions):
-            naps.append(len(output) - (left_at or 0))
+            backoffs.append(len(output) - (left_at or 0))
             strategy.on(started(author), 0.0)
-    return naps
+    return backoffs
 
 
 def test_who_has_nothing_to_say_is_asked_again_ever_more_rarely() -> None:
     """A drafter that copies from the text is silent until the text repeats itself."""
     strategy, output = opened(1, 2), [0]
     strategy.on(committed(output), 0.0)
-    naps = naps_tokens(strategy, output, author=2, tokens=250)
-    assert len(naps) >= 3
-    assert all(later >= 2 * nap for nap, later in itertools.pairwise(naps)), naps
+    backoffs = backoffs_of(strategy, output, author=2, tokens=250)
+    assert len(backoffs) >= 3
+    assert all(later >= 2 * backoff for backoff, later in itertools.pairwise(backoffs)), backoffs
 
 
 def test_a_recalled_drafter_stays_until_it_was_heard() -> None:
     strategy, output = opened(1, 2, 3), [0]
     strategy.on(committed(output), 0.0)
-    drive(strategy, tokens=40, output=output, said={1: 5, 2: 6, 3: 7})
-    called = recalled(drive(strategy, tokens=30, output=output, said={1: 6}))
+    drive(strategy, tokens=40, output=output, drafts={1: 5, 2: 6, 3: 7})
+    called = recalled(drive(strategy, tokens=30, output=output, drafts={1: 6}))
     for author in called:
         strategy.on(started(author), 0.0)
-    actions = drive(strategy, tokens=5, output=output, said={1: 6})
+    actions = drive(strategy, tokens=5, output=output, drafts={1: 6})
     assert not {action.author for action in actions if isinstance(action, ReleaseDrafter)} & set(called)
