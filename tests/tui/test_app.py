@@ -41,7 +41,7 @@ def played(
 
 async def settle(app: MonitorApp, pilot: "Pilot[None]") -> None:
     """Until the latest snapshot is on the screen."""
-    app.look()
+    app.update_snapshot()
     await pilot.pause()
     await pilot.pause()
 

@@ -88,9 +88,9 @@ class MonitorApp(App[None]):
 
     def on_mount(self) -> None:
         self._feed.start()
-        self.set_interval(1 / self._frames_per_s, self.look)
+        self.set_interval(1 / self._frames_per_s, self.update_snapshot)
         self.action_pane(self._shown_pane)
-        self.call_after_refresh(self.look)
+        self.call_after_refresh(self.update_snapshot)
 
     def on_unmount(self) -> None:
         self._feed.close()
@@ -206,7 +206,7 @@ class MonitorApp(App[None]):
         ]
         self._tabs.update("   ".join(tabs))
 
-    def look(self) -> None:
+    def update_snapshot(self) -> None:
         """Draw the latest snapshot, if there is a new one."""
         error = self._feed.error()
         if error is not None:

@@ -40,7 +40,7 @@ def node_events(before: Mapping[str, NodeView], after: Sequence[NodeView], now_s
 
 def why_lost(survey: Survey, *, has_known_nodes: bool) -> str:
     """The reason why the swarm must be thought lost after a survey; "" if it is there."""
-    if any(not sight.reason for sight in survey.nodes):
+    if any(not node.reason for node in survey.nodes):
         return ""
     if survey.problem:
         return survey.problem

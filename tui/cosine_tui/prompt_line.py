@@ -46,10 +46,10 @@ class PromptEntry:
 
 @dataclass(frozen=True, slots=True)
 class OptionChange:
-    """Other options from now on; `said` tells which."""
+    """Other options from now on, and a notice of what changed."""
 
     options: Options
-    said: str
+    notice: str
 
 
 Entry = PromptEntry | OptionChange
@@ -142,22 +142,22 @@ class History:
     def __init__(self, limit: int = 200) -> None:
         self._lines: list[str] = []
         self._limit = limit
-        self._place = 0
+        self._index = 0
 
     def add(self, line: str) -> None:
         """Remember a line and go back to the end; a repeated one counts once."""
         if line.strip() and self._lines[-1:] != [line]:
             self._lines = [*self._lines, line][-self._limit :]
-        self._place = len(self._lines)
+        self._index = len(self._lines)
 
     def older(self) -> str | None:
         """The line before, None at the first."""
-        if self._place == 0:
+        if self._index == 0:
             return None
-        self._place -= 1
-        return self._lines[self._place]
+        self._index -= 1
+        return self._lines[self._index]
 
     def newer(self) -> str:
         """The line after, empty behind the last."""
-        self._place = min(self._place + 1, len(self._lines))
-        return self._lines[self._place] if self._place < len(self._lines) else ""
+        self._index = min(self._index + 1, len(self._lines))
+        return self._lines[self._index] if self._index < len(self._lines) else ""

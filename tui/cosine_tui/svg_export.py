@@ -22,8 +22,8 @@ MAX_COLUMNS: Final = 500
 MIN_ROWS: Final = 10
 MAX_ROWS: Final = 200
 _SIZE: Final = re.compile(r"(\d{1,4})x(\d{1,4})")  # COLUMNSxROWS
-_LOOK_EVERY_S: Final = 0.05
-"""The interval of looks for the first snapshot. A choice: shorter than a frame."""
+_CHECK_EVERY_S: Final = 0.05
+"""The interval of checks for the first snapshot. A choice: shorter than a frame."""
 # Whoever opens the drawing would fetch these from a stranger; any monospaced font does.
 _FETCHED_FONTS: Final = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
 
@@ -50,7 +50,7 @@ async def draw_svg(
     app = MonitorApp(feed, theme=theme)
     async with app.run_test(size=size) as pilot:
         while app.snapshot == Snapshot() and app.failure is None:
-            await pilot.pause(_LOOK_EVERY_S)
+            await pilot.pause(_CHECK_EVERY_S)
         await pilot.pause(wait_s)
         for key in keys:
             await pilot.press(key)

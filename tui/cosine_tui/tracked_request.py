@@ -32,14 +32,14 @@ class Rate:
 
     @property
     def per_s(self) -> float:
-        """Growth a second over the window, 0 before there is any time to look back on."""
+        """Growth a second over the window, 0 before any time has passed."""
         (first_s, first), (last_s, last) = self._samples[0], self._samples[-1]
         return (last - first) / (last_s - first_s) if last_s > first_s else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestDescription:
-    """A request as it was asked. `label` says in a word what it is about, "" if nobody knows."""
+    """A request as it was made. `label` is its subject in a word, "" where it is unknown."""
 
     prompt: str
     strategy: str
@@ -51,10 +51,10 @@ class TrackedRequest:
     """One request as it goes on; `number_of` gives each drafter its number from 1."""
 
     def __init__(
-        self, number: int, asked: RequestDescription, *, began_s: float, number_of: Callable[[str], int]
+        self, number: int, description: RequestDescription, *, began_s: float, number_of: Callable[[str], int]
     ) -> None:
         self.number = number
-        self.asked = asked
+        self.description = description
         self.seed: int | None = None
         self.state = RequestState.ASKING
         self.error = ""
@@ -125,10 +125,10 @@ class TrackedRequest:
         serving = progress.serving if progress and not self.state.is_over else ()
         return RequestView(
             number=self.number,
-            prompt=self.asked.prompt,
-            label=self.asked.label,
-            is_own=self.asked.is_own,
-            strategy=self.asked.strategy,
+            prompt=self.description.prompt,
+            label=self.description.label,
+            is_own=self.description.is_own,
+            strategy=self.description.strategy,
             seed=self.seed,
             state=self.state,
             error=self.error,

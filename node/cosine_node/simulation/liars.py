@@ -133,13 +133,13 @@ class Overheard:
 class OverheardIdentity(Identity):
     """An honest drafter's identity that shows every draft it signs to a liar."""
 
-    def __init__(self, identity: Identity, heard: Overheard) -> None:
+    def __init__(self, identity: Identity, overheard: Overheard) -> None:
         super().__init__(identity._key)
-        self._heard = heard
+        self._overheard = overheard
 
     def sign(self, *, kind: str, digest: bytes, body: bytes) -> bytes:
         if kind == "fragment":
-            self._heard.add(digest, decode_body(m.Draft, body))
+            self._overheard.add(digest, decode_body(m.Draft, body))
         return super().sign(kind=kind, digest=digest, body=body)
 
 

@@ -28,7 +28,7 @@ GRACE_S: Final = 1.0
 SETTLE_S: Final = 12.0
 """Time for nodes to let go of requests that are over: longer than any timeout of the services."""
 SETTLE_STEP_S: Final = 0.5
-"""The interval of looks meanwhile. A choice: virtual time costs nothing, but each look does."""
+"""The interval of checks meanwhile. A choice: virtual time costs nothing, but each check does."""
 LOGGERS: Final = ("asyncio", "cosine_p2p", "cosine_node", "cosine_protocol")
 """An error logged by one of these is a violation."""
 
@@ -200,9 +200,9 @@ class _ScenarioRun:
         )
 
 
-async def _settle(look: Callable[[], list[str]], from_s: float) -> list[str]:
-    """Call `look` until it finds nothing or `SETTLE_S` have passed; its last findings."""
-    while (found := look()) and _now_s() < from_s + SETTLE_S:  # noqa: ASYNC110 - nothing tells when all is freed
+async def _settle(find: Callable[[], list[str]], from_s: float) -> list[str]:
+    """Call `find` until it finds nothing or `SETTLE_S` have passed since `from_s`; its last findings."""
+    while (found := find()) and _now_s() < from_s + SETTLE_S:  # noqa: ASYNC110 - nothing tells when all is freed
         await asyncio.sleep(SETTLE_STEP_S)
     return found
 

@@ -220,19 +220,17 @@ SCENARIOS: Final[Mapping[str, Scenario]] = MappingProxyType(
 """Scenarios by name. `family` replays the embedded models, the others have scripted engines."""
 
 
-def read_scenario(place: str) -> Scenario:
-    """A scenario by its name or from the TOML file at `place`. Raises `UsageError`."""
-    if place in SCENARIOS:
-        return SCENARIOS[place]
-    file = Path(place)
+def read_scenario(name: str) -> Scenario:
+    """A scenario by its name or from the TOML file at that path. Raises `UsageError`."""
+    if name in SCENARIOS:
+        return SCENARIOS[name]
+    file = Path(name)
     if not file.is_file():
-        raise UsageError(
-            f"There is no scenario {place!r}; name a TOML file or one of {', '.join(SCENARIOS)}, soak."
-        )
+        raise UsageError(f"There is no scenario {name!r}; name a TOML file or one of {', '.join(SCENARIOS)}, soak.")
     try:
         table = tomllib.loads(file.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"The scenario {place} cannot be read: {error}.") from None
+        raise UsageError(f"The scenario {name} cannot be read: {error}.") from None
     return scenario_of({"name": file.stem, **table})
 
 

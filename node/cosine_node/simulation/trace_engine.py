@@ -249,7 +249,7 @@ def stream_token(trace: Trace, position: int) -> int:
 
 
 def hashed(state: TraceState) -> int:
-    """64 bits that tell the states of a known trace apart."""
+    """64 bits, different for each state of a known trace."""
     assert state.trace is not None
     return state.path or mix64((state.trace.number + 1) * GAMMA + 2 * state.position + 1 & MASK)
 

@@ -49,9 +49,11 @@ class DrafterTrace:
 
     def part(self, start: int, stop: int) -> "DrafterTrace":
         """The same between two positions of the stream."""
-        tokens, claims, log_probability, overlap = self.arrays()
+        tokens, probabilities, log_probability, overlap = self.arrays()
         along = slice(start, stop)
-        return DrafterTrace(tokens[along], claims[along], log_probability[along], overlap[along], self.prompt_nll)
+        return DrafterTrace(
+            tokens[along], probabilities[along], log_probability[along], overlap[along], self.prompt_nll
+        )
 
     def followed_by(self, other: "DrafterTrace") -> "DrafterTrace":
         """This along one stream, then `other` along the next."""
@@ -103,10 +105,10 @@ class Trace:
 
     def prompt(self) -> tuple[int, ...]:
         """A stand-in prompt of `prompt_tokens` tokens that spells `number`, lowest digit first, then filler."""
-        digits = [self.number // VOCAB_TOKENS**place % VOCAB_TOKENS for place in range(DIGITS)]
+        digits = [self.number // VOCAB_TOKENS**exponent % VOCAB_TOKENS for exponent in range(DIGITS)]
         filler = (
-            1 + noise_bits(seed=self.number, position=place, token=0) % (VOCAB_TOKENS - 1)
-            for place in range(DIGITS, self.prompt_tokens)
+            1 + noise_bits(seed=self.number, position=position, token=0) % (VOCAB_TOKENS - 1)
+            for position in range(DIGITS, self.prompt_tokens)
         )
         return (*digits, *filler)
 
@@ -162,7 +164,8 @@ class TraceSet:
 
     def find(self, prompt: Sequence[int]) -> Trace:
         """The trace whose stand-in prompt this is. Raises `UsageError` for any other prompt."""
-        trace = self.numbered(sum(digit * VOCAB_TOKENS**place for place, digit in enumerate(prompt[:DIGITS])))
+        number = sum(digit * VOCAB_TOKENS**exponent for exponent, digit in enumerate(prompt[:DIGITS]))
+        trace = self.numbered(number)
         if tuple(prompt) != trace.prompt():
             raise UsageError(f"The prompt of {len(prompt)} tokens is not the stand-in of trace {trace.number}.")
         return trace

@@ -9,11 +9,10 @@ from cosine_node.zoo.family import (
     resolve,
     tokenizer_folder,
 )
-from cosine_node.zoo.prompt_set import Message, Prompt, corpus_prompts, prompts, render_chat
+from cosine_node.zoo.prompt_set import Prompt, corpus_prompts, prompts
 
 __all__ = [
     "DOMAINS",
-    "Message",
     "Prompt",
     "acceptance",
     "corpus_prompts",
@@ -21,7 +20,6 @@ __all__ = [
     "folder",
     "names",
     "prompts",
-    "render_chat",
     "resolve",
     "tokenizer_folder",
 ]

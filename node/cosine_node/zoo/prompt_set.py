@@ -40,16 +40,17 @@ class Prompt:
 
     def render(self) -> str:
         """The text the target continues, special tokens included; equal to the chat template's own."""
-        return END + self.text if self.text else render_chat(self.messages)
+        if self.text:
+            return END + self.text
+        turns = [
+            f"<|{message.role}|>{message.content}{END if message.role == 'assistant' else ''}"
+            for message in self.messages
+        ]
+        return END + "".join(turns) + "<|assistant|>"
 
     def token_ids(self, tokenizer: Tokenizer) -> list[int]:
         """The rendered prompt as token ids."""
         return tokenizer.encode(self.render()).ids
-
-
-def render_chat(messages: tuple[Message, ...]) -> str:
-    """A conversation as the chat template writes it, open for the assistant's next turn."""
-    return END + "".join(map(_render_turn, messages)) + "<|assistant|>"
 
 
 def prompts(domain: str) -> tuple[Prompt, ...]:
@@ -93,11 +94,6 @@ def corpus_prompts(folder: Path, domain: str, count: int, seed: int, tokenizer: 
 def _prompt(domain: str, record: dict[str, Any]) -> Prompt:
     messages = tuple(Message(turn["role"], turn["content"]) for turn in record.get("messages", ()))
     return Prompt(domain, messages, record.get("text", ""))
-
-
-def _render_turn(message: Message) -> str:
-    closing = END if message.role == "assistant" else ""
-    return f"<|{message.role}|>{message.content}{closing}"
 
 
 def _check_domain(domain: str) -> None:

@@ -11,7 +11,7 @@ from cosine_tui.widgets.line_pane import LinePane
 
 
 class Pane(Vertical):
-    """Its title line says by a sign whether the keys go to it."""
+    """A sign in its title line shows if the keys go to it."""
 
     def __init__(self, title: str, *, id: str) -> None:
         super().__init__(id=id, classes="pane")

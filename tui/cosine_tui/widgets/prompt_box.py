@@ -62,7 +62,7 @@ class PromptBox(Horizontal):
         yield self._status
 
     def on_mount(self) -> None:
-        self._say(self.options.summary())
+        self._show_status(self.options.summary())
 
     def open(self, text: str = "") -> None:
         """Take the keys; `text` is typed already."""
@@ -72,25 +72,25 @@ class PromptBox(Horizontal):
             self.input.cursor_position = len(text)
 
     def on_input_changed(self) -> None:
-        self._say(self.options.summary())
+        self._show_status(self.options.summary())
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         try:
             entry = read_entry(event.value, self.options)
         except UsageError as error:
-            self._say(f"✗ {error}", is_error=True)
+            self._show_status(f"✗ {error}", is_error=True)
             return
         self.input.history.add(event.value)
         self.input.value = ""
         match entry:
             case PromptEntry(prompt):
                 self.post_message(self.Sent(prompt, self.options))
-            case OptionChange(options, said):
+            case OptionChange(options, notice):
                 self.options = options
-                self.notify(said, timeout=3)
+                self.notify(notice, timeout=3)
 
-    def _say(self, text: str, *, is_error: bool = False) -> None:
+    def _show_status(self, text: str, *, is_error: bool = False) -> None:
         self.status = text
         self._status.set_class(is_error, "-error")
         self._status.update(clean(text))
