@@ -1,4 +1,4 @@
-"""From a Hugging Face id or a folder to an engine, or to one sentence that says why not."""
+"""Loading an engine from a Hugging Face id or a folder; an error is one sentence with the reason."""
 
 import os
 import sys

@@ -160,8 +160,8 @@ def best_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     table = padded.view(len(scores), COLUMN_TOKENS, columns)
     best_columns = table.amax(1).topk(count).indices
     entries = table.gather(2, best_columns[:, None].expand(-1, COLUMN_TOKENS, -1)).flatten(1)
-    values, places = entries.topk(count)
-    return values, places // count * columns + best_columns.gather(1, places % count)
+    values, picked = entries.topk(count)
+    return values, picked // count * columns + best_columns.gather(1, picked % count)
 
 
 def _to_host(floats: Tensor, ids: Tensor) -> list[tuple[list[float], list[int]]]:

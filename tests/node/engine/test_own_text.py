@@ -64,7 +64,7 @@ def test_what_was_fed_unasked_is_dropped_and_fed_anew() -> None:
     assert own.continuation([1, 2, 3]) == []
 
 
-def test_a_mute_place_is_not_asked_twice() -> None:
+def test_a_text_with_nothing_to_follow_is_not_asked_twice() -> None:
     own = OwnText(0)
     own.absorb(asked(own, [1]), [Choice(0, 0.0)])
     assert own.continuation([1]) == []

@@ -71,7 +71,7 @@ def test_slots_need_be_neither_in_order_nor_next_to_each_other() -> None:
     assert (reuser.slots.tolist(), pool.available_pages) == (slots[:16], 14)
 
 
-def test_pages_that_hold_no_whole_block_are_not_retained() -> None:
+def test_pages_that_hold_no_whole_block_are_not_cached() -> None:
     pool = PagePool(tokens=256)
     index = PrefixCache(pool)
     donor = Kept(pool, index, owner=1)
