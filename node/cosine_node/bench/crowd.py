@@ -84,7 +84,8 @@ class CrowdOptions(ExperimentOptions):
     """What to measure, at each of `places`, a profile and a temperature: latency with `clients` that ask for
     `requests` prompts each, throughput with `many_clients`.
 
-    Rivals are tuned on the split "tune" with one request a client of `tuning_tokens` tokens.
+    Rivals are tuned on the split "tune" with one request a client of `tuning_tokens` tokens; the bound that depends
+    on the drafters is taken from replaying `bound_prompts` prompts.
     """
 
     places: tuple[tuple[str, float], ...] = (("60/6", 0.0), (DEVICES, 0.0), (DEVICES, 0.8))
@@ -98,6 +99,7 @@ class CrowdOptions(ExperimentOptions):
     rivals: tuple[str, ...] = tuple(RIVALS)
     tuning_tokens: int = 32
     tuning_choices: int = 16
+    bound_prompts: int = 20
 
     @classmethod
     def quick(cls) -> "CrowdOptions":
@@ -111,6 +113,7 @@ class CrowdOptions(ExperimentOptions):
             rivals=("spin",),
             tuning_tokens=6,
             tuning_choices=1,
+            bound_prompts=1,
         )
 
 
@@ -339,7 +342,7 @@ def _bounds(options: CrowdOptions, setting: Setting) -> JsonRow:
     clients = options.clients if setting.load == LATENCY else options.many_clients
     gains = {
         "no_drafts": {0: 0.0},
-        "measured_acceptance": measured_gains(setting.temperature),
+        "measured_acceptance": measured_gains(setting.temperature, prompts=options.bound_prompts),
         "always_right": ALWAYS_RIGHT,
     }
     found = {}

@@ -12,8 +12,6 @@ from cosine_node.simulation.workload import TEST_SPLIT
 
 NODES: Final = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24)
 """A choice: draft nodes of a request in a pass; with more than 24 no cost curve here gains."""
-SAMPLED_PROMPTS: Final = 20
-"""Bounds the time of the replay; the prompts are of all domains in turn."""
 ALWAYS_RIGHT: Final[Mapping[int, float]] = {count: float(count) for count in NODES}
 """The gains of drafters that are always right, by nodes."""
 
@@ -42,9 +40,9 @@ def best_pass(curve: CostCurve, *, requests: int, gains: Mapping[int, float], bu
 
 
 @cache
-def measured_gains(temperature: float) -> Mapping[int, float]:
-    """Accepted tokens per pass by nodes, the most probable first of what a drafter of every kind drafts, fused."""
-    traces = shipped_traces().select(split=TEST_SPLIT, temperature=temperature)[:SAMPLED_PROMPTS]
+def measured_gains(temperature: float, *, prompts: int) -> Mapping[int, float]:
+    """Accepted tokens per pass by nodes: the most probable of what a drafter of every kind drafts, fused."""
+    traces = shipped_traces().select(split=TEST_SPLIT, temperature=temperature)[:prompts]
     gains = {0: 0.0}
     for nodes in NODES[1:]:
         drafters = dict(enumerate(drafters_of(sorted(DRAFTER_DOMAINS), traces).values(), 1))
