@@ -34,7 +34,6 @@ PARTS: Final = tuple(
         CosinePart("a tree", "width_nodes", 1),
         CosinePart("fusion of several drafters", "drafters", 1),
         CosinePart("pre-drafted corrections", "predrafts", False),
-        CosinePart("the controller", "controls", False),
         CosinePart("recalls of released drafters", "recalls", False),
     )
     if part.is_on

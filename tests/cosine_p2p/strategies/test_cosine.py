@@ -146,36 +146,6 @@ def recalled(actions: list[Action]) -> list[int]:
     return [action.author for action in actions if isinstance(action, RecallDrafter)]
 
 
-def test_drafts_that_never_hold_end_in_no_drafters_and_a_second_chance() -> None:
-    strategy, output = Cosine(ROOT), [0]
-    strategy.on(VerifierOpened(0.06, 0.3), 0.0)
-    strategy.on(started(1, rtt_s=0.3), 0.0)
-    strategy.on(committed(output), 0.0)
-    actions = drive(strategy, tokens=110, output=output, drafts={1: 6})
-    [released] = [action for action in actions if isinstance(action, ReleaseDrafter)][:1]
-    assert "not worth it" in released.why
-    assert recalled(actions) == [1]
-
-
-def test_without_control_a_hopeless_drafter_stays() -> None:
-    strategy, output = Cosine(ROOT, options=CosineOptions(controls=False)), [0]
-    strategy.on(VerifierOpened(0.06, 0.3), 0.0)
-    strategy.on(started(1, rtt_s=0.3), 0.0)
-    strategy.on(committed(output), 0.0)
-    actions = drive(strategy, tokens=60, output=output, drafts={1: 6})
-    assert not [action for action in actions if isinstance(action, ReleaseDrafter)]
-
-
-def test_depth_follows_what_was_measured_and_says_why() -> None:
-    strategy, output = opened(1), [0]
-    strategy.on(committed(output), 0.0)
-    actions = drive(strategy, tokens=60, output=output, drafts={1: 5})
-    assigned = [action for action in actions if isinstance(action, SendAssign)]
-    assert assigned
-    assert assigned[-1].depth > CosineOptions().depth_tokens
-    assert "expected from acceptance" in assigned[-1].why
-
-
 def test_two_that_predict_alike_share_the_work() -> None:
     strategy = opened(1, 2)
     strategy.on(drafted([1, 2], author=1, confidence=0.6), 0.0)
