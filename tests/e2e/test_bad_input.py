@@ -75,6 +75,7 @@ def test_a_peer_that_does_not_answer() -> None:
     assert NOBODY in sentence_of("generate", "hi", "--initial-peers", NOBODY, code=1)
 
 
+@pytest.mark.thorough
 def test_a_port_in_use(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -92,6 +93,7 @@ def test_an_identity_file_that_cannot_be_read(tmp_path: Path) -> None:
     assert str(tmp_path) in sentence_of("bootstrap", "--identity", str(tmp_path), code=2)
 
 
+@pytest.mark.thorough
 def test_a_target_nobody_serves(swarm: Swarm) -> None:
     sentence = sentence_of("generate", "hi", "--target", "nobody/model", *swarm.peers, code=1)
     assert "nobody/model" in sentence and "cosine-node join" in sentence

@@ -22,6 +22,7 @@ def doctor(*arguments: str) -> tuple[int, dict[str, Any], dict[str, dict[str, st
     return done.returncode, told, {check["what"]: check for check in told["checks"]}
 
 
+@pytest.mark.thorough
 def test_a_machine_that_can_join_has_no_failures(swarm: Swarm, tmp_path: Path) -> None:
     place = ("--host-maddr", "/ip4/127.0.0.1/tcp/0", "--identity", str(tmp_path / "key"))
     code, told, found = doctor("--role", "drafter", "--model", "zoo:draft-code", *place, *swarm.peers)

@@ -58,6 +58,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(corpora, work, family, target, drafter)
 
 
+@pytest.mark.thorough
 def test_losses_fall(made: Made) -> None:
     for outcome in (made.target, made.drafter):
         assert outcome.losses[-1] < 0.8 * outcome.losses[0]
@@ -72,12 +73,14 @@ def test_training_repeats_exactly(made: Made) -> None:
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+@pytest.mark.thorough
 def test_generated_text_has_the_length_asked_for(made: Made) -> None:
     tokens = corpus.read_tokens(corpus.token_file(made.work, "code", "generated"))
     assert len(tokens) == 8 * (8 + 24)
     assert tokens.max() < VOCABULARY
 
 
+@pytest.mark.thorough
 def test_packed_models_load_with_transformers(made: Made) -> None:
     for name in ("target", "draft-code"):
         model = AutoModelForCausalLM.from_pretrained(made.family / name)
@@ -89,6 +92,7 @@ def test_packed_models_load_with_transformers(made: Made) -> None:
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
 
 
+@pytest.mark.thorough
 def test_cards_carry_the_measured_figures(made: Made) -> None:
     measured = json.loads((made.family / "eval.json").read_text("utf-8"))
     card = (made.family / "draft-code" / "README.md").read_text("utf-8")
@@ -97,6 +101,7 @@ def test_cards_carry_the_measured_figures(made: Made) -> None:
     assert str(made.work) not in card
 
 
+@pytest.mark.thorough
 def test_a_domain_without_a_drafter_is_not_measured(made: Made) -> None:
     with pytest.raises(SystemExit, match="draft-math"):
         _call(evaluate.main, f"{made.corpora} {made.family} --out {made.work}/eval.json --domains math")
@@ -125,6 +130,7 @@ def test_rate_warms_up_and_decays() -> None:
     assert rate_at(plan, 10, 1.0) == pytest.approx(0.03)
 
 
+@pytest.mark.thorough
 def test_batches_repeat_with_their_seed(made: Made) -> None:
     source = Source(corpus.read_tokens(corpus.token_file(made.work, "code", "train")), 1.0)
     first, second = (TokenMix([source], 16, 5, "cpu").batch(4) for _ in range(2))
