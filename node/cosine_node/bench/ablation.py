@@ -48,7 +48,7 @@ VERIFIER_PARTS: Final = tuple(
     )
     if policy in POLICIES
 )
-"""What the verifier does of its own accord, with the policy that lacks it."""
+"""Parts of the verifier that work of their own accord, with the policy that lacks it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""How often each drafter gives the target's token, domain by domain: the traces alone, nothing is run."""
+"""The rate at which each drafter gives the target's token, domain by domain: the traces alone, nothing is run."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -40,7 +40,7 @@ SWARMS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CooperationOptions(ExperimentOptions):
-    """What to replay and to simulate. `prompts` bounds those of each temperature, in turn from every domain.
+    """The replay and the simulation. `prompts` bounds those of each temperature, in turn from every domain.
 
     `budgets` are draft nodes verified in a pass. Requests that change domain do so after `change_at_tokens`, to go
     on for as many. The simulation runs `simulated_prompts` prompts for `simulated_tokens` with `simulated_swarm`,

@@ -75,7 +75,7 @@ class RecordedDrafter(TraceDrafter):
         return self._known[key]
 
 
-class PromptLookup:
+class LookupSource:
     """The drafter without weights; a state's path numbers the tokens drafted below the committed ones."""
 
     def __init__(self) -> None:
@@ -168,7 +168,7 @@ def drafters_of(names: Iterable[str], traces: Sequence[Trace]) -> dict[str, Repl
     """A drafter for each expertise, without anything learnt so far."""
     known = TraceSet(traces)
     return {
-        name: ReplayDrafter(PromptLookup() if name == LOOKUP else RecordedDrafter(known, f"draft-{name}"))
+        name: ReplayDrafter(LookupSource() if name == LOOKUP else RecordedDrafter(known, f"draft-{name}"))
         for name in names
     }
 

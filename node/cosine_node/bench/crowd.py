@@ -81,7 +81,7 @@ DEVICES: Final = "a100-80gb:70B/rtx-3090:1B"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrowdOptions(ExperimentOptions):
-    """What to measure, at each of `places`, a profile and a temperature: latency with `clients` that ask for
+    """The measurements, at each of `places`, a profile and a temperature: latency with `clients` that ask for
     `requests` prompts each, throughput with `many_clients`.
 
     Rivals are tuned on the split "tune" with one request a client of `tuning_tokens` tokens; the bound that depends

@@ -1,4 +1,4 @@
-"""What the devices allow a crowd at best: verifiers that never idle, with drafts always at hand."""
+"""Bounds that the devices set a crowd: verifiers that never idle, with drafts always at hand."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -56,7 +56,7 @@ SHAPES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLoad:
-    """How much of everything: tokens of prompts and outputs, requests at once, repeats that count."""
+    """The load: tokens of prompts and outputs, requests at once, repeats that count."""
 
     prompt_tokens: int
     tokens: int
@@ -93,7 +93,7 @@ class MeasuredModel:
 
     @property
     def near_tie(self) -> float:
-        """How close the two best scores are where rounding may decide."""
+        """The distance of the two best scores within which rounding may decide."""
         return SIXTEEN_BIT_NEAR_TIE if self.pair.is_sixteen_bit else NEAR_TIE
 
 

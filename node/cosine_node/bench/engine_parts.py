@@ -104,7 +104,7 @@ def _alone(engine: Engine, prompt: Tokens, tokens: int) -> Decoded:
 def _continuous(
     stack: ExitStack, model: MeasuredModel, load: EngineLoad, prompts: Sequence[Tokens], tokens: Sequence[int]
 ) -> tuple[dict[str, Run], list[str]]:
-    """What of continuous batching can be run here, and why the rest cannot."""
+    """The runs of continuous batching that are possible here, and the reasons why others are not."""
     runs: dict[str, Run] = {}
     errors: list[str] = []
     for batch_tokens in BATCH_TOKENS:
@@ -210,7 +210,7 @@ def _quickest(timed: Mapping[str, Timed[list[Decoded]]], names: Mapping[str, obj
 
 
 def _agreement(model: MeasuredModel, timed: Mapping[str, Timed[list[Decoded]]], others: Sequence[str]) -> JsonRow:
-    """How many texts the others wrote otherwise than this engine."""
+    """Count the texts that others wrote otherwise than this engine."""
     found = [
         own.compared(text.tokens, near_tie=model.near_tie)
         for name in others
@@ -222,7 +222,7 @@ def _agreement(model: MeasuredModel, timed: Mapping[str, Timed[list[Decoded]]], 
 def _differing_choices(
     model: MeasuredModel, timed: Mapping[str, Timed[list[Decoded]]], others: Sequence[str]
 ) -> JsonRow:
-    """How many choices are others; each stands for itself, for what was fed is equal."""
+    """Count the choices that differ; each stands for itself, for what was fed is equal."""
     found = [
         Decoded([own], [margin]).compared([other], near_tie=model.near_tie)
         for name in others

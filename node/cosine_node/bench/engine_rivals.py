@@ -114,7 +114,7 @@ class PackedBatch:
             engine.keep(row.sequence, row.nodes)
 
     def verify(self, fed: Sequence[Sequence[int]]) -> list[Decoded]:
-        """What follows each fed token, one list a sequence; afterwards the engine is as before."""
+        """The tokens that follow each fed token, one list a sequence; afterwards the engine is as before."""
         rows = [chain_row(number, tokens) for number, tokens in zip(self._sequences, fed, strict=True)]
         found = []
         for row, result in zip(rows, self._engine.forward(rows), strict=True):

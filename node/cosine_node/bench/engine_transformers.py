@@ -44,7 +44,7 @@ COPIED_BYTES: Final = 1 << 30
 BATCHING_LOGGER: Final = "ContinuousBatchingLogger"
 """The logger of transformers' continuous batching, whose lines would end up in a report."""
 FAILURES: Final = (TypeError, ValueError, AttributeError, LookupError, ImportError, RuntimeError)
-"""What continuous batching raises where it cannot run."""
+"""Raised by continuous batching where it cannot run."""
 
 Texts = list[tuple[int, ...]]
 

@@ -119,7 +119,7 @@ class Entrant:
     def director(
         self, scenario: Scenario, choice: OptionValues, budget_tokens: int | None
     ) -> SpinDirector | BatchDirector | None:
-        """What all requests of a run share, or None."""
+        """The director that all requests of a run share, or None."""
         if not choice.get("shares"):
             return None
         if self.strategy is Spin:

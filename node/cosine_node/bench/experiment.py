@@ -226,7 +226,7 @@ def staged(cell: Cell) -> tuple[Scenario, Sequence[Trace]]:
 
 
 def _cases(scenario: Scenario, workload: ReplayedWorkload, plays: Entrant, cell: Cell) -> dict[bytes, RequestCase]:
-    """What an entrant may know of each request, by the digest that its strategy is made with."""
+    """Everything an entrant may know of each request, by the digest that its strategy is made with."""
     director = plays.director(scenario, cell.choice, cell.budget_tokens)
     # A client lists one drafter of each expertise, in the order of their names, before a second of any
     # (`cosine_p2p.selection`); it numbers authors in that order.

@@ -1,4 +1,4 @@
-"""What a drafter that lies costs a swarm that goes on without trusting anybody."""
+"""The cost of a drafter that lies to a swarm that goes on without trusting anybody."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -44,7 +44,7 @@ LIES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiarsOptions(ExperimentOptions):
-    """What to measure: `prompts` requests of each temperature, one after the other, of each of these lengths.
+    """The requests: `prompts` requests of each temperature, one after the other, of each of these lengths.
 
     Requests that are longer than what was recorded go on with other generations of their domain.
     """

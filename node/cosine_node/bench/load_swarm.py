@@ -45,7 +45,7 @@ class LoadedSwarm:
 
 @dataclass(slots=True)
 class LoadMeasurement:
-    """What clients saw, in virtual seconds, and what nodes held. Bytes are None where the system does not tell.
+    """Figures of clients, in virtual seconds, and of nodes. Bytes are None where the system does not tell.
 
     `gaps_s` are the times between tokens of one request that came at different moments, `firsts_s` those to the
     first. A text with a near tie in it that is not the reference's counts under `near_ties`.

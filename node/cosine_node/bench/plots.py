@@ -151,7 +151,7 @@ def acceptance_matrix(rows: Rows, path: Path) -> None:
 
 
 def growth(rows: Rows, path: Path) -> None:
-    """What a client moves and what a key of the DHT holds, against the number of nodes."""
+    """Bytes that a client moves and records that a key of the DHT holds, against the number of nodes."""
     lines = [
         ("kB a client", "generation", "stream_bytes_per_client", 1e3),
         ("kB a client", "finding nodes", "client_bytes_read", 1e3),

@@ -1,4 +1,4 @@
-"""Who should draft? The routers compared on recorded generations, each with its best constants."""
+"""The choice of who drafts: routers compared on recorded generations, each with its best constants."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""How far does it go? Swarms of up to ten thousand live nodes and a thousand clients that all ask at once."""
+"""Swarms of growing size: up to ten thousand live nodes and a thousand clients that all ask at once."""
 
 import asyncio
 import gc

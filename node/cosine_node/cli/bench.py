@@ -84,7 +84,7 @@ def bench(
 
 
 def _command(name: str, quick: bool, chosen: Mapping[str, Any]) -> str:
-    """What to type for the same figures; the number of processes does not change them."""
+    """The command that gives the same figures; the number of processes does not change them."""
     flags = [f"--{key} {value}" for key, value in chosen.items() if key != "processes"]
     return " ".join(["cosine-node bench", name, *(["--quick"] if quick else []), *flags])
 

@@ -8,7 +8,7 @@ import pytest
 
 from cosine_node.bench.cooperation import ABSENT, CASES, CHANGING, CasePrompts, ReplayCase, compared
 from cosine_node.bench.cooperation_replay import (
-    PromptLookup,
+    LookupSource,
     RecordedDrafter,
     ReplayDrafter,
     changing,
@@ -84,7 +84,7 @@ def test_drafters_that_are_right_in_turn_are_better_together() -> None:
 
 def test_lookup_copies_what_followed_before_and_forgets_what_it_only_drafted() -> None:
     trace = replace(trace_of(code=range(0)), stream=(5, 6, 7) * (TOKENS // 3))
-    lookup = PromptLookup()
+    lookup = LookupSource()
     at = lookup.start(trace, 4)
     assert lookup.candidates(at)[0][0] == 6
     assert lookup.candidates(lookup.after(at, 6))[0][0] == 7
