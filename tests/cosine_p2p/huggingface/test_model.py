@@ -91,6 +91,7 @@ def test_the_same_ids_as_transformers(model: SwarmModelForCausalLM, reference: A
     assert torch.equal(model.generate(prompt, max_length=30), reference.generate(prompt, max_length=30))
 
 
+@pytest.mark.thorough
 def test_a_configuration_object_does_as_well(model: SwarmModelForCausalLM, reference: Any, prompt: Any) -> None:
     config = GenerationConfig(max_new_tokens=TOKENS, repetition_penalty=1.3)
     assert torch.equal(model.generate(prompt, config), reference.generate(prompt, config))
@@ -104,6 +105,7 @@ def test_a_batch_padded_on_the_left(model: SwarmModelForCausalLM, reference: Any
     assert torch.equal(model.generate(**batch, max_new_tokens=TOKENS), expected)
 
 
+@pytest.mark.thorough
 def test_a_mask_follows_from_a_padding_token(model: SwarmModelForCausalLM, reference: Any, batch: Any) -> None:
     rows, mask = batch["input_ids"], batch["attention_mask"]
     rare = int(set(range(200, 4000)).difference(rows.flatten().tolist()).pop())
@@ -112,6 +114,7 @@ def test_a_mask_follows_from_a_padding_token(model: SwarmModelForCausalLM, refer
     assert torch.equal(model.generate(marked, max_new_tokens=TOKENS, pad_token_id=rare), expected)
 
 
+@pytest.mark.thorough
 def test_rows_that_end_early_are_padded_on_the_right(
     model: SwarmModelForCausalLM, reference: Any, batch: Any
 ) -> None:
@@ -215,6 +218,7 @@ def test_how_an_output_came_about_may_be_asked_for(model: SwarmModelForCausalLM,
     assert (generation.strategy, generation.drafted > 0) == ("cosine", True)
 
 
+@pytest.mark.thorough
 def test_no_assistant_tokens_ask_no_drafter(model: SwarmModelForCausalLM, prompt: Any) -> None:
     options: dict[str, Any] = {"max_new_tokens": TOKENS, "return_dict_in_generate": True}
     output = model.generate(prompt, num_assistant_tokens=0, **options)

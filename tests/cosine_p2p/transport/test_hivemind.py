@@ -156,6 +156,7 @@ def test_a_failing_handler_costs_only_its_stream(caplog: pytest.LogCaptureFixtur
     assert "a bug" in caplog.text
 
 
+@pytest.mark.thorough
 def test_closing_wakes_a_blocked_reader_and_a_blocked_writer() -> None:
     async def run() -> None:
         async with swarm() as made:
@@ -179,6 +180,7 @@ def test_closing_wakes_a_blocked_reader_and_a_blocked_writer() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.thorough
 def test_three_hundred_streams_at_once() -> None:
     async def run() -> None:
         async with swarm() as made:
@@ -204,6 +206,7 @@ async def reason_of(dialler: HivemindTransport, peer_id: str, protocol: str = EC
     return lost.value.reason
 
 
+@pytest.mark.thorough
 def test_dials_that_cannot_be_fail_in_time() -> None:
     async def run() -> None:
         async with swarm() as made:
@@ -223,6 +226,7 @@ def test_dials_that_cannot_be_fail_in_time() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.thorough
 def test_a_frozen_daemon_never_hangs_a_dial() -> None:
     async def run() -> None:
         async with swarm() as made:
@@ -241,6 +245,7 @@ def test_a_frozen_daemon_never_hangs_a_dial() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.thorough
 def test_a_killed_daemon_comes_back_with_everything() -> None:
     async def run() -> None:
         async with swarm() as made:
@@ -374,6 +379,7 @@ def test_an_honest_node_refuses_what_is_not_the_owners() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.thorough
 def test_the_65th_owner_is_refused_and_announces_one_level_down() -> None:
     async def run() -> None:
         async with swarm() as made:
@@ -402,6 +408,7 @@ def test_the_65th_owner_is_refused_and_announces_one_level_down() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.thorough
 def test_a_lying_storing_node_hides_nothing_an_honest_one_has() -> None:
     """It shows a forged record beside good ones, and claims that its answer lives for ever."""
 
@@ -454,6 +461,7 @@ def test_starts_that_cannot_be_name_the_address() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.thorough
 def test_a_keyboard_interrupt_does_not_reach_the_daemon() -> None:
     async def run() -> None:
         async with swarm() as made:
@@ -464,6 +472,7 @@ def test_a_keyboard_interrupt_does_not_reach_the_daemon() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.thorough
 def test_too_many_streams_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cosine_p2p.transport.hivemind.MAX_STREAMS", 3)
 
@@ -485,6 +494,7 @@ def test_too_many_streams_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> No
     asyncio.run(run())
 
 
+@pytest.mark.thorough
 def test_announced_addresses_are_the_visible_ones() -> None:
     async def run() -> None:
         async with swarm() as made:

@@ -26,6 +26,7 @@ def result() -> dict[str, Any]:
     return run(SMALL, say=silent)
 
 
+@pytest.mark.thorough
 def test_every_strategy_is_loaded_and_every_text_is_right(result: dict[str, Any]) -> None:
     assert [row["strategy"] for row in result["rows"]] == ["plain", "cosine"]
     for row in result["rows"]:
@@ -34,6 +35,7 @@ def test_every_strategy_is_loaded_and_every_text_is_right(result: dict[str, Any]
         assert row["pool_most_tokens"] > 0
 
 
+@pytest.mark.thorough
 def test_waits_are_virtual_and_ordered(result: dict[str, Any]) -> None:
     pass_ms = 1e3 * Emulation.parse(SMALL.profile).curve(Role.VERIFIER).seconds(1)
     for row in result["rows"]:
@@ -44,6 +46,7 @@ def test_waits_are_virtual_and_ordered(result: dict[str, Any]) -> None:
     assert result["rows"][0]["between_tokens_p50_ms"] >= pass_ms - 1e-6
 
 
+@pytest.mark.thorough
 def test_prompts_are_of_unequal_length_and_a_few_much_longer(result: dict[str, Any]) -> None:
     lengths = result["setup"]["prompt_tokens"]
     assert lengths["most"] > SMALL.prompt_tokens
@@ -51,6 +54,7 @@ def test_prompts_are_of_unequal_length_and_a_few_much_longer(result: dict[str, A
     assert lengths["fewest"] == SMALL.prompt_tokens // 4
 
 
+@pytest.mark.thorough
 def test_memory_is_told_where_the_system_tells_it(result: dict[str, Any]) -> None:
     for row in result["rows"]:
         if resident_bytes() is None:
@@ -75,6 +79,7 @@ def test_tokens_may_be_no_further_apart_than_the_longest_pass() -> None:
     assert bound_ms(replace(SMALL, clients=500)) > bound_ms(replace(SMALL, clients=64))
 
 
+@pytest.mark.thorough
 def test_what_is_found_follows_from_the_rows(result: dict[str, Any]) -> None:
     row = {
         **result["rows"][0],
@@ -98,6 +103,7 @@ def test_what_is_found_follows_from_the_rows(result: dict[str, Any]) -> None:
     assert "plain, memory growth: 4 %. The target, at most 5 %, is met." in page
 
 
+@pytest.mark.thorough
 def test_memory_nobody_tells_is_no_target(result: dict[str, Any]) -> None:
     untold = {**result["rows"][0], "memory_growth": None}
     assert "memory_growth" not in {target["what"] for target in findings_of([untold], bound_ms=1.0)["targets"]}

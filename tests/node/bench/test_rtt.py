@@ -31,6 +31,7 @@ def row(strategy: str, speedup: float, **other: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.thorough
 def test_everybody_ran_and_nobody_wrote_anything_else_than_the_target(result: dict[str, Any]) -> None:
     rows = [row for row in result["rows"] if row["part"] in ("sweep", "own lookup")]
     assert [row["strategy"] for row in rows] == ["plain", "cosine", "speculative", "cosine"]
@@ -39,17 +40,20 @@ def test_everybody_ran_and_nobody_wrote_anything_else_than_the_target(result: di
     assert rows[0]["speedup"] == 1.0
 
 
+@pytest.mark.thorough
 def test_a_rival_s_row_names_the_options_it_was_tuned_to(result: dict[str, Any]) -> None:
     tuned = result["rows"][2]
     assert tuned["options"].keys() == {"draft_tokens", "drafter"}
     assert (tuned["law"], tuned["policy"]) == ("coupled", "as the strategy asks")
 
 
+@pytest.mark.thorough
 def test_every_emulated_figure_is_named(result: dict[str, Any]) -> None:
     passes = result["setup"]["emulated_pass_ms"]["60/6"]
     assert (passes["verifier"]["1"], passes["drafter"]["1"]) == (60.0, 6.0)
 
 
+@pytest.mark.thorough
 def test_the_ablation_and_the_bounds_are_measured_where_they_are_wanted(result: dict[str, Any]) -> None:
     findings = result["findings"]
     assert {entry["label"] for entry in findings["bounds"]} == {"the coordinator knows", "drafters know too"}
