@@ -22,7 +22,6 @@ TESTED_BY: Final = {
     "cosine_p2p/strategies/base.py": "cosine_p2p/test_session.py",
     "cosine_p2p/transport/light_connection.py": "cosine_p2p/transport/test_light.py",
     "cosine_p2p/transport/light_stream.py": "cosine_p2p/transport/test_light.py",
-    "cosine_p2p/request_log.py": "node/cli/test_json_log.py",
     "node/cosine_node/bench/cooperation_replay.py": "node/bench/test_cooperation.py",
     "node/cosine_node/bench/engine.py": "node/bench/test_engine_bench.py",
     "node/cosine_node/bench/engine_models.py": "node/bench/test_engine_bench.py",
@@ -40,13 +39,9 @@ TESTED_BY: Final = {
     "node/cosine_node/engine/support.py": "node/engine/test_architectures.py",
     "node/cosine_node/engine/text_drafting.py": "node/engine/test_retokenized.py",
     "node/cosine_node/gateway/choices.py": "node/gateway/test_reply_writers.py",
-    "node/cosine_node/simulation/machine.py": "node/simulation/test_swarm.py",
-    "node/cosine_node/simulation/participants.py": "node/simulation/test_liars.py",
-    "node/cosine_node/simulation/report.py": "node/simulation/test_scenario.py",
     "node/cosine_node/simulation/running.py": "node/simulation/test_scenario.py",
     "node/cosine_node/verifier/step_loop.py": "node/verifier/test_service.py",
     "tui/cosine_tui/help.py": "tui/test_app.py",
-    "tui/cosine_tui/node_events.py": "tui/test_monitor_state.py",
     "tui/cosine_tui/panes/events.py": "tui/test_panes.py",
     "tui/cosine_tui/panes/flow.py": "tui/test_panes.py",
     "tui/cosine_tui/panes/headline.py": "tui/test_panes.py",
@@ -66,10 +61,8 @@ TESTED_BY: Final = {
 """Modules of one part that are tested together, and the file below tests/ that imports and tests them."""
 
 SHELLS: Final = {
-    "cosine_p2p/transport/daemon.py": "starts and watches hivemind's daemon: test_hivemind does it with real ones",
     "cosine_p2p/transport/dht_node.py": "a node of hivemind's DHT: test_hivemind stores and reads with real ones",
     "cosine_p2p/transport/light_host.py": "py-libp2p behind a transport: test_light dials real peers with it",
-    "cosine_p2p/transport/socket_stream.py": "a socket as a stream: test_hivemind sends megabytes through it",
     "node/cosine_node/bench/scale_swarm.py": "the swarm of the scale experiment: test_scale runs it",
     "node/cosine_node/cli/demo.py": "starts and reports; `make demo` is it",
     "node/cosine_node/cli/generate.py": "the command: tests/e2e runs it as a process",
