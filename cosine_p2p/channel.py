@@ -22,8 +22,8 @@ MAX_WAITING_BYTES: Final = 4 << 20
 """Bounds memory for a peer that reads too slowly: four of the largest frames."""
 MAX_SENTENCE: Final = 250
 """Characters: at most 1,000 bytes in UTF-8, within `MAX_TEXT_BYTES`."""
-AGENT: Final = f"cosine-p2p/{__version__}"
-FEATURES: Final[tuple[str, ...]] = ()
+AGENT: Final = f"cosine-p2p/{__version__}"  # as others read it in a hello or record
+FEATURES: Final[tuple[str, ...]] = ()  # none yet
 MAX_OPEN_PINGS: Final = 8
 """Bounds memory: pings whose answer may still come, twice what fits into the silence allowed."""
 _RTT_WEIGHT: Final = 0.3

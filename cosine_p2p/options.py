@@ -162,7 +162,7 @@ def lists_options(kind: type) -> Callable[[_Function], _Function]:
 
 SEED_BYTES: Final = 8
 """The width of a seed."""
-_MARK: Final = b"cosine/choice/1"
+_MARK: Final = b"cosine/choice/1"  # keeps these hashes apart from others
 
 
 def choice_seed(seed: int, index: int) -> int:
