@@ -10,7 +10,6 @@ from typing import Final
 
 from cosine_p2p.routing.base import DrafterFacts, Round
 from cosine_p2p.routing.hedge import HedgeRouter
-from cosine_p2p.speculation.corrections import likely_corrections
 from cosine_p2p.speculation.fusion import FusedView, Fusion
 from cosine_p2p.speculation.tree import LiveTree
 from cosine_p2p.strategies.base import (
@@ -36,11 +35,6 @@ TRIAL_TOKENS: Final = 8
 MIN_WEIGHT: Final = 0.03
 """A choice: a drafter of less weight goes, unless it is on trial."""
 
-PREDRAFT_WEIGHT: Final = 0.25
-"""A choice: only a drafter that predicts nearly as well as the best drafts below corrections."""
-BEST_PATH_EVERY: Final = 4
-"""A choice: the commits after which drafters below corrections get back to the best path."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CosineOptions:
@@ -48,10 +42,7 @@ class CosineOptions:
 
     At most `drafters` draft at once, `depth_tokens` below the committed prefix, `width_nodes` nodes a pass, while
     fewer than `window_nodes` of theirs are undecided. `recalls` lets released drafters come back for a trial, or
-    when the request changes its subject. With `predrafts` drafters beside the best draft below likely corrections
-    of its best path: 1.10x at 20 ms and temperature 0 beside three drafters that are certain of random tokens,
-    1.00x among honest ones (docs/decisions/0015). The values are tuned on the split tune of the recorded
-    generations.
+    when the request changes its subject. The values are tuned on the split tune of the recorded generations.
     """
 
     drafters: int = 3
@@ -59,7 +50,6 @@ class CosineOptions:
     width_nodes: int = 8
     window_nodes: int = 256
     recalls: bool = True
-    predrafts: bool = True
 
 
 class Cosine:
@@ -74,7 +64,6 @@ class Cosine:
         self._drafters: dict[int, Drafter] = {}
         self._is_open = False
         self._seen_tokens = 0
-        self._commits_with_corrections = 0
 
     def on(self, event: Event, now_s: float) -> list[Action]:
         del now_s
@@ -131,17 +120,17 @@ class Cosine:
         else:
             self._drafters[author] = Drafter(facts)
         why = f"prompt likelihood {event.prompt_nll:.2f} nats a token, RTT {1e3 * event.rtt_s:.0f} ms"
-        assign = self._assign(author, (), why)
+        assign = self._assign(author, why)
         rerouted = self._reroute()
         return [assign, *rerouted] if self._drafters[author].is_active else rerouted
 
-    def _assign(self, author: int, guess: tuple[int, ...], why: str) -> SendAssign:
+    def _assign(self, author: int, why: str) -> SendAssign:
         options, tree = self._options, self._tree
         return SendAssign(
             author,
             tree.root.digest,
             tree.position,
-            guess,
+            (),
             options.depth_tokens,
             options.width_nodes,
             options.window_nodes,
@@ -160,7 +149,7 @@ class Cosine:
         self._seen_tokens += len(event.tokens)
         advances = [SendAdvance(author, event.position, event.tokens) for author in self._active()]
         # What was too unlikely to send under the old root may be likely under the new one.
-        return [*advances, *self._reroute(), *self._forward_all(), *self._predraft()]
+        return [*advances, *self._reroute(), *self._forward_all()]
 
     def _reroute(self) -> list[Action]:
         """Let those draft whom the router picks, and those on trial.
@@ -223,20 +212,3 @@ class Cosine:
             self._drafters[author].on(DrafterEvent.RECALL)
             actions.append(RecallDrafter(author, self._router.why(author)))
         return actions
-
-    def _predraft(self) -> list[Action]:
-        """Send drafters beside the best to the likeliest corrections, at every fourth commit to the best path."""
-        weights = self._router.weights()
-        beside = [author for author in self._ranked()[1:] if weights[author] >= PREDRAFT_WEIGHT]
-        if not (self._options.predrafts and beside):
-            return []
-        self._commits_with_corrections += 1
-        if self._commits_with_corrections % BEST_PATH_EVERY == 0:
-            return [self._assign(author, (), "its turn on the main line") for author in beside]
-        corrections = likely_corrections(self._tree, self._view(), len(beside))
-        return [
-            self._assign(
-                author, guess, f"pre-draft what follows if {len(guess) - 1} tokens hold and the next does not"
-            )
-            for author, guess in zip(beside, corrections, strict=False)
-        ]

@@ -33,7 +33,6 @@ PARTS: Final = tuple(
     for part in (
         CosinePart("a tree", "width_nodes", 1),
         CosinePart("fusion of several drafters", "drafters", 1),
-        CosinePart("pre-drafted corrections", "predrafts", False),
         CosinePart("recalls of released drafters", "recalls", False),
     )
     if part.is_on

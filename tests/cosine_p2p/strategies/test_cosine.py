@@ -146,16 +146,6 @@ def recalled(actions: list[Action]) -> list[int]:
     return [action.author for action in actions if isinstance(action, RecallDrafter)]
 
 
-def test_two_that_predict_alike_share_the_work() -> None:
-    strategy = opened(1, 2)
-    strategy.on(drafted([1, 2], author=1, confidence=0.6), 0.0)
-    strategy.on(drafted([1, 3], author=2, confidence=0.6), 0.0)
-    actions = strategy.on(committed([1]), 0.0)
-    [assign] = [action for action in actions if isinstance(action, SendAssign)]
-    assert (assign.author, assign.guess) == (2, (3,))
-    assert "pre-draft" in assign.why
-
-
 def test_released_drafters_come_back_when_the_text_changes_its_subject() -> None:
     strategy, output = opened(1, 2, 3), [0]
     strategy.on(committed(output), 0.0)
