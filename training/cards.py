@@ -18,7 +18,7 @@ SHARE_ALIKE = "CC BY-SA 4.0"
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class CardFacts:
     """The facts of a card: the content of the files beside the model."""
 
     name: str
@@ -34,7 +34,7 @@ def data_list(manifest: Sequence[dict[str, Any]]) -> list[Source]:
     return [{**{key: entry[key] for key in kept}, "use": _use(entry)} for entry in manifest]
 
 
-def model_card(facts: Facts) -> str:
+def model_card(facts: CardFacts) -> str:
     """The README.md of one model."""
     sections = (
         _front_matter(facts),
@@ -52,7 +52,7 @@ def _use(entry: dict[str, Any]) -> str:
     return "training and evaluation" if entry["records"]["train"] else "evaluation only"
 
 
-def _front_matter(facts: Facts) -> str:
+def _front_matter(facts: CardFacts) -> str:
     domain = expertise(facts.name) or ("target",)
     fields = (
         "---",
@@ -67,7 +67,7 @@ def _front_matter(facts: Facts) -> str:
     return "\n".join(fields)
 
 
-def _summary(facts: Facts) -> str:
+def _summary(facts: CardFacts) -> str:
     config = facts.config
     role = "The target model" if not expertise(facts.name) else f"The {expertise(facts.name)[0]} drafter"
     size = (
@@ -82,7 +82,7 @@ def _summary(facts: Facts) -> str:
     return f"{role} of the family embedded in CoSine P2P: {size}.\n{tokenizer}"
 
 
-def _recipe(facts: Facts) -> str:
+def _recipe(facts: CardFacts) -> str:
     run = facts.training
     shares = ", ".join(f"{domain} {share:g}" for domain, share in run["mix"].items())
     weight = run["generated_weight"]
@@ -102,7 +102,7 @@ def _recipe(facts: Facts) -> str:
     return "\n".join(lines) + "\n\nThe scripts are in `training/` of the project's repository."
 
 
-def _measured(facts: Facts) -> str:
+def _measured(facts: CardFacts) -> str:
     drafter = expertise(facts.name)
     header = "Measured on held-out prompts of each domain, along the target's own text, in float32:\n" + (
         "`greedy` is how often a drafter's likeliest token is the target's, `tau4` and `tau8` are tokens per\n"
@@ -113,7 +113,7 @@ def _measured(facts: Facts) -> str:
     return f"{header}\n\n{rows}"
 
 
-def _drafter_rows(facts: Facts, drafter: str) -> str:
+def _drafter_rows(facts: CardFacts, drafter: str) -> str:
     keys = ("greedy", "tau4", "tau8", "T1")
     rows = [
         [domain, *(f"{measured[key][drafter]:g}" for key in keys), str(measured["tokens"])]
@@ -122,7 +122,7 @@ def _drafter_rows(facts: Facts, drafter: str) -> str:
     return _table(["domain", *keys, "tokens scored"], rows)
 
 
-def _target_rows(facts: Facts) -> str:
+def _target_rows(facts: CardFacts) -> str:
     drafters = list(next(iter(facts.acceptance.values()))["greedy"])
     rows = []
     for drafter in drafters:
@@ -132,7 +132,7 @@ def _target_rows(facts: Facts) -> str:
     return "Greedy agreement, with tau4 in brackets:\n\n" + _table(["drafter", *facts.acceptance], [*rows, scored])
 
 
-def _data(facts: Facts) -> str:
+def _data(facts: CardFacts) -> str:
     rows = [
         [entry["domain"], entry["source"], entry["repo"] or entry["commit"], entry["licence"], entry["use"]]
         for entry in facts.sources

@@ -71,7 +71,7 @@ class TargetOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RecordingPlan:
     """The work to be done: the number of prompts of each domain for a split, and the length of each answer."""
 
     corpora: Path
@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Record acceptance traces of the embedded family."""
     options = _parser().parse_args(arguments)
     torch.set_num_threads(options.threads)
-    plan = Plan(
+    plan = RecordingPlan(
         options.corpora,
         {"tune": options.tune_prompts, "test": options.test_prompts},
         options.limit_tokens,
@@ -95,7 +95,7 @@ def main(arguments: list[str] | None = None) -> None:
     log.info("%d traces, %d bytes", len(traces), options.out.stat().st_size)
 
 
-def record(plan: Plan) -> Iterator[Trace]:
+def record(plan: RecordingPlan) -> Iterator[Trace]:
     """Every prompt of the plan at every temperature, domain by domain; a trace's number is its seed."""
     target, drafters = load_family()
     number = 0
@@ -114,7 +114,7 @@ def load_family() -> tuple[RecordedModel, dict[str, RecordedModel]]:
     return RecordedModel.load(target), {name: RecordedModel.load(name) for name in drafters}
 
 
-def _answers(plan: Plan, domain: str, target: Engine, number: int) -> Iterator[list[TargetOutput]]:
+def _answers(plan: RecordingPlan, domain: str, target: Engine, number: int) -> Iterator[list[TargetOutput]]:
     """For each usable prompt the target's text at every temperature, seeded by numbers from `number` on."""
     tokenizer = Tokenizer.from_file(str(zoo.tokenizer_folder() / "tokenizer.json"))
     count = sum(plan.prompts_per_domain.values())

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from training.cards import Facts, data_list, model_card
+from training.cards import CardFacts, data_list, model_card
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -26,9 +26,9 @@ def main(arguments: list[str] | None = None) -> None:
         (config.parent / "README.md").write_text(card, "utf-8")
 
 
-def gather(model: Path) -> Facts:
+def gather(model: Path) -> CardFacts:
     """The facts of one model of a family folder."""
-    return Facts(
+    return CardFacts(
         name=model.name,
         config=_read_json(model / "config.json"),
         training=_read_json(model / "training.json"),

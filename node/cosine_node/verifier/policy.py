@@ -1,4 +1,4 @@
-"""What a verifier does with drafts of its own accord under free pacing."""
+"""The choices of a verifier about drafts under free pacing."""
 
 from dataclasses import dataclass
 
