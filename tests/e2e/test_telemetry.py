@@ -26,6 +26,7 @@ def lines_of(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
+@pytest.mark.thorough
 def test_log_lines_of_a_request_join_its_nodes(swarm: Swarm, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="cosine_p2p")
     with Client([swarm.boot.maddr]) as client:

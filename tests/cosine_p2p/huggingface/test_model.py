@@ -129,6 +129,7 @@ def test_rows_that_end_early_are_padded_on_the_right(
     assert model.generate(batch["input_ids"][:1], max_new_tokens=TOKENS, eos_token_id=ending)[0, -1] == ending
 
 
+@pytest.mark.thorough
 def test_every_kind_of_block_is_answered_in_its_kind(model: SwarmModelForCausalLM, prompt: Any) -> None:
     expected = model.generate(prompt, max_new_tokens=8).tolist()
     assert model.generate(prompt.tolist(), max_new_tokens=8) == expected
@@ -136,6 +137,7 @@ def test_every_kind_of_block_is_answered_in_its_kind(model: SwarmModelForCausalL
     assert (type(array), array.tolist()) == (np.ndarray, expected)
 
 
+@pytest.mark.thorough
 def test_seeds_give_the_same_samples_again(model: SwarmModelForCausalLM, prompt: Any) -> None:
     options: dict[str, Any] = {"do_sample": True, "temperature": 0.9, "top_p": 0.95, "max_new_tokens": 12}
     three = model.generate(prompt, num_return_sequences=3, seed=7, **options)
@@ -146,6 +148,7 @@ def test_seeds_give_the_same_samples_again(model: SwarmModelForCausalLM, prompt:
         assert torch.equal(alone[0], three[index])
 
 
+@pytest.mark.thorough
 def test_stop_strings_end_an_output_with_their_last_token(
     model: SwarmModelForCausalLM, reference: Any, tokenizer: Any, prompt: Any
 ) -> None:
@@ -154,6 +157,7 @@ def test_stop_strings_end_an_output_with_their_last_token(
     assert torch.equal(model.generate(prompt, **options), reference.generate(prompt, **options))
 
 
+@pytest.mark.thorough
 def test_a_text_streamer_prints_the_same(
     model: SwarmModelForCausalLM, reference: Any, tokenizer: Any, prompt: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -194,6 +198,7 @@ class Puts:
         self.ends += 1
 
 
+@pytest.mark.thorough
 def test_a_streamer_gets_the_prompt_then_single_tokens(model: SwarmModelForCausalLM, prompt: Any) -> None:
     streamer = Puts()
     model.generate(prompt, streamer=streamer, max_new_tokens=5)
@@ -210,6 +215,7 @@ def test_a_streamer_is_ended_by_an_error_too(model: SwarmModelForCausalLM) -> No
         model.generate([[5], [6]], streamer=streamer)
 
 
+@pytest.mark.thorough
 def test_how_an_output_came_about_may_be_asked_for(model: SwarmModelForCausalLM, prompt: Any) -> None:
     output = model.generate(prompt, max_new_tokens=TOKENS, return_dict_in_generate=True)
     assert isinstance(output, GenerateOutput)
