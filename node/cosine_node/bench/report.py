@@ -18,7 +18,13 @@ its file, which holds all rows, the setup, and the option values that rivals wer
 in virtual time: production client, drafter and verifier code over recorded generations of the embedded models.
 **Devices and links are emulated**: 60/6 stands for a verifier and drafters whose passes take 60 and 6 ms at one
 token. Equal inputs give equal results on any machine, whatever the number of processes. The engine alone is
-measured in real time; there only ratios count, of rivals that took turns on one machine."""
+measured in real time; there only ratios count, of rivals that took turns on one machine.
+
+The rows of `cosine` and `pipeinfer` below were measured while a verifier could hold a pass for drafts, and drafters
+of `cosine` followed a latency model and drafted below likely corrections. All three are gone since
+([decision 8](decisions/0008-renewal-cycles.md), [decision 15](decisions/0015-fixed-depth.md)). Measured again
+without them, 80 prompts each, `cosine` is 2.77, 2.87 and 2.92 times plain decoding at 20, 10 and 5 ms and
+temperature 0, and 1.85, 1.96 and 1.97 times at 0.8."""
 """The page's own words; everything below them comes from the files."""
 _FIELDS: Final = {"what", "command", "setup", "rows", "findings"}
 """The fields that every result has."""
