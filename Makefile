@@ -12,7 +12,7 @@ demo: $(STAMP)
 	$(BIN)/cosine-node demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -m 'not thorough' --hypothesis-profile=quick
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not thorough' --hypothesis-profile=quick
 
 explore: $(STAMP)
 	$(BIN)/python -m pytest -q -m hypothesis --hypothesis-profile=explore --timeout=0
