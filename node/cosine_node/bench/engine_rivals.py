@@ -7,7 +7,7 @@ from enum import Enum
 from statistics import median
 from typing import Final, Generic, TypeVar
 
-from cosine_node.engine.base import PREFIX, Choice, Engine, Row
+from cosine_node.engine.base import Choice, Engine, Row
 from cosine_protocol.errors import CosineError
 from cosine_protocol.request import Sampling
 
@@ -53,7 +53,7 @@ class _DecodingRequest:
     decoded: Decoded
 
     def row(self) -> Row:
-        return chain_row(self.sequence, self.unfed, scored_from=len(self.unfed) - 1)
+        return Row.chain(self.sequence, self.unfed, scored_from=len(self.unfed) - 1)
 
     def commit(self, engine: Engine, row: Row, choice: Choice) -> None:
         engine.keep(self.sequence, row.nodes)
@@ -106,7 +106,7 @@ class PackedBatch:
         self._engine = engine
         self._sequences = [engine.open(sampling=Sampling(), prompt_tokens=len(context)) for context in contexts]
         rows = [
-            chain_row(number, context, scored_from=len(context))
+            Row.chain(number, context, scored_from=len(context))
             for number, context in zip(self._sequences, contexts, strict=True)
         ]
         for row, result in zip(rows, engine.forward(rows), strict=True):
@@ -115,7 +115,7 @@ class PackedBatch:
 
     def verify(self, fed: Sequence[Sequence[int]]) -> list[Decoded]:
         """The tokens that follow each fed token, one list a sequence; afterwards the engine is as before."""
-        rows = [chain_row(number, tokens) for number, tokens in zip(self._sequences, fed, strict=True)]
+        rows = [Row.chain(number, tokens) for number, tokens in zip(self._sequences, fed, strict=True)]
         found = []
         for row, result in zip(rows, self._engine.forward(rows), strict=True):
             _check(result.error)
@@ -128,12 +128,6 @@ class PackedBatch:
         """Give the pages back."""
         for number in self._sequences:
             self._engine.release(number)
-
-
-def chain_row(sequence: int, tokens: Sequence[int], *, scored_from: int = 0) -> Row:
-    """Tokens one after the other."""
-    nodes = tuple(range(len(tokens)))
-    return Row(sequence, tuple(tokens), nodes, (PREFIX, *nodes[:-1]), scored_from=scored_from)
 
 
 def _check(error: CosineError | None) -> None:

@@ -16,8 +16,7 @@ URGENT_DEPTH: Final = 3
 MIN_PROBABILITY: Final = 1e-6
 """Of a guess, or a token that the model holds for impossible: its logarithm stays finite."""
 MIN_LOG_PATH_PROBABILITY: Final = math.log(0.01)
-"""Less likely paths are kept back until a commit makes them likelier; lower bounds cost 2.4 times the bytes for at
-most 1.06x (0.001 on the recorded generations)."""
+"""A choice that bounds bytes: less likely paths are kept back until a commit makes them likelier."""
 MAX_CANDIDATES: Final = 8
 """Tokens a node may branch into: 8 instead of 4 brought more accepted tokens on the split tune."""
 MAX_NODES: Final = 8192

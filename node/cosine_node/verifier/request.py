@@ -147,13 +147,7 @@ class VerifierRequest:
         chunk = known[self.kv.fed_tokens : self.kv.fed_tokens + tokens]
         is_last = self.kv.fed_tokens + len(chunk) == len(known)
         is_scored = is_last and self.stage is RequestStage.PREFILL
-        return Row(
-            self.kv.sequence,
-            chunk,
-            tuple(range(len(chunk))),
-            tuple(range(-1, len(chunk) - 1)),
-            scored_from=len(chunk) - is_scored,
-        )
+        return Row.chain(self.kv.sequence, chunk, scored_from=len(chunk) - is_scored)
 
     def note_fed(self, tokens: int) -> None:
         """Count known tokens that are in the KV cache now; after the last recomputed one it decodes again."""
