@@ -11,12 +11,14 @@ TARGET_SOURCE = "target"
 class Chunk:
     """Text as it comes. `source` is the peer id of the drafter whose tokens these are, or `"target"`.
 
-    `text` may be empty while a character or a possible stop string is incomplete.
+    Of the target's tokens those with `is_copied` were found earlier in the text (prompt lookup) and verified, the
+    others decoded. `text` may be empty while a character or a possible stop string is incomplete.
     """
 
     text: str
     token_ids: tuple[int, ...]
     source: str
+    is_copied: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Progress:
     """A generation under way, as far as it has come.
 
     `serving` are the verifiers that have the request now, `tried` those that refused it or were lost, with the
-    reason, `why` the latest decisions.
+    reason, `why` the latest of `decisions` decisions.
     """
 
     tokens: int
@@ -54,6 +56,7 @@ class Progress:
     tried: tuple[str, ...]
     drafters: tuple[DrafterReport, ...]
     why: tuple[str, ...]
+    decisions: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

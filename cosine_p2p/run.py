@@ -75,10 +75,16 @@ class Run:
             yield Chunk(rest, (), TARGET_SOURCE)
 
     def _chunks_of(self, committed: Tokens) -> Iterator[Chunk]:
-        """One chunk for every run of tokens from one source."""
+        """One chunk for every run of tokens from one source.
+
+        A pass ends with the one token that the target decodes; what it commits before that was in the tree, so a
+        token of the target's own is copied there.
+        """
         ledger = self._session.ledger
-        pairs = zip(committed.tokens, committed.authors, strict=True)
-        for author, run in groupby(pairs, key=lambda pair: pair[1]):
+        last = len(committed.tokens) - 1
+        sources = [(author, not author and index < last) for index, author in enumerate(committed.authors)]
+        pairs = zip(committed.tokens, sources, strict=True)
+        for (author, is_copied), run in groupby(pairs, key=lambda pair: pair[1]):
             ids, texts = [], []
             for token, _ in run:
                 piece = self._assembler.add(token)
@@ -89,7 +95,8 @@ class Run:
                     break
             self._token_ids += ids
             self._text.append("".join(texts))
-            yield Chunk("".join(texts), tuple(ids), ledger.peer_ids[author - 1] if author else TARGET_SOURCE)
+            source = ledger.peer_ids[author - 1] if author else TARGET_SOURCE
+            yield Chunk("".join(texts), tuple(ids), source, is_copied)
             if self._is_stopped:
                 return
 
@@ -104,6 +111,7 @@ class Run:
             tried=tuple(counts.tried),
             drafters=session.ledger.reports(),
             why=tuple(counts.latest_why),
+            decisions=counts.decisions,
         )
 
     def result(self) -> Generation:

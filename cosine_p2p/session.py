@@ -82,6 +82,7 @@ class SessionCounts:
     tried: list[str] = field(default_factory=list)
     why: list[str] = field(default_factory=list)
     latest_why: deque[str] = field(default_factory=lambda: deque(maxlen=LATEST_WHY))
+    decisions: int = 0
 
 
 class Session:
@@ -317,10 +318,10 @@ class Session:
             case SendAdvance(author, position, tokens):
                 self._drafters.advance(author, position + len(tokens))
             case ReleaseDrafter(author, why):
-                self._note_why(author, f"released: {why}")
+                self._note_why(author, f"dropped, {why}")
                 self._drafters.release(author)
             case RecallDrafter(author, why):
-                self._note_why(author, f"recalled: {why}")
+                self._note_why(author, f"asked again, {why}")
                 self._drafters.follow(author)
             case WakeAt(at_s):
                 self._wake_at_s = at_s
@@ -340,6 +341,7 @@ class Session:
 
     def _note_why(self, author: int, why: str) -> None:
         line = f"{self.ledger.domain_of(author)}: {why}"
+        self.counts.decisions += 1
         self.counts.latest_why.append(line)
         if len(self.counts.why) < MAX_WHY:
             self.counts.why.append(line)

@@ -180,8 +180,8 @@ class HedgeRouter:
     def why(self, author: int) -> str:
         """The reasons for or against a present author, for people."""
         silent = self._authors[author].silent_rounds
-        heard = "just heard" if not silent else f"not heard for {silent} rounds"
-        return f"weight {self.weights()[author]:.3f}, {heard}"
+        drafted = f", has not drafted for {silent} rounds" if silent else ""
+        return f"weight {100 * self.weights()[author]:.0f} %{drafted}"
 
     def _ranked(self) -> list[int]:
         weights = self.weights()

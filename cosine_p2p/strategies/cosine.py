@@ -4,6 +4,7 @@ Every drafter follows each commit and keeps growing its own tree; what it sends 
 (`speculation.fusion`) and forwarded at once where it is likely enough to be verified in a pass.
 """
 
+import math
 from collections.abc import Set
 from dataclasses import dataclass
 from typing import Final
@@ -119,7 +120,8 @@ class Cosine:
             self._drafters[author].start(facts)
         else:
             self._drafters[author] = Drafter(facts)
-        why = f"prompt likelihood {event.prompt_nll:.2f} nats a token, RTT {1e3 * event.rtt_s:.0f} ms"
+        likelihood = f"its likelihood of the prompt is {100 * math.exp(-event.prompt_nll):.0f} % a token"
+        why = f"asked to draft, {likelihood}, {1e3 * event.rtt_s:.0f} ms away"
         assign = self._assign(author, why)
         rerouted = self._reroute()
         return [assign, *rerouted] if self._drafters[author].is_active else rerouted
@@ -165,16 +167,23 @@ class Cosine:
                 actions.append(ReleaseDrafter(author, f"it said nothing new for {SILENT_TOKENS} tokens"))
         self._end_backoffs()
         wanted = self._wanted()
-        actions += [
-            self._release(author, self._router.why(author)) for author in self._active() if author not in wanted
-        ]
+        for author in self._active():
+            if author not in wanted:
+                self._drafters[author].on(DrafterEvent.RELEASE)
+                actions.append(ReleaseDrafter(author, self._why_not(author)))
         if self._options.recalls:
             actions += self._recall(wanted)
         return actions
 
-    def _release(self, author: int, why: str) -> ReleaseDrafter:
-        self._drafters[author].on(DrafterEvent.RELEASE)
-        return ReleaseDrafter(author, why)
+    def _why_not(self, author: int) -> str:
+        """The reason why an author that drafts goes, in words that a user knows."""
+        if self._seen_tokens < TRIAL_TOKENS:
+            words = "others fit the prompt better"
+        elif self._router.weights()[author] < MIN_WEIGHT:
+            words = "its guesses were seldom right"
+        else:
+            words = "others guess better, or as well and sooner"
+        return f"{words} ({self._router.why(author)})"
 
     def _end_backoffs(self) -> None:
         """Make drafters available again whose time has come, or all of them if nobody else is left."""
@@ -210,5 +219,5 @@ class Cosine:
         actions: list[Action] = []
         for author in released[:room]:
             self._drafters[author].on(DrafterEvent.RECALL)
-            actions.append(RecallDrafter(author, self._router.why(author)))
+            actions.append(RecallDrafter(author, f"to see if it fits the text now ({self._router.why(author)})"))
         return actions

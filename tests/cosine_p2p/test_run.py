@@ -3,12 +3,14 @@
 import random
 from contextlib import aclosing
 
-from cosine_node.simulation.swarm import SimulatedSwarm
+from cosine_node.engine.scripted import ScriptedEngine
+from cosine_node.simulation.swarm import LetterCodec, SimulatedSwarm
 from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_p2p.generation import Generation, Progress
+from cosine_p2p.generation import TARGET_SOURCE, Chunk, Generation, Progress
 from tests.swarm.reference import draft_engine, prompt_of, target_engine
 
 TOKENS = 48
+REPEATING_VOCAB_TOKENS = 2
 PROMPT = prompt_of(random.Random("run"))
 
 
@@ -43,3 +45,29 @@ def test_progress_grows_into_the_result() -> None:
 def test_the_latest_reasons_are_the_end_of_all_reasons() -> None:
     seen, result = looked_at()
     assert seen[-1].why and seen[-1].why == result.why[-len(seen[-1].why) :]
+    assert seen[-1].decisions == len(result.why)
+
+
+def chunks_without_drafters(strategy: str) -> tuple[list[Chunk], Generation]:
+    """The chunks of a text that repeats itself, so that a verifier may copy, and the result."""
+
+    async def run() -> tuple[list[Chunk], Generation]:
+        async with SimulatedSwarm() as swarm:
+            await swarm.verifier(ScriptedEngine(vocab_tokens=REPEATING_VOCAB_TOKENS))
+            client = await swarm.client()
+            generation = await client.start(LetterCodec().decode([0, 1]), max_new_tokens=TOKENS, strategy=strategy)
+            return [chunk async for chunk in generation.chunks()], generation.result()
+
+    return run_virtual(run())
+
+
+def test_a_pass_decodes_one_token_and_what_it_commits_before_that_is_copied() -> None:
+    chunks, result = chunks_without_drafters("cosine")
+    assert all(chunk.source == TARGET_SOURCE for chunk in chunks)
+    copied = sum(len(chunk.token_ids) for chunk in chunks if chunk.is_copied)
+    assert copied and result.tokens - copied == result.rounds
+
+
+def test_plain_decoding_copies_nothing() -> None:
+    chunks, result = chunks_without_drafters("plain")
+    assert not any(chunk.is_copied for chunk in chunks) and result.tokens == result.rounds

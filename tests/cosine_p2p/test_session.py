@@ -427,7 +427,7 @@ def test_a_recalled_drafter_starts_from_all_that_is_committed() -> None:
     assert kinds[:3] == [m.Start, m.Release, m.Start]
     assert [s.committed for s in seen if isinstance(s, m.Start)] == [(), (1, 2)]
     assert len(strategy.received(DrafterStarted)) == 2
-    assert done.session.counts.why == ["code: released: for now", "code: recalled: again"]
+    assert done.session.counts.why == ["code: dropped, for now", "code: asked again, again"]
 
 
 def test_a_drafter_that_is_released_before_its_dial_is_answered_is_never_asked() -> None:

@@ -29,6 +29,7 @@ def progress_of(*, tried: tuple[str, ...] = (), serving: tuple[str, ...] = (), a
         tried=tried,
         drafters=(DrafterReport(peer_id_of(3), "code", 20, accepted, 40.0),),
         why=(),
+        decisions=0,
     )
 
 

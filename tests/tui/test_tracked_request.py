@@ -27,6 +27,7 @@ def progress_of(
         tried=(),
         drafters=(DrafterReport(CODE, "code", *code, 40.0),),
         why=("code: 15 tokens deep",),
+        decisions=1,
     )
 
 
