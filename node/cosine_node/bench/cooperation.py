@@ -143,10 +143,10 @@ def compared(case: ReplayCase) -> list[ComparedRequest]:
 
 def run(options: CooperationOptions, *, say: Say) -> JsonRow:
     """Replay, then simulate; one JSON object (docs/benchmarks.md)."""
-    cases = list(_replay_cases(options))
+    cases = list(replay_cases(options))
     say(f"{len(cases)} cases to replay")
     found = in_processes(compared, cases, processes=options.processes, say=say)
-    rows = [_replay_row(case, requests) for case, requests in zip(cases, found, strict=True)]
+    rows = [replay_row(case, requests) for case, requests in zip(cases, found, strict=True)]
     simulated = _simulated(options, say)
     return result_of(
         name="cooperation",
@@ -163,7 +163,7 @@ def _prompts(options: CooperationOptions, case: str, **fields: Any) -> CasePromp
     return CasePrompts(split=options.split, change_at=change_at, seed=options.seed, **fields)
 
 
-def _replay_cases(options: CooperationOptions) -> Iterator[ReplayCase]:
+def replay_cases(options: CooperationOptions) -> Iterator[ReplayCase]:
     for temperature in options.temperatures:
         for swarm in options.swarms:
             for budget in options.budgets:
@@ -174,7 +174,7 @@ def _replay_cases(options: CooperationOptions) -> Iterator[ReplayCase]:
                     )
 
 
-def _replay_row(case: ReplayCase, found: Sequence[ComparedRequest]) -> JsonRow:
+def replay_row(case: ReplayCase, found: Sequence[ComparedRequest]) -> JsonRow:
     """All requests together; `ratio` is of accepted tokens per round."""
     by_domain = {d: [one for one in found if one.domain == d] for d in dict.fromkeys(one.domain for one in found)}
     fused = sum_of(one.fused for one in found)

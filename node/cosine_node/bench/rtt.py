@@ -124,7 +124,7 @@ def run(options: RttOptions, *, say: Say) -> JsonRow:
     for plan, result in measured:
         # Plain decoding at the same point, of at least as many prompts.
         beside = next(r for p, r in plain if p.point == plan.point and p.prompts >= plan.prompts)
-        rows.append(_row(plan, result, beside))
+        rows.append(row_of(plan, result, beside))
     return result_of(
         name="rtt",
         what="How many times as fast as plain decoding each strategy is, by the round-trip time between any two "
@@ -250,7 +250,7 @@ def _parts(options: RttOptions) -> Iterator[PlannedRow]:
             )
 
 
-def _row(plan: PlannedRow, result: CellResult, plain: CellResult) -> JsonRow:
+def row_of(plan: PlannedRow, result: CellResult, plain: CellResult) -> JsonRow:
     kind = entrant(plan.strategy).kind
     ratios = [plain.seconds[number] / seconds for number, seconds in result.seconds.items()]
     return {
