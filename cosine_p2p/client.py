@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, Unpack
 from cosine_p2p.directory import Directory
 from cosine_p2p.fragments import Offload
 from cosine_p2p.generation import Chunk, Generation
+from cosine_p2p.lifetime import Lifetime
 from cosine_p2p.link import Links
 from cosine_p2p.network import joining
 from cosine_p2p.options import (
@@ -106,6 +107,7 @@ class AsyncClient:
             tokenizer_folder=self._target.folder,
             transport=self._options.get("transport"),
         )
+        self._lifetime = Lifetime()
         self._swarm: Swarm | None = None
         self._links: Links | None = None
         self._numbers = count(1)
@@ -113,13 +115,21 @@ class AsyncClient:
         self._checker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="signatures")
 
     async def __aenter__(self) -> "AsyncClient":
-        self._swarm = await self._join()
+        self._lifetime.begin()
+        try:
+            self._swarm = await self._join()
+        except BaseException:
+            self._lifetime.end()
+            raise
         self._links = Links(self._swarm.transport)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not self._lifetime.is_of_this_process:
+            return
+        self._lifetime.end()
         if self._links is not None:
             await self._links.close()
         if self._swarm is not None:
@@ -215,8 +225,10 @@ class AsyncClient:
         return self._strategies[name]
 
     def _joined(self) -> tuple[Swarm, Links]:
+        self._lifetime.check()
         if self._swarm is None or self._links is None:
             raise UsageError("The client has not joined a network; use it in an `async with` block.")
+        self._lifetime.check_running_loop()
         return self._swarm, self._links
 
     async def _find_verifiers(

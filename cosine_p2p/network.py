@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -90,7 +91,9 @@ async def _enter_full(
     """A peer that dials only; it reads the DHT itself."""
     from cosine_p2p.transport.hivemind import HivemindTransport
 
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="cosine-client-"))
+    # A `TemporaryDirectory` would be removed by every child that was forked, at its exit.
+    folder = tempfile.mkdtemp(prefix="cosine-client-")
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
     identity_file = Path(folder) / "identity"
     identity = load_identity(identity_file)
     config = TransportConfig(

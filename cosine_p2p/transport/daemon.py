@@ -5,6 +5,7 @@ tells.
 """
 
 import asyncio
+import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -47,7 +48,13 @@ def _p2p_class(folder: Path, created: list[Any]) -> Any:
 
         def __init__(self) -> None:
             super().__init__()
+            self._pid = os.getpid()
             created.append(self)
+
+        def _terminate(self) -> None:
+            # hivemind's destructor calls this, also in a forked child, whose parent still needs the daemon.
+            if os.getpid() == self._pid:
+                super()._terminate()
 
         @staticmethod
         def _make_process_args(*args: Any, **flags: Any) -> list[str]:

@@ -8,7 +8,8 @@ drop a whole cell; one node claiming a late expiry ends a search.
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from cosine_p2p.postings import Posting, PostingChecker, RecordStore, subkey_bytes
@@ -18,14 +19,18 @@ from cosine_p2p.transport.hivemind_library import (
     DHTNode,
     DHTRecord,
     DictionaryDHTValue,
+    PeerID,
     RecordValidatorBase,
     ValueWithExpiration,
 )
+from cosine_p2p.transport.host_addresses import peer_of
 from cosine_protocol import limits
 from cosine_protocol.errors import BadSignature, MalformedMessage, PeerLost
 
 RPC_TIMEOUT_S: Final = 3.0
 """hivemind's default."""
+MIN_PATIENCE_S: Final = 0.5
+"""A choice: once one peer has answered a greeting, the others have as long again and this."""
 OPERATION_TIMEOUT_S: Final = 20.0
 """A choice: room for several rounds of Kademlia with nodes that do not answer."""
 # No claimed expiry is ever sufficient, so no single node can end a search early.
@@ -149,31 +154,56 @@ async def start_dht(
 ) -> Any:
     """A DHT node on a running p2pd. Raises `PeerLost` if none of `peers` answers."""
     validator = SignedRecordValidator(checker)
-    try:
-        node = await DHTNode.create(
-            p2p=p2p,
-            node_id=DHTID.generate(source=p2p.peer_id.to_base58()),
-            initial_peers=list(peers),
-            wait_timeout=RPC_TIMEOUT_S,
-            record_validator=validator,
-            client_mode=client_mode,
-            cache_locally=False,
-            cache_nearest=0,
-            cache_on_store=False,
-            cache_refresh_before_expiry=0,
-            reuse_get_requests=False,
-            strict=False,
-        )
-    except RuntimeError:
-        raise PeerLost(
-            ", ".join(peers), "no DHT node answers there; check that it belongs to this network"
-        ) from None
+    node = await DHTNode.create(
+        p2p=p2p,
+        node_id=DHTID.generate(source=p2p.peer_id.to_base58()),
+        wait_timeout=RPC_TIMEOUT_S,
+        record_validator=validator,
+        client_mode=client_mode,
+        cache_locally=False,
+        cache_nearest=0,
+        cache_on_store=False,
+        cache_refresh_before_expiry=0,
+        reuse_get_requests=False,
+    )
     storage = CheckedStorage(store, checker)
     for key, item in list(node.protocol.storage.items()):
         storage.store(key, item.value, item.expiration_time)
     node.protocol.storage, node.protocol.cache = storage, NoStorage()
     node.protocol._validate_dictionary = _valid_part_keeper(validator)
+    if peers and not await _greet(node, {PeerID.from_base58(peer_of(maddr)) for maddr in peers}):
+        raise PeerLost(", ".join(peers), "no DHT node answers there; check that it belongs to this network")
+    # A client that only reads meets its neighbours in the look-ups that follow.
+    if peers and not client_mode:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RPC_TIMEOUT_S):
+                await node.find_nearest_nodes([node.node_id])
     return node
+
+
+async def _greet(node: Any, peers: Collection[Any]) -> bool:
+    """Ping peers, which puts them into the routing table; True if one answered.
+
+    hivemind's own way in leaves a sleeping task behind, which asyncio reports when a program ends, and takes its
+    whole timeout where one peer of several is gone.
+    """
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    pings = {asyncio.create_task(node.protocol.call_ping(peer, validate=True, strict=False)) for peer in peers}
+    waiting, is_met, patience_s = pings, False, RPC_TIMEOUT_S
+    try:
+        while waiting and loop.time() < began_s + patience_s:
+            done, waiting = await asyncio.wait(
+                waiting, timeout=began_s + patience_s - loop.time(), return_when=asyncio.FIRST_COMPLETED
+            )
+            if not is_met and any(ping.result() is not None for ping in done):
+                is_met = True
+                patience_s = min(RPC_TIMEOUT_S, MIN_PATIENCE_S + 2 * (loop.time() - began_s))
+    finally:
+        for ping in pings:
+            ping.cancel()
+        await asyncio.gather(*pings, return_exceptions=True)
+    return is_met
 
 
 async def read_cells(node: Any, cells: Sequence[str]) -> dict[str, dict[str, bytes]]:

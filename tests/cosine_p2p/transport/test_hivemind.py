@@ -120,6 +120,31 @@ def test_streams_between_two_nodes() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("client_mode", [False, True])
+def test_leaving_leaves_no_task_behind(client_mode: bool) -> None:
+    async def run() -> None:
+        async with swarm() as made:
+            await made.node()
+            before = asyncio.all_tasks()
+            settings = TransportConfig(
+                identity_file=made.identity_file(),
+                network=NETWORK,
+                initial_peers=made.boot,
+                host_maddrs=(HOST,),
+                client_mode=client_mode,
+            )
+            from cosine_p2p.transport.dht_node import RPC_TIMEOUT_S
+
+            transport = await HivemindTransport.start(settings)
+            await transport.close()
+            # The other node's own tasks end by themselves; a sleep that nobody ends does not.
+            if left := asyncio.all_tasks() - before:
+                _, left = await asyncio.wait(left, timeout=RPC_TIMEOUT_S / 2)
+            assert not left
+
+    asyncio.run(run())
+
+
 def test_a_handlers_end_ends_the_stream() -> None:
     async def run() -> None:
         async with swarm() as made:

@@ -1,0 +1,42 @@
+"""The time in which a client can be used: from joining to closing, in one process and on one event loop."""
+
+import asyncio
+import os
+
+from cosine_protocol.errors import UsageError
+
+
+class Lifetime:
+    """Begins once and ends once. A process that was forked since then has no part in it."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_over = False
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """False after a fork: threads, sockets and the network daemon stay with the parent."""
+        return os.getpid() == self._pid
+
+    def begin(self) -> None:
+        """Begin on the running event loop. Raises `UsageError` where that was done before."""
+        self.check()
+        if self._loop is not None:
+            raise UsageError("The client has joined already; make another one for another `async with` block.")
+        self._loop = asyncio.get_running_loop()
+
+    def end(self) -> None:
+        self._is_over = True
+
+    def check(self) -> None:
+        """Raises `UsageError` after a fork and after the end."""
+        if not self.is_of_this_process:
+            raise UsageError("This client was made before the process forked; make a client after the fork.")
+        if self._is_over:
+            raise UsageError("The client is closed; make another one.")
+
+    def check_running_loop(self) -> None:
+        """Raises `UsageError` on another event loop than that of the beginning."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise UsageError("The client joined on another event loop; make a client on this one.")

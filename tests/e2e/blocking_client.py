@@ -1,0 +1,102 @@
+"""A program with a blocking client, left in one of several ways.
+
+Takes what to do as JSON in its argument and prints a JSON line for each thing it has seen.
+"""
+
+import json
+import logging
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from cosine_p2p import Client, UsageError
+from cosine_p2p.channel import Channel
+from cosine_protocol import messages as m
+from cosine_protocol.protocols import STATUS
+
+PROMPT = "The old lighthouse keeper opened the door and"
+ENDLESS_TOKENS = 400
+
+
+def tell(**fields: Any) -> None:
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
+
+
+def generate(client: Client) -> None:
+    tell(text=client.generate(PROMPT, max_new_tokens=8).text)
+
+
+class CtrlC(logging.Handler):
+    """Interrupts the program as soon as a request is under way."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        logging.getLogger("cosine_p2p.run").removeHandler(self)
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def interrupted(client: Client, call: Callable[[], object]) -> None:
+    """A call that Ctrl-C ends; then say how many requests the verifier still has, and go on."""
+    log = logging.getLogger("cosine_p2p.run")
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    log.addHandler(CtrlC())
+    try:
+        call()
+    except KeyboardInterrupt:
+        tell(interrupted=True)
+    (verifier, *_) = client.find_verifiers()
+
+    async def requests() -> int:
+        stream = await client._client._joined()[0].transport.dial(verifier.peer_id, STATUS)
+        async with Channel(stream, STATUS) as channel:
+            while True:
+                channel.post(m.AskStatus(1))
+                status = await channel.receive()
+                assert isinstance(status, m.Status)
+                if not status.requests:
+                    return status.requests
+
+    tell(requests=client._thread.wait(client._thread.submit(requests)))
+    generate(client)
+
+
+def in_a_forked_child(client: Client) -> None:
+    """The child says what it is told and ends as any program does; its parent goes on."""
+    warnings.simplefilter("ignore", DeprecationWarning)
+    generate(client)
+    child = os.fork()
+    if not child:
+        try:
+            client.generate(PROMPT)
+        except UsageError as error:
+            tell(error=str(error))
+        client.close()
+        sys.exit()
+    os.waitpid(child, 0)
+    generate(client)
+
+
+def main(task: dict[str, Any]) -> None:
+    client = Client(task["peers"], transport=task["transport"], strategy="plain", dtype="float32")
+    match task["do"]:
+        case "close":
+            with client:
+                generate(client)
+        case "leave open":
+            generate(client)
+        case "leave a stream open":
+            tell(text=next(client.stream(PROMPT, max_new_tokens=ENDLESS_TOKENS)).text)
+        case "interrupt generate":
+            interrupted(client, lambda: client.generate(PROMPT, max_new_tokens=ENDLESS_TOKENS))
+        case "interrupt stream":
+            interrupted(client, lambda: list(client.stream(PROMPT, max_new_tokens=ENDLESS_TOKENS)))
+        case "fork":
+            in_a_forked_child(client)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

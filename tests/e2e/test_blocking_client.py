@@ -1,0 +1,50 @@
+"""Programs with a blocking client say nothing of their own, however they are left."""
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.e2e.conftest import Swarm
+
+pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300)]
+
+SCRIPT: Final = Path(__file__).with_name("blocking_client.py")
+TRANSPORTS: Final = [
+    "full",
+    pytest.param("light", marks=pytest.mark.skipif(find_spec("libp2p") is None, reason="needs py-libp2p")),
+]
+
+
+def said(swarm: Swarm, do: str, transport: str) -> list[dict[str, Any]]:
+    """The program's lines, once it has ended well and printed nothing else."""
+    task = {"do": do, "peers": [swarm.boot.maddr], "transport": transport}
+    done = subprocess.run(
+        (sys.executable, SCRIPT, json.dumps(task)), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("do", ["close", "leave open", "leave a stream open"])
+def test_an_end_without_a_trace(swarm: Swarm, do: str, transport: str) -> None:
+    assert [list(line) for line in said(swarm, do, transport)] == [["text"]]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("do", ["interrupt generate", "interrupt stream"])
+def test_ctrl_c_frees_the_verifier_and_leaves_the_client_usable(swarm: Swarm, do: str, transport: str) -> None:
+    interrupted, freed, generated = said(swarm, do, transport)
+    assert (interrupted, freed, list(generated)) == ({"interrupted": True}, {"requests": 0}, ["text"])
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_forked_child_is_told_and_harms_nobody(swarm: Swarm, transport: str) -> None:
+    before, told, after = said(swarm, "fork", transport)
+    assert before == after
+    assert "make a client after the fork" in told["error"]
