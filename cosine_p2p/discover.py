@@ -47,7 +47,8 @@ Answer = Mapping[str, Sequence[bytes]]
 class DiscoverCells:
     """Implements `Cells` for a reader; end it with `close`.
 
-    Asks `initial_peers` first, then nodes discovered in records, whose addresses `note_addresses` gets.
+    Asks `initial_peers` first, then nodes discovered in records, whose addresses `note_addresses` gets. In
+    `asked` are the nodes asked so far, and whether they answered.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class DiscoverCells:
         self._clock = clock
         self._discovered: dict[str, None] = {}
         self._failed: dict[str, None] = {}
+        self.asked: dict[str, bool] = {}
 
     async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
         """Ask until enough nodes have answered, meeting more on the way.
@@ -113,6 +115,7 @@ class DiscoverCells:
         return order[: max(0, room)]
 
     def _learn(self, look_up: "_LookUp", found: "_FoundRecords") -> None:
+        self.asked |= dict.fromkeys(look_up.reasons, False) | dict.fromkeys(look_up.answered, True)
         for peer_id in look_up.answered:
             self._failed.pop(peer_id, None)
         for peer_id in look_up.reasons:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from enum import StrEnum
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from cosine_p2p.dht import DhtDirectory
 from cosine_p2p.identity_file import load_identity
+from cosine_p2p.known_peers import MAX_ADDRESSES, KnownPeer, KnownPeers, order_peers
 from cosine_p2p.postings import RecordOpener
 from cosine_p2p.target import choose_digest
 from cosine_p2p.tokenizer import TextCodec
@@ -50,12 +52,20 @@ class NetworkSwarm:
 
     @classmethod
     async def join(
-        cls, initial_peers: Sequence[str], *, network: str, kind: TransportKind, tokenizer_folder: Path | None
+        cls,
+        initial_peers: Sequence[str],
+        *,
+        network: str,
+        kind: TransportKind,
+        tokenizer_folder: Path | None,
+        known_peers: KnownPeers | None = None,
     ) -> "NetworkSwarm":
         """Connect. Raises `UsageError` for malformed addresses, `PeerLost` if no initial peer answers."""
         async with AsyncExitStack() as stack:
-            enter = _enter_full if kind is TransportKind.FULL else _enter_light
-            transport, directory = await enter(tuple(initial_peers), network, stack)
+            if kind is TransportKind.FULL:
+                transport, directory = await _enter_full(tuple(initial_peers), network, stack)
+            else:
+                transport, directory = await _enter_light(tuple(initial_peers), network, stack, known_peers)
             return cls(transport, directory, stack.pop_all(), tokenizer_folder)
 
     async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextCodec:
@@ -109,21 +119,37 @@ async def _enter_full(
 
 
 async def _enter_light(
-    initial_peers: tuple[str, ...], network: str, stack: AsyncExitStack
+    initial_peers: tuple[str, ...], network: str, stack: AsyncExitStack, known_peers: KnownPeers | None
 ) -> tuple[Transport, DhtDirectory]:
-    """No part of the DHT: some nodes tell what lies in it."""
+    """No part of the DHT: some nodes tell what lies in it; those that do are remembered as `known_peers`."""
     from cosine_p2p.discover import DiscoverCells
     from cosine_p2p.transport.light import LightConfig, LightTransport
 
     identity = Identity.generate()
-    config = LightConfig(identity=identity, initial_peers=initial_peers, dial_timeout_s=DIAL_TIMEOUT_S)
-    transport = await LightTransport.start(config)
+    dialled = initial_peers
+    if known_peers is not None:
+        dialled = order_peers(initial_peers, known_peers.read(), now_s=time.time())
+    config = LightConfig(identity=identity, initial_peers=dialled, dial_timeout_s=DIAL_TIMEOUT_S)
+    try:
+        transport = await LightTransport.start(config)
+    except PeerLost as lost:
+        raise PeerLost(", ".join(initial_peers), lost.reason) from None
     stack.push_async_callback(transport.close)
     opener = RecordOpener()
     cells = DiscoverCells(
         transport, transport.initial_peers, opener=opener, note_addresses=transport.note_addresses
     )
     stack.push_async_callback(cells.close)
+    if known_peers is not None:
+
+        def remember() -> None:
+            known_peers.note(
+                KnownPeer(maddrs=maddrs[:MAX_ADDRESSES], has_answered=has_answered, asked_at_s=time.time())
+                for peer_id, has_answered in cells.asked.items()
+                if (maddrs := transport.maddrs_of(peer_id))
+            )
+
+        stack.callback(remember)
     return transport, DhtDirectory(cells, identity, network=network, opener=opener)
 
 
@@ -161,8 +187,12 @@ def joining(
     network: str,
     tokenizer_folder: Path | None = None,
     transport: str | None = None,
+    known_peers: KnownPeers | None = None,
 ) -> Callable[[], Awaitable[NetworkSwarm]]:
-    """The function by which a client joins. Raises `UsageError` without initial peers, or for no transport."""
+    """The function by which a client joins; a light one goes to `known_peers` too, and adds to them.
+
+    Raises `UsageError` without initial peers, or for no transport.
+    """
     if not initial_peers:
         raise UsageError(
             "No initial peers: give the address of at least one node of the network with --initial-peers "
@@ -171,6 +201,12 @@ def joining(
     kind = choose_transport(transport)
 
     async def join() -> NetworkSwarm:
-        return await NetworkSwarm.join(initial_peers, network=network, kind=kind, tokenizer_folder=tokenizer_folder)
+        return await NetworkSwarm.join(
+            initial_peers,
+            network=network,
+            kind=kind,
+            tokenizer_folder=tokenizer_folder,
+            known_peers=known_peers,
+        )
 
     return join

@@ -48,6 +48,11 @@ class Run:
         """The request as the verifier sees it."""
         return self._session.job.request
 
+    @property
+    def verifiers(self) -> tuple[str, ...]:
+        """Peer ids of the verifiers that may be asked, best first."""
+        return tuple(record.peer_id for record in self._session.job.verifiers)
+
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
         """Chunks as tokens are committed; ends at the length, an EOS token or a stop string."""
         stream = self._session.stream()

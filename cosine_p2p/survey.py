@@ -45,7 +45,8 @@ class Surveyor:
     """Looks at a swarm as often as asked; links to its nodes stay open in between. End it with `close`.
 
     `target` is NAME[@DIGEST] or a folder. Each node has `ask_timeout_s` to be reached and to answer, `at_once` of
-    them are asked at a time. Raises `UsageError` for a target that cannot be read.
+    them are asked at a time; `asked` are those that the last look found. Raises `UsageError` for a target that
+    cannot be read.
     """
 
     def __init__(self, swarm: Swarm, *, target: str, ask_timeout_s: float = 4.0, at_once: int = 16) -> None:
@@ -56,7 +57,7 @@ class Surveyor:
         self._places = asyncio.Semaphore(at_once)
         self._links = Links(swarm.transport)
         self._numbers = count(1)
-        self._asked: frozenset[str] = frozenset()
+        self.asked: frozenset[str] = frozenset()
 
     async def survey(self) -> Survey:
         """Look once. Never raises for a peer's or the network's failure."""
@@ -67,8 +68,8 @@ class Surveyor:
         ]
         # No links are kept to nodes that are no longer announced.
         announced = frozenset(record.peer_id for record in records)
-        await asyncio.gather(*(self._links.drop(peer_id, STATUS) for peer_id in self._asked - announced))
-        self._asked = announced
+        await asyncio.gather(*(self._links.drop(peer_id, STATUS) for peer_id in self.asked - announced))
+        self.asked = announced
         nodes = await asyncio.gather(*map(self._look_at, records))
         return Survey(target=self._text, nodes=tuple(nodes), problem=verifiers[1] or drafters[1])
 

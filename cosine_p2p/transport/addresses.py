@@ -147,11 +147,19 @@ class AddressBook:
 
     def of(self, peer_id: str) -> list[Address]:
         """This peer's addresses that can be dialled, each once; its id at their end may be left out."""
+        return list(self._dialable(peer_id))
+
+    def maddrs_of(self, peer_id: str) -> list[str]:
+        """The same as multiaddrs that end in its id."""
+        return list(self._dialable(peer_id).values())
+
+    def _dialable(self, peer_id: str) -> dict[Address, str]:
         end = f"/p2p/{peer_id}"
-        found: dict[Address, None] = {}
+        found: dict[Address, str] = {}
         for maddr in self._addresses.get(peer_id, ()):
+            whole = maddr if maddr.endswith(end) else maddr + end
             try:
-                found[parse_dialable(maddr if maddr.endswith(end) else maddr + end)] = None
+                found.setdefault(parse_dialable(whole), whole)
             except ValueError:
                 continue
-        return list(found)
+        return found

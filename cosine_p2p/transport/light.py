@@ -74,6 +74,11 @@ class LightTransport:
         """Remember where a peer says that it can be reached."""
         self._book.note(peer_id, maddrs)
 
+    def maddrs_of(self, peer_id: str) -> tuple[str, ...]:
+        """The addresses at which a peer can be dialled, with its id at their end."""
+        given = (maddr for maddr in self._config.initial_peers if maddr.endswith(f"/p2p/{peer_id}"))
+        return tuple(dict.fromkeys([*given, *self._book.maddrs_of(peer_id)]))
+
     async def dial(self, peer_id: str, protocol: str) -> LightStream:
         """Open a stream; raises `PeerLost` with the reason, soon after `dial_timeout_s` at the latest."""
         addresses = self._addresses(peer_id)

@@ -36,7 +36,7 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Nothing is read from or left in the user's own folders, by children or by clients in this process."""
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+        for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
             patch.setenv(name, str(home / name.lower()))
         patch.setenv("HF_HUB_OFFLINE", "1")
         yield home

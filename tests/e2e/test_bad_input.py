@@ -22,9 +22,9 @@ def sentence_of(*arguments: str, code: int, stdin: str = "") -> str:
     done = run(*arguments, stdin=stdin)
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
     assert "Traceback" not in done.stderr
-    lines = done.stderr.splitlines()
-    assert len(lines) == 1 and lines[0].startswith("Error: "), done.stderr
-    return lines[0]
+    *stages, sentence = done.stderr.splitlines()
+    assert sentence.startswith("Error: ") and all(stage.endswith(" ...") for stage in stages), done.stderr
+    return sentence
 
 
 @pytest.mark.parametrize(

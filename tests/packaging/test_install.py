@@ -47,7 +47,13 @@ def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def clean_environment(home: Path) -> dict[str, str]:
     """Nothing of this checkout or this user."""
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
-    return {**kept, "HOME": str(home), "XDG_DATA_HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}
+    return {
+        **kept,
+        "HOME": str(home),
+        "XDG_DATA_HOME": str(home),
+        "XDG_CACHE_HOME": str(home / "cache"),
+        "XDG_STATE_HOME": str(home),
+    }
 
 
 @pytest.fixture(scope="module")

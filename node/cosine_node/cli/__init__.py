@@ -1,5 +1,30 @@
 """The `cosine-node` command: parsing and printing only; every subcommand imports what it needs when it runs."""
 
-from cosine_node.cli.app import main
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from cosine_node.cli.interrupts import leave_on_interrupt
+from cosine_node.cli.waiting import WaitingLine
 
 __all__ = ["main"]
+
+ASKING: Final = frozenset({"generate", "status"})
+"""The commands that ask the network, and that a person waits for."""
+
+NO_WAITING: Final = frozenset({"--help", "--version", "--show-completion", "--install-completion"})
+"""Options that make any command answer at once."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command and exit: 0 on success, 2 on bad usage, 1 on failure, with one sentence on stderr."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if arguments is None and "_COSINE_NODE_COMPLETE" not in os.environ:
+        # The imports below take long enough to be noticed, and to be interrupted.
+        leave_on_interrupt()
+        if ASKING & set(given) and not NO_WAITING & set(given):
+            WaitingLine(sys.stderr).say("Loading the network library")
+    from cosine_node.cli.app import run
+
+    run(given)

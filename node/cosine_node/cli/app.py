@@ -17,11 +17,13 @@ from cosine_node.cli.doctor import doctor
 from cosine_node.cli.exit_codes import FAILURE_EXIT, INTERRUPT_EXIT, USAGE_EXIT
 from cosine_node.cli.generate import generate
 from cosine_node.cli.identity import identity
+from cosine_node.cli.interrupts import raise_on_interrupt
 from cosine_node.cli.join import join
 from cosine_node.cli.serve import serve
 from cosine_node.cli.simulate import simulate
 from cosine_node.cli.status import status
 from cosine_node.cli.systemd_unit import service
+from cosine_node.cli.waiting import clear
 from cosine_node.cli.zoo import zoo
 from cosine_protocol.errors import CosineError, UsageError
 
@@ -31,6 +33,9 @@ EXTRAS: Final = {
     "gateway": ("prometheus_client", "starlette", "uvicorn"),
 }
 """The packages that each extra of cosine-p2p brings; without them the rest of the program works."""
+
+LEAVING_AT_ONCE: Final = frozenset({"generate", "status", DOCTOR})
+"""The commands that Ctrl-C ends wherever they are (`interrupts`); the others end what they have started."""
 
 app = typer.Typer(
     name="cosine-node",
@@ -52,6 +57,8 @@ def configure(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens, to stderr.")] = False,
 ) -> None:
     """Options given here hold for every command."""
+    if context.invoked_subcommand not in LEAVING_AT_ONCE:
+        raise_on_interrupt()
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.WARNING,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
@@ -94,9 +101,8 @@ def spread_peers(arguments: Sequence[str]) -> list[str]:
     return spread
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and exit: 0 on success, 2 on bad usage, 1 on failure, with one sentence on stderr."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+def run(given: Sequence[str]) -> None:
+    """Run a command and exit, with the code and the sentence of an error."""
     try:
         app(args=spread_peers(given), prog_name="cosine-node")
     except KeyboardInterrupt:
@@ -119,5 +125,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     if "--json" in given:
         sys.stdout.write(json.dumps({"error": sentence}) + "\n")
+    clear(sys.stderr)
     sys.stderr.write(f"Error: {sentence}\n")
     sys.exit(code)

@@ -1,19 +1,24 @@
 """`cosine-node generate`: text from the swarm."""
 
-import asyncio
 import json
 import sys
-from contextlib import aclosing
-from typing import Annotated
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, aclosing
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cosine_node.cli.asking import joining_once
+from cosine_node.cli.interrupts import run_interruptibly
 from cosine_node.cli.options import DEFAULT_TARGET, AsJson, InitialPeers, Network, Target, TrustedPeers, several
-from cosine_node.cli.printing import json_safe
-from cosine_p2p.generation import Generation
+from cosine_node.cli.printing import json_safe, short_peer_id
+from cosine_node.cli.waiting import WaitingLine, telling_stages
 from cosine_p2p.options import ClientOptions, Prompt
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from cosine_p2p.generation import Generation, Progress
 
 
 def generate(
@@ -47,7 +52,8 @@ def generate(
     as_json: AsJson = False,
 ) -> None:
     """Generate text with a swarm; it is exactly what the target alone would write."""
-    text = sys.stdin.read() if prompt == "-" else prompt
+    line = WaitingLine(sys.stderr)
+    text = _read_prompt(line) if prompt == "-" else prompt
     if not text:
         raise UsageError("The prompt is empty; give at least one character.")
     options: ClientOptions = {
@@ -69,31 +75,59 @@ def generate(
         "stop": several(stop),
     }
     asked: Prompt = [{"role": "user", "content": text}] if chat else text
-    done = asyncio.run(_generate(several(initial_peers), asked, options, is_quiet=as_json))
+    done = run_interruptibly(_generate(several(initial_peers), asked, options, line, is_quiet=as_json))
     if as_json:
         sys.stdout.write(json.dumps(json_safe(done)) + "\n")
     else:
         sys.stderr.write(_summary(done) + "\n")
 
 
-async def _generate(
-    initial_peers: tuple[str, ...], prompt: Prompt, options: ClientOptions, *, is_quiet: bool
-) -> Generation:
-    from cosine_p2p import AsyncClient
+def _read_prompt(line: WaitingLine) -> str:
+    """The text on stdin."""
+    if sys.stdin.isatty():
+        line.say("Reading the prompt from the terminal, to its end (Ctrl-D)")
+    return sys.stdin.read()
 
-    async with AsyncClient(initial_peers, **options) as client:
-        run = await client.start(prompt)
-        async with aclosing(run.chunks()) as chunks:
+
+async def _generate(
+    initial_peers: tuple[str, ...], prompt: Prompt, options: ClientOptions, line: WaitingLine, *, is_quiet: bool
+) -> "Generation":
+    """Generate, telling what is waited for until there is text; all of the time with `is_quiet`, without text."""
+    from cosine_p2p import AsyncClient
+    from cosine_p2p.target import Target
+
+    target = Target.parse(options["target"])
+    client = AsyncClient(join=joining_once(initial_peers, options["network"], target.folder), **options)
+    async with AsyncExitStack() as stack:
+        async with telling_stages(line, lambda: "Looking for peers"):
+            await stack.enter_async_context(client)
+        async with telling_stages(line, lambda: f"Looking for verifiers of {target.name}"):
+            run = await client.start(prompt)
+        chunks = await stack.enter_async_context(aclosing(run.chunks()))
+        async with telling_stages(line, lambda: stage_of(run.progress(), run.verifiers)):
             async for chunk in chunks:
-                if not is_quiet:
+                if chunk.text and not is_quiet:
+                    line.end()
                     sys.stdout.write(chunk.text)
                     sys.stdout.flush()
+        line.end()
         if not is_quiet:
             sys.stdout.write("\n")
         return run.result()
 
 
-def _summary(done: Generation) -> str:
+def stage_of(progress: "Progress", verifiers: Sequence[str]) -> str:
+    """The stage of a generation: whom it asks or waits for. `verifiers` are those that may be asked, best first."""
+    lost = len(progress.tried)
+    after = f", after {lost} attempt{'' if lost == 1 else 's'} in vain" if lost else ""
+    if not progress.serving:
+        return f"Asking verifier {short_peer_id(verifiers[lost % len(verifiers)])}{after}"
+    if not progress.tokens:
+        return f"Waiting for the first token of verifier {short_peer_id(progress.serving[0])}{after}"
+    return f"Generating with verifier {short_peer_id(progress.serving[0])}{after}"
+
+
+def _summary(done: "Generation") -> str:
     rate = done.tokens / done.seconds if done.seconds else 0.0
     helpers = ", ".join(f"{d.domain} {d.accepted}" for d in done.drafters if d.accepted) or "nobody"
     return (

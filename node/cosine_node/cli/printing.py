@@ -15,6 +15,11 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
+def short_peer_id(peer_id: str) -> str:
+    """Peer ids begin alike; their ends tell them apart."""
+    return f"…{peer_id[-8:]}"
+
+
 def json_safe(value: Any) -> Any:
     """Dataclasses, tuples and bytes as what JSON has; bytes in hex."""
     if hasattr(value, "__dataclass_fields__"):

@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import AsyncExitStack, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
@@ -13,13 +13,17 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from cosine_node.cli.asking import joining_once
 from cosine_node.cli.exit_codes import FAILURE_EXIT
+from cosine_node.cli.interrupts import run_interruptibly
 from cosine_node.cli.options import DEFAULT_TARGET, AsJson, InitialPeers, Network, Target, several
-from cosine_node.cli.printing import json_safe, printable
+from cosine_node.cli.printing import json_safe, printable, short_peer_id
+from cosine_node.cli.waiting import WaitingLine, telling_stages
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.records import Role
 
 if TYPE_CHECKING:
+    from cosine_p2p.client import Join
     from cosine_p2p.survey import NodeSight, Survey, Surveyor
 
 WATCH_EVERY_S: Final = 2.0
@@ -57,38 +61,39 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show every verifier and drafter of a target: what it runs, how busy and far it is, or why it is silent."""
-    try:
-        is_anybody = asyncio.run(_status(several(initial_peers), network, target, watch=watch, as_json=as_json))
-    except KeyboardInterrupt:
-        if not watch:
-            raise
-        return
+    join = joining_once(several(initial_peers), network)
+    is_anybody = run_interruptibly(_status(join, network, target, watch=watch, as_json=as_json))
     if not is_anybody:
         raise typer.Exit(FAILURE_EXIT)
 
 
-async def _status(peers: tuple[str, ...], network: str, target: str, *, watch: bool, as_json: bool) -> bool:
+async def _status(join: "Join", network: str, target: str, *, watch: bool, as_json: bool) -> bool:
     """Look and tell once, or until cancelled; False if there is no node."""
-    from cosine_p2p.network import joining
     from cosine_p2p.survey import Surveyor
 
-    swarm = await joining(peers, network=network)()
-    try:
+    line = WaitingLine(sys.stderr)
+    async with AsyncExitStack() as stack:
+        async with telling_stages(line, lambda: "Looking for peers"):
+            swarm = await join()
+            stack.push_async_callback(swarm.close)
         surveyor = Surveyor(swarm, target=target)
-        try:
+        stack.push_async_callback(surveyor.close)
+        async with telling_stages(line, lambda: stage_of(len(surveyor.asked), target)):
             survey = await surveyor.survey()
             for pause_s in LOOK_AGAIN_S:
                 if not survey.nodes:
                     await asyncio.sleep(pause_s)
                     survey = await surveyor.survey()
-            if watch:
-                await _watch(surveyor, survey, network, as_json=as_json)
-            _tell(survey, network, as_json=as_json)
-            return bool(survey.nodes)
-        finally:
-            await surveyor.close()
-    finally:
-        await swarm.close()
+        line.end()
+        if watch:
+            await _watch(surveyor, survey, network, as_json=as_json)
+        _tell(survey, network, as_json=as_json)
+        return bool(survey.nodes)
+
+
+def stage_of(asked: int, target: str) -> str:
+    """The stage of a survey in which some nodes have been found and asked."""
+    return f"Asking {asked} node{'' if asked == 1 else 's'}" if asked else f"Looking for nodes of {target}"
 
 
 async def _watch(surveyor: "Surveyor", survey: "Survey", network: str, *, as_json: bool) -> None:
@@ -167,7 +172,7 @@ def picture(survey: "Survey", network: str, *, columns: int) -> RenderableType:
     for cells in map(_cells, survey.nodes):
         table.add_row(*(cells[heading] for heading in shown))
     silent = [sight for sight in survey.nodes if sight.reason]
-    reasons = [Text(printable(f"{_short_peer_id(sight)}: {sight.reason}"), "red") for sight in silent]
+    reasons = [Text(printable(f"{short_peer_id(sight.record.peer_id)}: {sight.reason}"), "red") for sight in silent]
     roles = Counter(sight.record.role for sight in survey.nodes)
     counts = [f"{roles[role]} {role}{'' if roles[role] == 1 else 's'}" for role in (Role.VERIFIER, Role.DRAFTER)]
     unreached = f", {len(silent)} not reached" if silent else ""
@@ -182,7 +187,7 @@ def _cells(sight: "NodeSight") -> dict[str, Text]:
     load = record.load_requests if sight.requests is None else sight.requests
     texts = {
         "role": record.role,
-        "peer": _short_peer_id(sight),
+        "peer": short_peer_id(sight.record.peer_id),
         "model": record.model,
         "numerics": record.numerics,
         "good at": ", ".join(record.expertise),
@@ -194,8 +199,3 @@ def _cells(sight: "NodeSight") -> dict[str, Text]:
     }
     reached = Text("no", "red") if sight.reason else Text("yes", "green")
     return {heading: Text(printable(text)) for heading, text in texts.items()} | {"reached": reached}
-
-
-def _short_peer_id(sight: "NodeSight") -> str:
-    """Peer ids begin alike; their ends tell them apart."""
-    return f"…{sight.record.peer_id[-8:]}"

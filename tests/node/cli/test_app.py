@@ -22,7 +22,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The options that `generate` would use, and its peers; nothing is sent."""
     seen: dict[str, Any] = {}
 
-    async def note(peers: Any, prompt: Any, options: Any, **_: Any) -> None:
+    async def note(peers: Any, prompt: Any, options: Any, *_: Any, **__: Any) -> None:
         seen.update(options, peers=peers, prompt=prompt)
         raise GenerationFailed("Nothing is sent in this test.")
 

@@ -1,7 +1,7 @@
 """A refusal by the system while a command runs is one sentence, with the next step."""
 
 import json
-import sys
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -25,7 +25,7 @@ def test_the_system_refuses(
     async def refuse(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr(sys.modules["cosine_node.cli.generate"], "_generate", refuse)
+    monkeypatch.setattr(import_module("cosine_node.cli.generate"), "_generate", refuse)
     with pytest.raises(SystemExit) as exit_:
         main(("generate", "hi", "--initial-peers", PEER, "--json"))
     out, err = capsys.readouterr()

@@ -104,7 +104,7 @@ def run_status(
 ) -> int:
     """The command over an in-memory swarm; its exit code."""
 
-    def joining(peers: tuple[str, ...], *, network: str) -> Callable[[], Awaitable[PlainSwarm]]:
+    def joining(peers: tuple[str, ...], *, network: str, **_: Any) -> Callable[[], Awaitable[PlainSwarm]]:
         assert peers == (BOOT,)
 
         async def join() -> PlainSwarm:
@@ -133,7 +133,14 @@ def test_the_command_prints_a_table_and_succeeds(
 ) -> None:
     assert run_status(monkeypatch, a_verifier) == 0
     out, err = capsys.readouterr()
-    assert ("1 verifier and 0 drafters of someone/model" in out, err) == (True, "")
+    assert "1 verifier and 0 drafters of someone/model" in out
+    assert err.startswith("Looking for peers ...\nLooking for nodes of someone/model ...\n")
+
+
+def test_the_stage_of_a_look_is_told() -> None:
+    assert status.stage_of(0, "someone/model") == "Looking for nodes of someone/model"
+    assert status.stage_of(1, "someone/model") == "Asking 1 node"
+    assert status.stage_of(2, "someone/model") == "Asking 2 nodes"
 
 
 def test_the_command_prints_one_object(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,7 +175,7 @@ def test_watching_tells_again_and_again_until_interrupted(
 
     monkeypatch.setattr(status, "WATCH_EVERY_S", 0.0)
     monkeypatch.setattr(Surveyor, "survey", a_few)
-    assert run_status(monkeypatch, nobody, "--watch", "--json") == 0
+    assert run_status(monkeypatch, nobody, "--watch", "--json") == 130
     assert [json.loads(line)["target"] for line in capsys.readouterr().out.splitlines()] == [
         "look 1", "look 2", "look 3"
     ]  # fmt: skip

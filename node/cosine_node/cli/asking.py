@@ -1,0 +1,39 @@
+"""The way into a network of a command that asks once: light where it can be, and past peers that are gone."""
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cosine_p2p.client import Join
+
+
+def joining_once(initial_peers: tuple[str, ...], network: str, tokenizer_folder: Path | None = None) -> "Join":
+    """The function by which the command joins.
+
+    The light transport needs no daemon and is there sooner; the full one is taken where `COSINE_TRANSPORT` says so
+    or where an address is not one that the light one can dial. Raises `UsageError`.
+    """
+    from cosine_p2p.known_peers import KnownPeers
+    from cosine_p2p.network import TRANSPORT_VARIABLE, TransportKind, joining
+
+    has_light = find_spec("libp2p") is not None and all(map(_may_be_light, initial_peers))
+    return joining(
+        initial_peers,
+        network=network,
+        tokenizer_folder=tokenizer_folder,
+        transport=TransportKind.LIGHT if has_light and not os.environ.get(TRANSPORT_VARIABLE) else None,
+        known_peers=KnownPeers(network),
+    )
+
+
+def _may_be_light(maddr: str) -> bool:
+    """False for an address that only the full transport can dial."""
+    from cosine_p2p.transport.addresses import parse_address
+
+    try:
+        return parse_address(maddr).is_plain_tcp
+    except ValueError:
+        # Either transport says what is wrong with it.
+        return True
