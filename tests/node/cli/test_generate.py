@@ -7,7 +7,9 @@ FIRST, SECOND = "12D3KooWfirstfirst", "12D3KooWsecondsecond"
 
 
 def progress(*, tokens: int = 0, serving: tuple[str, ...] = (), tried: tuple[str, ...] = ()) -> Progress:
-    return Progress(tokens=tokens, rounds=0, accepted=0, serving=serving, tried=tried, drafters=(), why=())
+    return Progress(
+        tokens=tokens, rounds=0, accepted=0, serving=serving, tried=tried, drafters=(), why=(), decisions=()
+    )
 
 
 def test_a_verifier_is_asked_then_waited_for_then_generates() -> None:
