@@ -8,7 +8,7 @@ FIRST, SECOND = "12D3KooWfirstfirst", "12D3KooWsecondsecond"
 
 def progress(*, tokens: int = 0, serving: tuple[str, ...] = (), tried: tuple[str, ...] = ()) -> Progress:
     return Progress(
-        tokens=tokens, rounds=0, accepted=0, serving=serving, tried=tried, drafters=(), why=(), decisions=()
+        tokens=tokens, rounds=0, accepted=0, serving=serving, tried=tried, drafters=(), why=(), decisions=0
     )
 
 
