@@ -29,6 +29,7 @@ from cosine_p2p.options import (
 from cosine_p2p.run import Run
 from cosine_p2p.selection import Chance, pick_drafters, rank_verifiers
 from cosine_p2p.session import Job, Session
+from cosine_p2p.speed_trial import SpeedTrials
 from cosine_p2p.strategies import STRATEGIES
 from cosine_p2p.strategies.base import StrategyKind
 from cosine_p2p.target import Target
@@ -99,6 +100,7 @@ class AsyncClient:
         self._observer = self._options.get("observer")
         self._strategies = strategies
         self._nonces = nonces
+        self._trials = {kind.name: SpeedTrials(kind.drafter_counts) for kind in strategies.values()}
         self._strategy_kind(self._options)
         self._target = Target.parse(self._options["target"])
         self._join = join or joining(
@@ -208,6 +210,7 @@ class AsyncClient:
             strategy=strategy,
             verifiers=verifiers,
             drafters=drafters,
+            trial=self._trials[strategy.name].find(best.peer_id, sampling.temperature),
         )
         session = Session(job, links, self._offload)
         return Run(session, codec, links, stop=wanted["stop"], observer=self._observer)

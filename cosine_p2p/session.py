@@ -6,13 +6,16 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Final
 
+from cosine_p2p.drafter_count import DrafterCount
 from cosine_p2p.drafter_ledger import DrafterLedger
 from cosine_p2p.drafters import Drafters
 from cosine_p2p.fragments import Offload
 from cosine_p2p.link import Delivery, Link, Links
+from cosine_p2p.speed_trial import SpeedTrial
 from cosine_p2p.strategies.base import (
     Action,
     Committed,
+    DraftersAllowed,
     Event,
     FragmentReceived,
     RecallDrafter,
@@ -53,7 +56,10 @@ LATEST_WHY: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """The work of a session: the request, who may serve it in order of preference, who may draft."""
+    """The work of a session: the request, who may serve it in order of preference, who may draft.
+
+    `trial` is that of the first verifier, if numbers of drafters are compared.
+    """
 
     number: int
     deadline_s: float
@@ -61,6 +67,7 @@ class Job:
     strategy: StrategyKind
     verifiers: tuple[NodeRecord, ...]
     drafters: tuple[NodeRecord, ...]
+    trial: SpeedTrial | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +120,10 @@ class Session:
             deliver=self._inbox.put_nowait,
         )
         self._dials: set[asyncio.Task[None]] = set()
+        trial = job.trial if job.drafters else None
+        self._count = DrafterCount(trial, left_tokens=job.request.max_new_tokens)
+        self._allowed: int | None = -1  # nothing is decided yet
+        self._are_drafters_asked = False
 
     @property
     def serving(self) -> tuple[str, ...]:
@@ -124,8 +135,7 @@ class Session:
 
         Goes on with the next verifier where one fails. Raises `GenerationFailed` when none is left.
         """
-        for author in self.ledger.authors:
-            self._drafters.follow(author)
+        self._allow_drafters()
         checking = asyncio.ensure_future(self._drafters.check_fragments())
         try:
             while self.finish is None:
@@ -133,6 +143,7 @@ class Session:
                 if tokens := await self._step():
                     yield tokens
         finally:
+            self._count.end()
             for upstream in self._upstreams.values():
                 self._hang_up(upstream)
             tasks = {checking, *self._dials}
@@ -246,6 +257,7 @@ class Session:
                 case m.Opened(_, pass_us):
                     upstream.is_opened = True
                     upstream.watch.pass_s = pass_us / 1e6
+                    self._count.expect_pass(pass_us / 1e6)
                     opened = VerifierOpened(pass_us / 1e6, upstream.link.rtt_s, upstream.position, upstream.slot)
                     self._on_event(opened)
                 case m.Commit() | m.Verified() as commit:
@@ -277,9 +289,30 @@ class Session:
         has_ended = end_of(self.output, self.job.request) is not None
         upstream.watch.settle(_now_s(), owes_more=has_ended or not self.job.strategy.is_stepped)
         self._on_event(Committed(position, tokens, commit.digest, commit.stats, upstream.slot))
+        self._count.note_commit(len(tokens), has_drafts=any(authors), now_s=_now_s())
+        self._allow_drafters()
         return Tokens(tokens, authors) if tokens else None
 
+    def _allow_drafters(self) -> None:
+        """Let as many drafters draft as the trial wants now; they are asked on first need."""
+        count = self._count.allowed
+        if count == self._allowed:
+            return
+        self._allowed = count
+        if count is not None:
+            self._note_line(self._count.why())
+            self._on_event(DraftersAllowed(count))
+        if count != 0 and not self._are_drafters_asked:
+            self._are_drafters_asked = True
+            for author in self.ledger.authors:
+                self._drafters.follow(author)
+
     def _drop(self, upstream: Upstream, error: PeerError | PeerLost | RemoteProtocolError) -> None:
+        if self._count.allowed is not None:
+            # What was measured is true of the verifier that is lost.
+            self._count.end()
+            self._on_event(DraftersAllowed(max(self.job.strategy.drafter_counts)))
+            self._allow_drafters()
         self._note_failure(upstream.peer_id, error)
         self._upstreams.pop(upstream.peer_id)
         self._hang_up(upstream)
@@ -340,7 +373,9 @@ class Session:
                 upstream.link.post(m.Verify(number, block.base, block.position, nodes, authors))
 
     def _note_why(self, author: int, why: str) -> None:
-        line = f"{self.ledger.domain_of(author)}: {why}"
+        self._note_line(f"{self.ledger.domain_of(author)}: {why}")
+
+    def _note_line(self, line: str) -> None:
         self.counts.decisions += 1
         self.counts.latest_why.append(line)
         if len(self.counts.why) < MAX_WHY:

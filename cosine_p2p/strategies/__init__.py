@@ -4,7 +4,7 @@ from types import MappingProxyType
 from typing import Final
 
 from cosine_p2p.strategies.base import StrategyKind
-from cosine_p2p.strategies.cosine import Cosine
+from cosine_p2p.strategies.cosine import Cosine, CosineOptions
 from cosine_p2p.strategies.plain import Plain
 from cosine_p2p.strategies.published.cosine_paper import CosinePaper
 from cosine_p2p.strategies.published.dsi import Dsi
@@ -25,7 +25,7 @@ STRATEGIES: Final = MappingProxyType(
             StrategyKind(name="cosine-paper", make=CosinePaper, is_stepped=True),
             StrategyKind(name="dsi", make=Dsi, is_stepped=True, verifiers=2),
             StrategyKind(name="pipeinfer", make=PipeInfer),
-            StrategyKind(name="cosine", make=Cosine),
+            StrategyKind(name="cosine", make=Cosine, drafter_counts=(CosineOptions().drafters, 1, 0)),
         )
     }
 )

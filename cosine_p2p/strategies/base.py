@@ -70,7 +70,14 @@ class Tick:
     """The time a strategy asked for has come."""
 
 
-Event = VerifierOpened | DrafterStarted | DrafterLost | FragmentReceived | Committed | Tick
+@dataclass(frozen=True, slots=True)
+class DraftersAllowed:
+    """At most `count` drafters may draft from now on; only for strategies with `StrategyKind.drafter_counts`."""
+
+    count: int
+
+
+Event = VerifierOpened | DrafterStarted | DrafterLost | DraftersAllowed | FragmentReceived | Committed | Tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +156,8 @@ class Strategy(Protocol):
 class StrategyKind:
     """A way to serve requests, by name. `make` takes the digest of the request and gives its strategy.
 
-    `verifiers` is how many verifiers serve a request at once.
+    `verifiers` is how many verifiers serve a request at once. Of `drafter_counts`, numbers of drafters at once, the
+    one that measures fastest is used (`cosine_p2p.speed_trial`), the first of them until then.
     """
 
     name: str
@@ -157,6 +165,7 @@ class StrategyKind:
     is_stepped: bool = False
     wants_drafters: bool = True
     verifiers: int = 1
+    drafter_counts: tuple[int, ...] = ()
 
     @property
     def pacing(self) -> Pacing:

@@ -17,6 +17,7 @@ from cosine_p2p.strategies.base import (
     Action,
     Committed,
     DrafterLost,
+    DraftersAllowed,
     DrafterStarted,
     Event,
     FragmentReceived,
@@ -63,6 +64,7 @@ class Cosine:
         self._router = HedgeRouter()
         self._forwarder = Forwarder(self._tree)
         self._drafters: dict[int, Drafter] = {}
+        self._limit = self._options.drafters
         self._is_open = False
         self._seen_tokens = 0
 
@@ -79,10 +81,13 @@ class Cosine:
                 self._router.leave(author)
                 self._drafters.pop(author, None)
                 return self._reroute()
+            case DraftersAllowed(count):
+                self._limit = min(count, self._options.drafters)
+                return self._reroute()
             case FragmentReceived(author, draft):
                 authors = [author] * len(draft.nodes)
                 touched = self._tree.attach(draft.base, draft.position, draft.nodes, authors)
-                return list(self._forwarder.blocks(self._view(), touched)) if self._is_open else []
+                return list(self._forwarder.blocks(self._view(), touched)) if self._may_forward else []
             case Committed():
                 return self._commit(event)
             case _:
@@ -107,8 +112,12 @@ class Cosine:
     def _view(self) -> FusedView:
         return self._fusion.view(self._tree, self._router.weights())
 
+    @property
+    def _may_forward(self) -> bool:
+        return self._is_open and self._limit > 0
+
     def _forward_all(self) -> list[Action]:
-        if not self._is_open:
+        if not self._may_forward:
             return []
         return list(self._forwarder.blocks(self._view(), list(self._tree.walk())))
 
@@ -196,7 +205,9 @@ class Cosine:
 
     def _wanted(self) -> set[int]:
         """The authors that should draft, whether they do or not."""
-        limit = self._options.drafters
+        limit = self._limit
+        if not limit:
+            return set()
         if self._options.recalls:
             picked, trials = self._router.pick(limit), self._router.trials(limit)
         else:
@@ -214,7 +225,7 @@ class Cosine:
     def _recall(self, wanted: Set[int]) -> list[Action]:
         """Ask the wanted that are released to follow again, as far as there is room."""
         followed = [d for d in self._drafters.values() if d.is_active or d.state is DrafterState.RECALLED]
-        room = max(0, self._options.drafters - len(followed))
+        room = max(0, self._limit - len(followed))
         released = [a for a in sorted(wanted) if self._drafters[a].state is DrafterState.RELEASED]
         actions: list[Action] = []
         for author in released[:room]:

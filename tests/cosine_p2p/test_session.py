@@ -14,11 +14,13 @@ from cosine_p2p.channel import Channel, serve_channel
 from cosine_p2p.link import Links
 from cosine_p2p.session import Job, Session
 from cosine_p2p.speculation.tree import Block
+from cosine_p2p.speed_trial import SpeedTrial
 from cosine_p2p.strategies import STRATEGIES
 from cosine_p2p.strategies.base import (
     Action,
     Committed,
     DrafterLost,
+    DraftersAllowed,
     DrafterStarted,
     Event,
     RecallDrafter,
@@ -99,6 +101,7 @@ def played(
     strategy: StrategyKind = STRATEGIES["plain"],
     unreachable: tuple[int, ...] = (),
     lost_drafters: tuple[int, ...] = (),
+    trial: SpeedTrial | None = None,
 ) -> Outcome:
     """Run a session against scripted peers, by number. Verifiers are asked in order, `unreachable` ones first."""
 
@@ -116,6 +119,7 @@ def played(
             strategy=strategy,
             verifiers=tuple(record_of(identity_of(n), now_s=0.0) for n in (*unreachable, *verifiers)),
             drafters=tuple(record_of(identity_of(n), now_s=0.0) for n in (*drafters, *lost_drafters)),
+            trial=trial,
         )
         session, tokens, error = Session(job, links, _at_once), list[int](), ""
         try:
@@ -451,3 +455,35 @@ def test_a_drafter_that_cannot_be_reached_is_lost_to_the_strategy() -> None:
     done = played({1: SLOW_VERIFIER}, strategy=strategy.kind(), lost_drafters=(6,))
     assert done.tokens == [1, 2, 3]
     assert strategy.received(DrafterLost) == [DrafterLost(1)]
+
+
+COUNTS = (3, 0)
+
+
+def test_drafters_that_measured_slower_are_not_even_asked() -> None:
+    seen: list[m.Message] = []
+    strategy = Scripted()
+    slower = SpeedTrial((0, 3))
+    kind = strategy.kind(drafter_counts=COUNTS)
+    done = played({1: SLOW_VERIFIER}, {5: drafting(seen)}, strategy=kind, trial=slower)
+    assert not seen
+    assert strategy.received(DraftersAllowed) == [DraftersAllowed(0)]
+    assert done.session.counts.why == ["drafters: none; tokens/s here: not measured yet"]
+
+
+def test_what_was_measured_of_one_verifier_means_nothing_to_the_next() -> None:
+    seen: list[m.Message] = []
+    strategy = Scripted()
+    kind = strategy.kind(drafter_counts=COUNTS)
+    done = played(
+        {
+            1: timed((0.1, lambda n: commit(n, (1,))), (0.1, lambda n: m.Error(n, 0, "broken", None))),
+            2: SLOW_VERIFIER,
+        },
+        {5: drafting(seen)},
+        strategy=kind,
+        trial=SpeedTrial((0, 3)),
+    )
+    assert done.session.counts.tried
+    assert strategy.received(DraftersAllowed) == [DraftersAllowed(0), DraftersAllowed(3)]
+    assert [type(message) for message in seen][:1] == [m.Start]

@@ -16,6 +16,7 @@ from cosine_p2p.strategies.base import (
     Action,
     Committed,
     DrafterLost,
+    DraftersAllowed,
     DrafterStarted,
     Event,
     FragmentReceived,
@@ -103,7 +104,7 @@ class Dsi:
                 return []
             case Committed():
                 return self._commit(event)
-            case Tick():
+            case DraftersAllowed() | Tick():
                 return []
 
     def _commit(self, event: Committed) -> list[Action]:

@@ -14,6 +14,7 @@ from cosine_p2p.strategies.base import (
     Action,
     Committed,
     DrafterLost,
+    DraftersAllowed,
     DrafterStarted,
     Event,
     FragmentReceived,
@@ -77,7 +78,7 @@ class PipeInfer:
                 return self._forward()
             case Committed():
                 return self._commit(event)
-            case Tick():
+            case DraftersAllowed() | Tick():
                 return []
 
     def _commit(self, event: Committed) -> list[Action]:

@@ -19,6 +19,7 @@ from cosine_p2p.strategies.base import (
     Action,
     Committed,
     DrafterLost,
+    DraftersAllowed,
     DrafterStarted,
     Event,
     FragmentReceived,
@@ -145,6 +146,8 @@ class Rounds(ABC):
                 return self._next_round(event, now_s)
             case Tick():
                 return self._give_up(now_s) if now_s >= self._deadline_s else self._proceed(now_s)
+            case DraftersAllowed():
+                return []
 
     def _present(self) -> dict[int, DrafterStarted]:
         """The drafters worth asking."""

@@ -203,7 +203,9 @@ def run_cell(cell: Cell) -> CellResult:
     options: dict[str, Any] = {"policy": POLICIES[cell.choice.get("policy", "ours")]}
     if cell.budget_tokens is not None:
         options["budget_tokens"] = cell.budget_tokens
-    kind: StrategyKind = replace(plays.kind, make=lambda root: plays.build(root, cell.choice, cases[root]))
+    kind: StrategyKind = replace(
+        plays.kind, make=lambda root: plays.build(root, cell.choice, cases[root]), drafter_counts=()
+    )
     report = run_scenario(scenario, strategies={kind.name: kind}, workload=workload, verifier_options=options)
     if len(report.finished) < scenario.total_requests:
         raise UsageError(f"{cell}: {scenario.total_requests - len(report.finished)} requests did not finish.")

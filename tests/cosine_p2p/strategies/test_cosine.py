@@ -9,6 +9,7 @@ from cosine_p2p.speculation.tree import LiveTree
 from cosine_p2p.strategies.base import (
     Action,
     DrafterLost,
+    DraftersAllowed,
     RecallDrafter,
     ReleaseDrafter,
     SendAdvance,
@@ -217,3 +218,21 @@ def test_a_recalled_drafter_stays_until_it_was_heard() -> None:
         strategy.on(started(author), 0.0)
     actions = drive(strategy, tokens=5, output=output, drafts={1: 6})
     assert not {action.author for action in actions if isinstance(action, ReleaseDrafter)} & set(called)
+
+
+def test_when_no_drafter_is_allowed_all_go_and_nothing_of_theirs_is_sent() -> None:
+    strategy = opened(1, 2)
+    released = strategy.on(DraftersAllowed(0), 0.0)
+    assert {action.author for action in released if isinstance(action, ReleaseDrafter)} == {1, 2}
+    assert strategy.on(drafted([1, 2]), 0.0) == []
+    assert not sent_tokens(strategy.on(committed([1]), 0.0))
+    # One that was asked before the decision starts in vain.
+    assert [type(action) for action in strategy.on(started(3), 0.0)] == [ReleaseDrafter]
+
+
+def test_drafters_that_are_allowed_again_are_recalled_as_many_as_may_draft() -> None:
+    strategy = opened(1, 2, 3)
+    strategy.on(DraftersAllowed(0), 0.0)
+    recalled = strategy.on(DraftersAllowed(1), 0.0)
+    assert [type(action) for action in recalled] == [RecallDrafter]
+    assert len(strategy.on(DraftersAllowed(3), 0.0)) == 2

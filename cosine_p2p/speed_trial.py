@@ -1,0 +1,286 @@
+"""Finds by measurement which of a few ways to generate is the fastest here, at a bounded price. Pure.
+
+A model of costs cannot see what it leaves out: drafters that take the verifier's own processor, a thin uplink, a
+busy card. So the ways take turns on real requests, in stretches of some tokens. A look at another way is compared
+with what the present one did just before, so that a change of load or of text counts little. What looks cost,
+against going on as before, stays within `PRICE` of all the time: a look waits until it can be paid. Where nothing
+changes looks become rarer, and frequent again when the speed does.
+
+The client compares numbers of drafters (`cosine_p2p.client`), the verifier its prompt lookup with none
+(`cosine_node.verifier`).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from cosine_p2p.speculation.moving_average import moving_average
+
+PRICE: Final = 0.02
+"""The promise: share of the time that may be spent on looking."""
+# Stretches. Choices, between noise and the length of a short answer.
+STRETCH_TOKENS: Final = 16
+"""Tokens of a stretch; a run of accepted drafts is rarely longer."""
+LEAST_TOKENS: Final = 8
+"""A stretch that ends with its request counts from here on."""
+SETTLE_TOKENS: Final = 24
+"""After so many tokens a way counts as settled though none of them shows its drafts: they never come in time."""
+SETTLE_COMMITS: Final = 2
+"""Commits after a change of way that still show the way before."""
+LOOK_TOKENS: Final = STRETCH_TOKENS + 4
+"""Tokens of a look with what it takes to settle, as measured at 20 ms."""
+# Evidence, in the logarithm of tokens a second.
+MEMORY_LOOKS: Final = 8.0
+"""A choice: older looks fade, since swarms change."""
+LEVEL_WEIGHT: Final = 0.3
+"""A choice: the present way's speed is that of its last few stretches."""
+USUAL_NOISE: Final = 0.25
+"""A look's error before any was measured: runs of 1 to 8 accepted tokens, over `STRETCH_TOKENS`."""
+NOISE_LOOKS: Final = 2.0
+"""A choice: looks that `USUAL_NOISE` counts for beside the measured ones."""
+CERTAIN: Final = 1.0
+"""Standard errors by which a way must be faster to be taken: one wrong change in six, which later looks undo."""
+CHANGED: Final = 0.3
+"""A choice: a speed so far from that at the last look is news."""
+# Times between looks, in stretches of the present way. Choices.
+FIRST_PAUSE: Final = 4
+LONGEST_PAUSE: Final = 256
+MAX_TRIALS: Final = 64
+"""Bounds memory: kinds of requests at verifiers that a client remembers."""
+
+
+@dataclass(slots=True)
+class Gain:
+    """How much faster another way is than the present one, as a logarithm, with the weight of its looks."""
+
+    looks: float = 0.0
+    mean: float = 0.0
+    square: float = 0.0
+
+    def add(self, sample: float) -> None:
+        """Take in one look."""
+        self.looks = min(self.looks, MEMORY_LOOKS - 1.0) + 1.0
+        change = sample - self.mean
+        self.mean += change / self.looks
+        self.square += (change * (sample - self.mean) - self.square) / self.looks
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean."""
+        variance = (NOISE_LOOKS * USUAL_NOISE**2 + self.looks * self.square) / (NOISE_LOOKS + self.looks)
+        return math.sqrt(variance / max(self.looks, 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSpeed:
+    """Tokens a second, and the standard error of its ratio to the present way, as a share."""
+
+    tokens_per_s: float
+    error: float
+
+
+class SpeedTrial:
+    """What is known of `ways`, the first of which is taken until another has shown to be faster.
+
+    One trial serves all requests that share a verifier; each has a `TrialRun` of it. Of a way that nobody has
+    looked at yet, the speed may be expected (`expect`); without that it is taken to be as fast as the present one.
+    """
+
+    def __init__(self, ways: Sequence[int]) -> None:
+        self.way = ways[0]
+        self._gains = {way: Gain() for way in ways[1:]}
+        self._expected: dict[int, float] = {}
+        self._level: float | None = None
+        self._level_at_look: float | None = None
+        self._pause = FIRST_PAUSE
+        self._stretches = FIRST_PAUSE - 1
+        self._total_s = 0.0
+        self._spent_s = 0.0
+        self._is_looking = False
+
+    def similar(self) -> "SpeedTrial":
+        """A trial for requests of a kind not seen yet, which begins as this one stands, but trusts it less."""
+        new = SpeedTrial((self.way, *self._gains))
+        new._expected = dict(self._expected)
+        new._gains = {way: Gain(looks=min(1.0, gain.looks), mean=gain.mean) for way, gain in self._gains.items()}
+        return new
+
+    @property
+    def price_s(self) -> float:
+        """Seconds spent on looking so far."""
+        return self._spent_s
+
+    def expect(self, way: int, speed: float) -> None:
+        """Expect a way to bring so many tokens a second; a look at it corrects that."""
+        self._expected[way] = speed
+
+    def begin(self, *, left_tokens: int) -> "TrialRun":
+        """Follow a request of so many tokens; `TrialRun.way` says how to begin it."""
+        return TrialRun(self, left_tokens)
+
+    def next_look(self) -> int | None:
+        """The way to look at now; None while the present one goes on. The look must end with `end_look`."""
+        if self._is_looking or self._level is None or self._stretches < self._pause:
+            return None
+        due = [way for way in self._gains if self._price_s(way) <= PRICE * self._total_s - self._spent_s]
+        if not due:
+            return None
+        self._is_looking = True
+        return max(due, key=lambda way: (not self._gains[way].looks, self._gain(way) + self._gains[way].error))
+
+    def _gain(self, way: int) -> float:
+        """The gain that a way was measured to have, or is expected to."""
+        gain, expected = self._gains[way], self._expected.get(way)
+        if gain.looks or expected is None or self._level is None:
+            return gain.mean
+        return math.log(expected) - self._level
+
+    def _price_s(self, way: int) -> float:
+        """The seconds that a look is likely to take longer than going on as before; it may save some."""
+        level = self._level or 0.0
+        return LOOK_TOKENS * (math.exp(-level - self._gain(way)) - math.exp(-level))
+
+    def spend(self, *, tokens: int, seconds: float, is_price: bool) -> None:
+        """Book time; with `is_price`, what it took longer than the present way would have was spent on looking."""
+        self._total_s += seconds
+        if is_price and self._level is not None:
+            self._spent_s = max(0.0, self._spent_s + seconds - tokens * math.exp(-self._level))
+
+    def end_stretch(self, speed: float) -> None:
+        """Take in a stretch of the present way, in tokens a second."""
+        self._level = moving_average(self._level, math.log(speed), weight=LEVEL_WEIGHT)
+        self._stretches += 1
+        if self._level_at_look is not None and abs(self._level - self._level_at_look) > CHANGED:
+            self._pause, self._level_at_look = FIRST_PAUSE, self._level
+
+    def end_look(self, way: int, speed: float | None) -> None:
+        """Take in a look in tokens a second, None if it ended too early to say; the fastest way is taken."""
+        self._is_looking = False
+        if speed is None or self._level is None or way == self.way:
+            return
+        gain = self._gains[way]
+        gain.add(math.log(speed) - self._level)
+        self._stretches = 0
+        self._level_at_look = self._level
+        if gain.mean < -CERTAIN * gain.error:
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        elif gain.mean > CERTAIN * gain.error:
+            self._take(way)
+
+    def _take(self, way: int) -> None:
+        """Go on by another way; gains are relative to the way that is taken, so all are counted anew from it."""
+        taken = self._gains.pop(way)
+        for other in self._gains.values():
+            other.mean -= taken.mean
+        self._gains[self.way] = Gain(looks=taken.looks, mean=-taken.mean, square=taken.square)
+        self.way = way
+        self._level = (self._level or 0.0) + taken.mean
+        self._level_at_look = self._level
+        self._pause = FIRST_PAUSE
+
+    def measured(self) -> dict[int, MeasuredSpeed]:
+        """The speed of each way that was measured."""
+        if self._level is None:
+            return {}
+        found = {self.way: MeasuredSpeed(math.exp(self._level), 0.0)}
+        for way, gain in self._gains.items():
+            if gain.looks:
+                found[way] = MeasuredSpeed(math.exp(self._level + gain.mean), gain.error)
+        return found
+
+
+@dataclass(slots=True)
+class Stretch:
+    """Commits under one way since it was taken or since the last stretch ended."""
+
+    is_look: bool = False
+    is_settled: bool = False
+    settle_commits: int = 0
+    settle_tokens: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class TrialRun:
+    """One request's part in a trial: tell it each commit, and go on by `way`."""
+
+    trial: SpeedTrial
+    left_tokens: int
+    way: int = field(init=False)
+    _stretch: Stretch = field(init=False)
+    _pays_return: bool = False
+
+    def __post_init__(self) -> None:
+        self.way = self.trial.way
+        self._stretch = Stretch()
+        self._maybe_look()
+
+    def note(self, *, tokens: int, seconds: float, shows_way: bool) -> None:
+        """A commit of so many tokens, so long after the one before; `shows_way` if it looks as the way's own do."""
+        self.left_tokens -= tokens
+        stretch = self._stretch
+        self.trial.spend(tokens=tokens, seconds=seconds, is_price=stretch.is_look or self._pays_return)
+        if not stretch.is_settled:
+            stretch.settle_commits += 1
+            stretch.settle_tokens += tokens
+            is_shown = shows_way and stretch.settle_commits > SETTLE_COMMITS
+            stretch.is_settled = is_shown or stretch.settle_tokens >= SETTLE_TOKENS
+            self._pays_return = self._pays_return and not stretch.is_settled
+            return
+        stretch.tokens += tokens
+        stretch.seconds += seconds
+        if stretch.tokens >= STRETCH_TOKENS:
+            self._end_stretch()
+            self._maybe_look()
+
+    def end(self) -> None:
+        """The request has ended."""
+        self._end_stretch()
+
+    def _end_stretch(self) -> None:
+        stretch, trial = self._stretch, self.trial
+        is_whole = stretch.tokens >= LEAST_TOKENS and stretch.seconds > 0.0
+        speed = stretch.tokens / stretch.seconds if is_whole else None
+        if stretch.is_look:
+            trial.end_look(self.way, speed)
+        elif speed is not None and self.way == trial.way:
+            trial.end_stretch(speed)
+        has_changed = trial.way != self.way
+        self._pays_return = stretch.is_look and has_changed
+        self._stretch = Stretch(is_settled=not has_changed)
+        self.way = trial.way
+
+    def _maybe_look(self) -> None:
+        if self.left_tokens < SETTLE_TOKENS + STRETCH_TOKENS:
+            return
+        way = self.trial.next_look()
+        if way is not None:
+            self.way, self._stretch = way, Stretch(is_look=True)
+
+
+class SpeedTrials:
+    """Trials of one set of ways by who serves the request and how it samples; the latest `MAX_TRIALS` are kept."""
+
+    def __init__(self, ways: Sequence[int]) -> None:
+        self._ways = tuple(ways)
+        self._trials: dict[tuple[str, float], SpeedTrial] = {}
+
+    def find(self, server: str, temperature: float) -> SpeedTrial | None:
+        """The trial of requests at a server with this temperature; a new one begins like the nearest known.
+
+        None where there are no ways to compare.
+        """
+        if not self._ways:
+            return None
+        key = server, round(temperature, 1)
+        trial = self._trials.pop(key, None)
+        if trial is None:
+            known = [other for other in self._trials if other[0] == server]
+            nearest = min(known, key=lambda other: abs(other[1] - temperature), default=None)
+            trial = self._trials[nearest].similar() if nearest else SpeedTrial(self._ways)
+        self._trials[key] = trial
+        if len(self._trials) > MAX_TRIALS:
+            self._trials.pop(next(iter(self._trials)))
+        return trial

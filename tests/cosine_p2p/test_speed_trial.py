@@ -1,0 +1,154 @@
+"""A trial finds the fastest way by looking, within a bounded price, and takes notice when speeds change."""
+
+import math
+import random
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_p2p.speed_trial import (
+    MAX_TRIALS,
+    PRICE,
+    SETTLE_TOKENS,
+    STRETCH_TOKENS,
+    SpeedTrial,
+    SpeedTrials,
+)
+
+PASS_S = 0.06
+Speeds = Mapping[int, float]
+"""Times as fast as plain decoding, by the number of drafters."""
+
+
+@dataclass(slots=True)
+class World:
+    """Requests whose commits come as fast as `speeds` says; drafters show their drafts after three commits."""
+
+    rng: random.Random
+    trial: SpeedTrial = field(default_factory=lambda: SpeedTrial((3, 1, 0)))
+    seconds: float = 0.0
+    tokens: Counter[int] = field(default_factory=Counter)
+
+    def ask(self, speeds: Speeds, *, requests: int, tokens: int = 128) -> None:
+        """Let requests of so many tokens come one after the other."""
+        for _ in range(requests):
+            run = self.trial.begin(left_tokens=tokens)
+            self.trial.expect(0, 1.0 / PASS_S)
+            left, way, commits = tokens, -1, 0
+            while left:
+                commits = commits + 1 if run.way == way else 1
+                way = run.way
+                is_drafted = way > 0 and commits > 3
+                mean = max(1.0, speeds[way]) if is_drafted else 1.0
+                count = 1
+                while count < min(left, 9) and self.rng.random() < 1.0 - 1.0 / mean:
+                    count += 1
+                seconds = PASS_S * (mean / speeds[way] if is_drafted else 1.0) * math.exp(self.rng.gauss(0.0, 0.05))
+                self.seconds += seconds
+                self.tokens[way] += count
+                left -= count
+                run.note(tokens=count, seconds=seconds, shows_way=(count > 1) == (way > 0))
+            run.end()
+
+    @property
+    def speed(self) -> float:
+        """Times as fast as plain decoding, so far."""
+        return self.tokens.total() * PASS_S / self.seconds
+
+
+@pytest.mark.parametrize(
+    ("speeds", "fastest", "least"),
+    [
+        ({3: 2.8, 1: 2.4, 0: 1.0}, {3}, 2.3),
+        ({3: 1.5, 1: 1.8, 0: 1.0}, {1}, 1.5),
+        ({3: 0.6, 1: 0.8, 0: 1.0}, {0}, 0.97),
+        ({3: 0.95, 1: 1.0, 0: 1.0}, {0, 1}, 0.97),
+        ({3: 1.0, 1: 1.0, 0: 1.0}, {0, 1, 3}, 0.97),
+    ],
+)
+def test_the_fastest_way_is_found_and_never_costs_more_than_plain(
+    speeds: Speeds, fastest: set[int], least: float
+) -> None:
+    for seed in range(5):
+        world = World(random.Random(seed))
+        world.ask(speeds, requests=60)
+        assert world.trial.way in fastest, f"seed {seed}"
+        assert world.speed > least, f"seed {seed}"
+
+
+def test_drafters_that_slow_the_verifier_are_let_go_within_the_first_request() -> None:
+    world = World(random.Random(1))
+    world.ask({3: 0.5, 1: 0.5, 0: 1.0}, requests=1, tokens=96)
+    assert world.trial.way == 0
+
+
+def test_a_look_at_plain_decoding_waits_until_it_can_be_paid() -> None:
+    world = World(random.Random(1))
+    world.ask({3: 2.8, 1: 2.8, 0: 1.0}, requests=2)
+    assert not world.tokens[0]
+
+
+def test_drafters_that_become_fast_are_found_again() -> None:
+    for seed in range(5):
+        world = World(random.Random(seed))
+        world.ask({3: 0.6, 1: 0.8, 0: 1.0}, requests=20)
+        world.ask({3: 2.0, 1: 1.7, 0: 1.0}, requests=80)
+        assert world.trial.way != 0, f"seed {seed}"
+
+
+@given(st.integers(0, 1 << 32), st.floats(0.3, 4.0), st.floats(0.3, 4.0))
+def test_looks_cost_what_was_promised(seed: int, with_three: float, with_one: float) -> None:
+    speeds = {3: with_three, 1: with_one, 0: 1.0}
+    world = World(random.Random(seed))
+    world.ask(speeds, requests=40)
+    # A look is not broken off, so the last one may cost more than was expected of it.
+    one_look_s = (SETTLE_TOKENS + STRETCH_TOKENS + 9) * PASS_S / min(speeds.values())
+    assert world.trial.price_s <= PRICE * world.seconds + one_look_s
+
+
+def test_only_one_request_looks_at_a_time_and_an_abandoned_look_makes_room_for_another() -> None:
+    trial = SpeedTrial((1, 0))
+    first, second = (trial.begin(left_tokens=1000) for _ in range(2))
+    while first.way == 1:
+        first.note(tokens=1, seconds=0.1, shows_way=True)
+    for _ in range(STRETCH_TOKENS):
+        second.note(tokens=1, seconds=0.1, shows_way=True)
+    assert (first.way, second.way, trial.next_look()) == (0, 1, None)
+    first.end()
+    assert trial.begin(left_tokens=1000).way == 0
+
+
+def test_a_request_too_short_for_a_look_gets_none() -> None:
+    trial = SpeedTrial((1, 0))
+    for _ in range(20):
+        run = trial.begin(left_tokens=30)
+        for _ in range(30):
+            run.note(tokens=1, seconds=0.1, shows_way=True)
+            assert run.way == 1
+        run.end()
+
+
+def test_another_temperature_begins_where_the_nearest_stands() -> None:
+    trials = SpeedTrials((3, 1, 0))
+    known = trials.find("verifier", 0.8)
+    assert known is not None and trials.find("verifier", 0.8) is known
+    known.way = 0
+    near, elsewhere = trials.find("verifier", 1.0), trials.find("another", 1.0)
+    assert near is not None and elsewhere is not None
+    assert (near.way, elsewhere.way) == (0, 3)
+
+
+def test_without_ways_there_is_nothing_to_try() -> None:
+    assert SpeedTrials(()).find("verifier", 0.0) is None
+
+
+def test_memory_is_bounded() -> None:
+    trials = SpeedTrials((1, 0))
+    first = trials.find("0", 0.0)
+    for number in range(MAX_TRIALS):
+        trials.find(str(number + 1), 0.0)
+    assert trials.find("0", 0.0) is not first
