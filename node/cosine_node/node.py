@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -14,7 +15,8 @@ from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.emulation import Emulation
 from cosine_node.engine.curve import CostCurve
 from cosine_node.model import Emit, ModelSource, ServedModel, load_served
-from cosine_node.runner import PacedRunner, Runner, ThreadRunner
+from cosine_node.pass_speed import PassSpeed
+from cosine_node.runner import PacedRunner, Runner, ThreadRunner, TimedRunner
 from cosine_node.status_service import StatusService
 from cosine_node.verifier.service import VerifierConfig, VerifierService
 from cosine_p2p.channel import AGENT
@@ -190,11 +192,15 @@ class RunningNode:
         self._served = served
         self._options = options
         self._addresses: tuple[str, ...] = ()
-        self._curve = options.emulation.curve(options.role) if options.emulation else served.curve
-        self._runner: Runner = ThreadRunner(served.engine)
-        if options.emulation:
-            self._runner = PacedRunner(self._runner, self._curve)
-        self.service = _service(served, options, self._runner, self._curve, identity)
+        curve = options.emulation.curve(options.role) if options.emulation else served.curve
+        self._speed = PassSpeed(curve, now_s=time.monotonic())
+        # An emulated device is as fast as its name says.
+        self._runner: Runner = (
+            PacedRunner(ThreadRunner(served.engine), curve)
+            if options.emulation
+            else TimedRunner(ThreadRunner(served.engine), self._speed)
+        )
+        self.service = _service(served, options, self._runner, curve, identity)
         directory = DhtDirectory(transport, identity, network=network.network, opener=transport.opener)
         self._announcer = Announcer(directory, identity, self._describe, served.names)
         transport.on_restart(self._announcer.restarted)
@@ -277,9 +283,12 @@ class RunningNode:
             LOG.warning("requests were still running after %g s; they will go on elsewhere", DRAIN_S)
 
     async def _watch(self) -> None:
-        """Announce a changed load or address soon."""
+        """Announce a changed load, address or speed soon."""
         while True:
             await asyncio.sleep(LOAD_CHECK_S)
+            if self._speed.refresh(time.monotonic()):
+                LOG.info("a pass over one token takes %.1f ms now", 1e3 * self._speed.pass_s)
+                self.service.pass_s = self._speed.pass_s
             self._addresses = await self._transport.visible_maddrs()
             self._announcer.changed()
 
@@ -297,7 +306,7 @@ class RunningNode:
             expertise=self._options.expertise,
             capacity_requests=self._options.max_requests,
             load_requests=self.service.requests,
-            pass_us=round(1e6 * self._curve.seconds(1)),
+            pass_us=round(1e6 * self._speed.pass_s),
             context_tokens=served.engine.context_tokens,
             eos=served.eos,
             addresses=self._addresses[:16],

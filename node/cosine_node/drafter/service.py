@@ -69,14 +69,17 @@ class FollowedRequest:
 
 
 class DrafterService:
-    """Serves `/cosine/draft`. `run` is the drafting loop; cancel it to stop."""
+    """Serves `/cosine/draft`. `run` is the drafting loop; cancel it to stop.
+
+    `pass_s` is the time of a one-token pass that clients are told.
+    """
 
     def __init__(
         self, *, engine: Engine, runner: Runner, curve: CostCurve, identity: Identity, config: DrafterConfig
     ) -> None:
         self._engine = engine
         self._runner = runner
-        self._curve = curve
+        self.pass_s = curve.seconds(1)
         self._identity = identity
         self._config = config
         self._followed: dict[tuple[Channel, int], FollowedRequest] = {}
@@ -253,7 +256,7 @@ class DrafterService:
         if not followed.has_started:
             followed.has_started = True
             self.counts.prompt_tokens += len(row.tokens)
-            token_us = round(1e6 * self._curve.seconds(1))
+            token_us = round(1e6 * self.pass_s)
             followed.channel.post(m.Started(followed.number, result.nll or 0.0, token_us))
         self._send(followed, block)
 
