@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +19,7 @@ from cosine_node.pass_speed import PassSpeed
 from cosine_node.runner import PacedRunner, Runner, ThreadRunner, TimedRunner
 from cosine_node.status_service import StatusService
 from cosine_node.verifier.service import VerifierConfig, VerifierService
+from cosine_node.work import Work, work_of
 from cosine_p2p.channel import AGENT
 from cosine_p2p.dht import DhtDirectory
 from cosine_p2p.identity_file import claim_identity
@@ -42,6 +43,9 @@ LOAD_CHECK_S: Final = 5.0
 
 DRAIN_S: Final = 20.0
 """A choice: most generations end in this time; the others go on at another node, where clients keep their text."""
+
+TELL_WORK_EVERY_S: Final = 60.0
+"""A choice: a volunteer who looks now and then sees that something happens."""
 
 FAREWELL_S: Final = 0.5
 """A choice: longer than the last messages take to leave."""
@@ -226,12 +230,13 @@ class RunningNode:
         emit("announced", {"target": self._served.target_name, "stored": is_stored})
         ready = await _ready_fields(self._transport, self._options.role)
         emit("ready", ready | {"model": self._served.model_name})
-        await self._work(stop)
+        await self._work(emit, stop)
         emit("stopped", self._summary())
 
-    async def _work(self, stop: asyncio.Event) -> None:
+    async def _work(self, emit: Emit, stop: asyncio.Event) -> None:
         """Run the service's loop and the announcements until `stop`; an error of the loop ends the node."""
-        loops = [asyncio.ensure_future(work) for work in (self.service.run(), self._announcer.run(), self._watch())]
+        works = (self.service.run(), self._announcer.run(), self._watch(), self._tell_work(emit))
+        loops = [asyncio.ensure_future(work) for work in works]
         stopping = asyncio.ensure_future(stop.wait())
         try:
             done, _ = await asyncio.wait([*loops, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -247,10 +252,24 @@ class RunningNode:
 
     def _summary(self) -> dict[str, object]:
         """The fields of the node's last event."""
-        fields: dict[str, object] = {"peer_id": self._transport.peer_id, "passes": self.service.progress.steps}
+        fields = self._work_fields(work_of(self.service)) | {"passes": self.service.progress.steps}
         if isinstance(self._runner, PacedRunner):
             fields |= {"late_passes": self._runner.late_passes, "emulated": self._record_emulation()}
         return fields
+
+    async def _tell_work(self, emit: Emit) -> None:
+        """Tell now and then what the node has done since it told last, if anything."""
+        told = work_of(self.service)
+        while True:
+            await asyncio.sleep(TELL_WORK_EVERY_S)
+            done = work_of(self.service)
+            if done != told:
+                emit("worked", self._work_fields(done.since(told)))
+                told = done
+
+    def _work_fields(self, work: Work) -> dict[str, object]:
+        names = {"peer_id": self._transport.peer_id, "model": self._served.model_name}
+        return names | asdict(work) | {"said": str(work)}
 
     def observed(self) -> "ObservedNode":
         """The node as its metrics see it."""

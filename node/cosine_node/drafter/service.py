@@ -198,9 +198,19 @@ class DrafterService:
                     self._send(followed, followed.tree.assign(branch))
             case m.Advance():
                 if max(message.tokens, default=0) < self._engine.vocab_tokens:
-                    self._send(followed, followed.tree.advance(message.position, message.tokens))
+                    self._advance(followed, message)
             case m.Release():
                 self._finish(followed)
+
+    def _advance(self, followed: FollowedRequest, message: m.Advance) -> None:
+        tree, counts = followed.tree, self.counts
+        position, offered, taken = tree.position, tree.offered, tree.taken
+        block = tree.advance(message.position, message.tokens)
+        if followed.sent_nodes:
+            counts.text_tokens += tree.position - position
+        counts.offered_positions += tree.offered - offered
+        counts.taken_tokens += tree.taken - taken
+        self._send(followed, block)
 
     def _next_rows(self) -> list[tuple[FollowedRequest, Row]]:
         """Rows of the next pass within its budget, round robin: the request served last comes last."""
@@ -267,6 +277,7 @@ class DrafterService:
         if followed.channel.waiting_bytes > MAX_FRAGMENT_BACKLOG_BYTES:
             self.counts.dropped_fragments += 1
             return
+        self.counts.drafted_requests += not followed.sent_fragments
         followed.sent_fragments += 1
         followed.sent_nodes += len(block.nodes)
         nodes = NodeBlock.of(block.nodes)
