@@ -13,8 +13,8 @@ class Work:
 
     requests: int
 
-    def since(self, before: Self) -> Self:
-        """What has come after `before`."""
+    def since(self, before: "Work") -> Self:
+        """What has come after `before`, an earlier look at the same node."""
         return type(self)(**{one.name: getattr(self, one.name) - getattr(before, one.name) for one in fields(self)})
 
 
@@ -54,7 +54,7 @@ class VerifyWork(Work):
         )
 
 
-def work_of(service: DrafterService | VerifierService) -> DraftWork | VerifyWork:
+def work_of(service: DrafterService | VerifierService) -> Work:
     """The work of a service so far."""
     if isinstance(service, DrafterService):
         return DraftWork(
