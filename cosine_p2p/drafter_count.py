@@ -1,5 +1,7 @@
 """The number of drafters that one session allows, as its trial finds it on the clock. Pure."""
 
+import math
+
 from cosine_p2p.speed_trial import SpeedTrial, TrialRun
 
 
@@ -9,22 +11,24 @@ class DrafterCount:
     def __init__(self, trial: SpeedTrial | None, *, left_tokens: int) -> None:
         self._run: TrialRun | None = None if trial is None else trial.begin(left_tokens=left_tokens)
         self._committed_s: float | None = None
+        self._least_pass_s = math.inf
 
     @property
     def allowed(self) -> int | None:
         return None if self._run is None else self._run.way
 
-    def expect_pass(self, pass_s: float) -> None:
-        """Take in the verifier's word for its plain pass: one token a pass is the speed without drafters."""
-        if self._run is not None and pass_s > 0.0:
+    def note_pass(self, pass_s: float) -> None:
+        """Take in how long a pass took, or takes by the verifier's word; a plain one takes no longer than any."""
+        if self._run is not None and 0.0 < pass_s < self._least_pass_s:
+            self._least_pass_s = pass_s
             self._run.trial.expect(0, 1.0 / pass_s)
 
-    def note_commit(self, tokens: int, *, has_drafts: bool, now_s: float) -> None:
-        """Take in a commit; `has_drafts` if drafters drafted any of its tokens."""
+    def note_commit(self, authors: bytes, *, now_s: float) -> None:
+        """Take in the authors of a commit's tokens, 0 for those that no drafter drafted."""
         before_s, self._committed_s = self._committed_s, now_s
         if self._run is not None and before_s is not None:
-            shows_way = has_drafts == bool(self._run.way)
-            self._run.note(tokens=tokens, seconds=now_s - before_s, shows_way=shows_way)
+            drafted = sum(map(bool, authors))
+            self._run.note(tokens=len(authors), drafted=drafted, seconds=now_s - before_s)
 
     def end(self) -> None:
         """The request has ended, or goes on at another verifier, of which nothing was measured."""
@@ -36,9 +40,10 @@ class DrafterCount:
         """The allowed number with the measured speeds, for people; empty if nothing is measured any more."""
         if self._run is None:
             return ""
-        told = []
-        for way, speed in sorted(self._run.trial.measured().items(), reverse=True):
-            error = f" (± {speed.error:.0%})" if speed.error else ""
-            told.append(f"{speed.tokens_per_s:.1f} with {way or 'none'}{error}")
-        count = f"at most {self._run.way}" if self._run.way else "none"
-        return f"drafters: {count}; tokens/s here: {', '.join(told) or 'not measured yet'}"
+        now = self._run.way
+        told = [
+            f"{way or 'none'} {measured.ratio:.2f}x (± {measured.error:.0%})"
+            for way, measured in sorted(self._run.trial.measured().items(), reverse=True)
+        ]
+        count = f"at most {now}" if now else "none"
+        return f"drafters: {count}; measured here against that: {', '.join(told) or 'nothing yet'}"

@@ -257,7 +257,7 @@ class Session:
                 case m.Opened(_, pass_us):
                     upstream.is_opened = True
                     upstream.watch.pass_s = pass_us / 1e6
-                    self._count.expect_pass(pass_us / 1e6)
+                    self._count.note_pass(pass_us / 1e6)
                     opened = VerifierOpened(pass_us / 1e6, upstream.link.rtt_s, upstream.position, upstream.slot)
                     self._on_event(opened)
                 case m.Commit() | m.Verified() as commit:
@@ -289,7 +289,8 @@ class Session:
         has_ended = end_of(self.output, self.job.request) is not None
         upstream.watch.settle(_now_s(), owes_more=has_ended or not self.job.strategy.is_stepped)
         self._on_event(Committed(position, tokens, commit.digest, commit.stats, upstream.slot))
-        self._count.note_commit(len(tokens), has_drafts=any(authors), now_s=_now_s())
+        self._count.note_pass(commit.stats.pass_us / 1e6)
+        self._count.note_commit(authors, now_s=_now_s())
         self._allow_drafters()
         return Tokens(tokens, authors) if tokens else None
 

@@ -1,10 +1,12 @@
 """Finds by measurement which of a few ways to generate is the fastest here, at a bounded price. Pure.
 
 A model of costs cannot see what it leaves out: drafters that take the verifier's own processor, a thin uplink, a
-busy card. So the ways take turns on real requests, in stretches of some tokens. A look at another way is compared
-with what the present one did just before, so that a change of load or of text counts little. What looks cost,
-against going on as before, stays within `PRICE` of all the time: a look waits until it can be paid. Where nothing
-changes looks become rarer, and frequent again when the speed does.
+busy card. So the ways take turns on real requests, in stretches of some commits. Texts differ more than ways do:
+therefore a commit is not worth its tokens but the plain passes that it takes the place of, which are one, and one
+more for each token that the way's own drafts added. A look at another way is compared with what the present one did
+just before, so that a change of load counts little. What looks cost, against going on as before, stays within
+`PRICE` of all the time: a look waits until it can be paid. Where nothing changes looks become rarer, and frequent
+again when the speed does.
 
 The client compares numbers of drafters (`cosine_p2p.client`), the verifier its prompt lookup with none
 (`cosine_node.verifier`).
@@ -17,26 +19,25 @@ from typing import Final
 
 from cosine_p2p.speculation.moving_average import moving_average
 
-PRICE: Final = 0.02
-"""The promise: share of the time that may be spent on looking."""
+PRICE: Final = 0.01
+"""Share of the time that may be spent on looking: the client's trial and the verifier's cost 2 % together."""
 # Stretches. Choices, between noise and the length of a short answer.
-STRETCH_TOKENS: Final = 16
-"""Tokens of a stretch; a run of accepted drafts is rarely longer."""
-LEAST_TOKENS: Final = 8
+STRETCH_COMMITS: Final = 12
+LEAST_COMMITS: Final = 6
 """A stretch that ends with its request counts from here on."""
 SETTLE_TOKENS: Final = 24
-"""After so many tokens a way counts as settled though none of them shows its drafts: they never come in time."""
+"""After so many tokens a way is settled though none of them was drafted: its drafts never come in time."""
 SETTLE_COMMITS: Final = 2
 """Commits after a change of way that still show the way before."""
-LOOK_TOKENS: Final = STRETCH_TOKENS + 4
-"""Tokens of a look with what it takes to settle, as measured at 20 ms."""
-# Evidence, in the logarithm of tokens a second.
+LOOK_COMMITS: Final = STRETCH_COMMITS + 4
+"""Commits of a look with those it takes to settle, at round-trip times up to that of a few passes."""
+# Evidence, in the logarithm of plain passes a second.
 MEMORY_LOOKS: Final = 8.0
 """A choice: older looks fade, since swarms change."""
 LEVEL_WEIGHT: Final = 0.3
 """A choice: the present way's speed is that of its last few stretches."""
 USUAL_NOISE: Final = 0.25
-"""A look's error before any was measured: runs of 1 to 8 accepted tokens, over `STRETCH_TOKENS`."""
+"""A look's error before any was measured: runs of 1 to 8 accepted tokens, over `STRETCH_COMMITS`."""
 NOISE_LOOKS: Final = 2.0
 """A choice: looks that `USUAL_NOISE` counts for beside the measured ones."""
 CERTAIN: Final = 1.0
@@ -45,7 +46,7 @@ CHANGED: Final = 0.3
 """A choice: a speed so far from that at the last look is news."""
 # Times between looks, in stretches of the present way. Choices.
 FIRST_PAUSE: Final = 4
-LONGEST_PAUSE: Final = 256
+LONGEST_PAUSE: Final = 64
 MAX_TRIALS: Final = 64
 """Bounds memory: kinds of requests at verifiers that a client remembers."""
 
@@ -73,10 +74,10 @@ class Gain:
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredSpeed:
-    """Tokens a second, and the standard error of its ratio to the present way, as a share."""
+class MeasuredRatio:
+    """Times as fast as the present way, with its standard error as a share."""
 
-    tokens_per_s: float
+    ratio: float
     error: float
 
 
@@ -112,18 +113,27 @@ class SpeedTrial:
         return self._spent_s
 
     def expect(self, way: int, speed: float) -> None:
-        """Expect a way to bring so many tokens a second; a look at it corrects that."""
+        """Expect a way to be worth so many plain passes a second; a look at it corrects that."""
         self._expected[way] = speed
 
     def begin(self, *, left_tokens: int) -> "TrialRun":
         """Follow a request of so many tokens; `TrialRun.way` says how to begin it."""
         return TrialRun(self, left_tokens)
 
-    def next_look(self) -> int | None:
-        """The way to look at now; None while the present one goes on. The look must end with `end_look`."""
+    def next_look(self, left_tokens: int) -> int | None:
+        """The way that a request with so many tokens left should look at now; None to go on by the present one.
+
+        The look must end with `end_look`.
+        """
         if self._is_looking or self._level is None or self._stretches < self._pause:
             return None
-        due = [way for way in self._gains if self._price_s(way) <= PRICE * self._total_s - self._spent_s]
+        allowed_s = PRICE * self._total_s - self._spent_s
+        due = [
+            way
+            for way in self._gains
+            if left_tokens >= STRETCH_COMMITS + (SETTLE_TOKENS if way else SETTLE_COMMITS)
+            and self._price_s(way) <= allowed_s
+        ]
         if not due:
             return None
         self._is_looking = True
@@ -139,23 +149,23 @@ class SpeedTrial:
     def _price_s(self, way: int) -> float:
         """The seconds that a look is likely to take longer than going on as before; it may save some."""
         level = self._level or 0.0
-        return LOOK_TOKENS * (math.exp(-level - self._gain(way)) - math.exp(-level))
+        return LOOK_COMMITS * (math.exp(-level - self._gain(way)) - math.exp(-level))
 
-    def spend(self, *, tokens: int, seconds: float, is_price: bool) -> None:
+    def spend(self, *, worth: int, seconds: float, is_price: bool) -> None:
         """Book time; with `is_price`, what it took longer than the present way would have was spent on looking."""
         self._total_s += seconds
         if is_price and self._level is not None:
-            self._spent_s = max(0.0, self._spent_s + seconds - tokens * math.exp(-self._level))
+            self._spent_s = max(0.0, self._spent_s + seconds - worth * math.exp(-self._level))
 
     def end_stretch(self, speed: float) -> None:
-        """Take in a stretch of the present way, in tokens a second."""
+        """Take in a stretch of the present way, in plain passes a second."""
         self._level = moving_average(self._level, math.log(speed), weight=LEVEL_WEIGHT)
         self._stretches += 1
         if self._level_at_look is not None and abs(self._level - self._level_at_look) > CHANGED:
             self._pause, self._level_at_look = FIRST_PAUSE, self._level
 
     def end_look(self, way: int, speed: float | None) -> None:
-        """Take in a look in tokens a second, None if it ended too early to say; the fastest way is taken."""
+        """Take in a look in plain passes a second, None if it ended too early to say; the fastest way is taken."""
         self._is_looking = False
         if speed is None or self._level is None or way == self.way:
             return
@@ -179,26 +189,23 @@ class SpeedTrial:
         self._level_at_look = self._level
         self._pause = FIRST_PAUSE
 
-    def measured(self) -> dict[int, MeasuredSpeed]:
-        """The speed of each way that was measured."""
-        if self._level is None:
-            return {}
-        found = {self.way: MeasuredSpeed(math.exp(self._level), 0.0)}
-        for way, gain in self._gains.items():
-            if gain.looks:
-                found[way] = MeasuredSpeed(math.exp(self._level + gain.mean), gain.error)
-        return found
+    def measured(self) -> dict[int, MeasuredRatio]:
+        """The speed of each other way that was looked at, against the present one."""
+        return {
+            way: MeasuredRatio(math.exp(gain.mean), gain.error) for way, gain in self._gains.items() if gain.looks
+        }
 
 
 @dataclass(slots=True)
 class Stretch:
-    """Commits under one way since it was taken or since the last stretch ended."""
+    """Commits under one way since it was taken or since the last stretch ended; `worth` is in plain passes."""
 
     is_look: bool = False
     is_settled: bool = False
     settle_commits: int = 0
     settle_tokens: int = 0
-    tokens: int = 0
+    commits: int = 0
+    worth: int = 0
     seconds: float = 0.0
 
 
@@ -217,21 +224,23 @@ class TrialRun:
         self._stretch = Stretch()
         self._maybe_look()
 
-    def note(self, *, tokens: int, seconds: float, shows_way: bool) -> None:
-        """A commit of so many tokens, so long after the one before; `shows_way` if it looks as the way's own do."""
+    def note(self, *, tokens: int, drafted: int, seconds: float) -> None:
+        """A commit of so many tokens, of which the way's drafts added `drafted`, so long after the one before."""
         self.left_tokens -= tokens
         stretch = self._stretch
-        self.trial.spend(tokens=tokens, seconds=seconds, is_price=stretch.is_look or self._pays_return)
+        worth = 1 + drafted
+        self.trial.spend(worth=worth, seconds=seconds, is_price=stretch.is_look or self._pays_return)
         if not stretch.is_settled:
             stretch.settle_commits += 1
             stretch.settle_tokens += tokens
-            is_shown = shows_way and stretch.settle_commits > SETTLE_COMMITS
+            is_shown = bool(drafted) == bool(self.way) and stretch.settle_commits > SETTLE_COMMITS
             stretch.is_settled = is_shown or stretch.settle_tokens >= SETTLE_TOKENS
             self._pays_return = self._pays_return and not stretch.is_settled
             return
-        stretch.tokens += tokens
+        stretch.commits += 1
+        stretch.worth += worth
         stretch.seconds += seconds
-        if stretch.tokens >= STRETCH_TOKENS:
+        if stretch.commits >= STRETCH_COMMITS:
             self._end_stretch()
             self._maybe_look()
 
@@ -241,8 +250,8 @@ class TrialRun:
 
     def _end_stretch(self) -> None:
         stretch, trial = self._stretch, self.trial
-        is_whole = stretch.tokens >= LEAST_TOKENS and stretch.seconds > 0.0
-        speed = stretch.tokens / stretch.seconds if is_whole else None
+        is_whole = stretch.commits >= LEAST_COMMITS and stretch.seconds > 0.0
+        speed = stretch.worth / stretch.seconds if is_whole else None
         if stretch.is_look:
             trial.end_look(self.way, speed)
         elif speed is not None and self.way == trial.way:
@@ -253,9 +262,7 @@ class TrialRun:
         self.way = trial.way
 
     def _maybe_look(self) -> None:
-        if self.left_tokens < SETTLE_TOKENS + STRETCH_TOKENS:
-            return
-        way = self.trial.next_look()
+        way = self.trial.next_look(self.left_tokens)
         if way is not None:
             self.way, self._stretch = way, Stretch(is_look=True)
 

@@ -468,7 +468,7 @@ def test_drafters_that_measured_slower_are_not_even_asked() -> None:
     done = played({1: SLOW_VERIFIER}, {5: drafting(seen)}, strategy=kind, trial=slower)
     assert not seen
     assert strategy.received(DraftersAllowed) == [DraftersAllowed(0)]
-    assert done.session.counts.why == ["drafters: none; tokens/s here: not measured yet"]
+    assert done.session.counts.why == ["drafters: none; measured here against that: nothing yet"]
 
 
 def test_what_was_measured_of_one_verifier_means_nothing_to_the_next() -> None:

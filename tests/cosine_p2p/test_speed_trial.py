@@ -14,7 +14,7 @@ from cosine_p2p.speed_trial import (
     MAX_TRIALS,
     PRICE,
     SETTLE_TOKENS,
-    STRETCH_TOKENS,
+    STRETCH_COMMITS,
     SpeedTrial,
     SpeedTrials,
 )
@@ -51,7 +51,7 @@ class World:
                 self.seconds += seconds
                 self.tokens[way] += count
                 left -= count
-                run.note(tokens=count, seconds=seconds, shows_way=(count > 1) == (way > 0))
+                run.note(tokens=count, drafted=count - 1, seconds=seconds)
             run.end()
 
     @property
@@ -75,7 +75,7 @@ def test_the_fastest_way_is_found_and_never_costs_more_than_plain(
 ) -> None:
     for seed in range(5):
         world = World(random.Random(seed))
-        world.ask(speeds, requests=60)
+        world.ask(speeds, requests=150)
         assert world.trial.way in fastest, f"seed {seed}"
         assert world.speed > least, f"seed {seed}"
 
@@ -106,7 +106,7 @@ def test_looks_cost_what_was_promised(seed: int, with_three: float, with_one: fl
     world = World(random.Random(seed))
     world.ask(speeds, requests=40)
     # A look is not broken off, so the last one may cost more than was expected of it.
-    one_look_s = (SETTLE_TOKENS + STRETCH_TOKENS + 9) * PASS_S / min(speeds.values())
+    one_look_s = (SETTLE_TOKENS + STRETCH_COMMITS + 9) * PASS_S / min(speeds.values())
     assert world.trial.price_s <= PRICE * world.seconds + one_look_s
 
 
@@ -114,10 +114,10 @@ def test_only_one_request_looks_at_a_time_and_an_abandoned_look_makes_room_for_a
     trial = SpeedTrial((1, 0))
     first, second = (trial.begin(left_tokens=1000) for _ in range(2))
     while first.way == 1:
-        first.note(tokens=1, seconds=0.1, shows_way=True)
-    for _ in range(STRETCH_TOKENS):
-        second.note(tokens=1, seconds=0.1, shows_way=True)
-    assert (first.way, second.way, trial.next_look()) == (0, 1, None)
+        first.note(tokens=1, drafted=0, seconds=0.1)
+    for _ in range(STRETCH_COMMITS):
+        second.note(tokens=1, drafted=0, seconds=0.1)
+    assert (first.way, second.way, trial.next_look(1000)) == (0, 1, None)
     first.end()
     assert trial.begin(left_tokens=1000).way == 0
 
@@ -125,9 +125,9 @@ def test_only_one_request_looks_at_a_time_and_an_abandoned_look_makes_room_for_a
 def test_a_request_too_short_for_a_look_gets_none() -> None:
     trial = SpeedTrial((1, 0))
     for _ in range(20):
-        run = trial.begin(left_tokens=30)
-        for _ in range(30):
-            run.note(tokens=1, seconds=0.1, shows_way=True)
+        run = trial.begin(left_tokens=20)
+        for _ in range(20):
+            run.note(tokens=1, drafted=0, seconds=0.1)
             assert run.way == 1
         run.end()
 

@@ -61,7 +61,7 @@ POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
         "ours": Policy(uses_prompt_lookup=False),
         PUBLISHED: Policy(uses_prompt_lookup=False, **dict.fromkeys(_SWITCHES.values(), False)),
         **{name: Policy(uses_prompt_lookup=False, **{switch: False}) for name, switch in _SWITCHES.items()},
-        LOOKS_UP: Policy(),
+        LOOKS_UP: Policy(tries_prompt_lookup=False),
     }
 )
 """By name; a switch that `Policy` lacks has none."""

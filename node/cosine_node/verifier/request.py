@@ -10,6 +10,7 @@ from cosine_node.engine.base import PREFIX, Choice, Row
 from cosine_node.verifier.account import SpeculationAccount
 from cosine_node.verifier.prompt_lookup import PromptLookup
 from cosine_p2p.speculation.tree import LiveTree, TreeNode
+from cosine_p2p.speed_trial import TrialRun
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.messages import FinishReason, Message, Pacing
 from cosine_protocol.request import Request
@@ -19,6 +20,11 @@ NEAR_TIE: Final = 1e-4
 is a function of the request"."""
 TARGET_AUTHOR: Final = 0
 """The author of the target's own tokens, and of what the verifier drafts by prompt lookup."""
+
+
+def _credited(node: TreeNode) -> int:
+    """The author to credit with an accepted node: a drafter only for what prompt lookup had not drafted as well."""
+    return TARGET_AUTHOR if TARGET_AUTHOR in node.draft_probabilities else node.most_confident_author()
 
 
 class ClientChannel(Protocol):
@@ -92,11 +98,13 @@ class VerifierRequest:
     output: list[int]
     admission: int = 0
     lookup: PromptLookup | None = None
+    lookup_trial: TrialRun | None = None
     account: SpeculationAccount | None = None
     stage: RequestStage = RequestStage.PREFILL
     is_pass_wanted: bool = True
     is_cancelled: bool = False
     waited_passes: int = 0
+    committed_s: float | None = None
     nodes: list[TreeNode] = field(default_factory=list)
     accepted: Counter[int] = field(default_factory=Counter)
     d_0: bytes = field(init=False)
@@ -193,7 +201,7 @@ class VerifierRequest:
             elif len(tokens) >= self.tokens_left:
                 finish = FinishReason.LENGTH
             child = children.get((name, choice.token))
-            authors.append(TARGET_AUTHOR if child is None else self.nodes[child - 1].most_confident_author())
+            authors.append(TARGET_AUTHOR if child is None else _credited(self.nodes[child - 1]))
             if child is None or finish is not None:
                 break
             name = child
@@ -212,13 +220,24 @@ class VerifierRequest:
             plain_pass_s = plain_pass_s if self.nodes else spent_s
             self.account.charge(spent_s=spent_s, tokens=len(verdict.tokens), plain_pass_s=plain_pass_s)
 
+    def note_pace(self, verdict: Verdict, *, now_s: float, load: float) -> None:
+        """Take in when a verdict came, at `load` times the cost of a pass for this request alone.
+
+        Only what prompt lookup drafted is its own; the last token of a verdict was drafted by nobody.
+        """
+        before_s, self.committed_s = self.committed_s, now_s
+        if self.lookup_trial is not None and before_s is not None:
+            copied = verdict.authors[:-1].count(TARGET_AUTHOR)
+            seconds = (now_s - before_s) / load
+            self.lookup_trial.note(tokens=len(verdict.tokens), drafted=copied, seconds=seconds)
+
     def commit(self, verdict: Verdict) -> None:
         """Take a verdict into the stream and the tree, and draft by prompt lookup below it."""
         self.output.extend(verdict.tokens)
         self.tree.advance(verdict.tokens)
         if self.lookup is not None:
             self.lookup.extend(verdict.tokens)
-            nodes = self.lookup.draft()
+            nodes = self.lookup.draft() if self.lookup_trial is None or self.lookup_trial.way else []
             self.tree.attach(self.tree.root.digest, self.tree.position, nodes, [TARGET_AUTHOR] * len(nodes))
         self.nodes = []
         self.accepted.update(author for author in verdict.authors if author != TARGET_AUTHOR)

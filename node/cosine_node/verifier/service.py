@@ -19,6 +19,7 @@ from cosine_node.verifier.served import ServedRequests, log_of
 from cosine_node.verifier.step_loop import RETRY_AFTER_S, StepLoop
 from cosine_p2p.channel import Channel, StepCounts, serve_channel
 from cosine_p2p.request_log import PEER_LETTERS
+from cosine_p2p.speed_trial import SpeedTrials
 from cosine_p2p.transport.base import Stream, Transport
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerError
@@ -28,6 +29,8 @@ from cosine_protocol.protocols import VERIFY
 LOG = logging.getLogger(__name__)
 EVERY_CLIENT: Final = ""
 """The scope of prefixes that all clients share; a client's own is its peer id, which is never empty."""
+LOOKUP_WAYS: Final = (1, 0)
+"""Requests with prompt lookup, as they begin, and without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,21 +49,19 @@ class VerifierConfig:
 
 
 class VerifierService:
-    """Serves `/cosine/verify`. `run` is the step loop; cancel it to stop.
-
-    `pass_s` is the time of a one-token pass that clients are told.
-    """
+    """Serves `/cosine/verify`. `run` is the step loop; cancel it to stop."""
 
     def __init__(
         self, *, engine: Engine, runner: Runner, curve: CostCurve, identity: Identity, config: VerifierConfig
     ) -> None:
         self._engine = engine
-        self.pass_s = curve.seconds(1)
+        self._curve = curve
         self._config = config
         self.capacity_tokens = engine.free_tokens
         self._requests = ServedRequests()
         self._admissions = count()
         self._is_draining = False
+        self._lookup_trials = SpeedTrials(LOOKUP_WAYS if config.policy.tries_prompt_lookup else ())
         self.counts = VerifierCounts()
         self._loop = StepLoop(
             self._requests,
@@ -146,7 +147,7 @@ class VerifierService:
         self._requests.add(request)
         self.counts.opened += 1
         log_of(request).info("opened, %d prompt tokens", len(request.request.prompt))
-        channel.post(m.Opened(message.number, round(1e6 * self.pass_s)))
+        channel.post(m.Opened(message.number, round(1e6 * self._curve.seconds(1))))
 
     def _admit(self, channel: Channel, message: m.Open) -> VerifierRequest:
         """A new request with an empty sequence. Raises `PeerError` with the reason if it cannot be served."""
@@ -173,6 +174,9 @@ class VerifierService:
         scope = EVERY_CLIENT if config.shares_prefixes else channel.peer_id
         sequence = self._engine.open(sampling=asked.sampling, prompt_tokens=len(asked.prompt), scope=scope)
         uses_lookup = config.policy.uses_prompt_lookup and message.pacing == m.Pacing.FREE
+        trial = self._lookup_trials.find(config.target_digest.hex(), asked.sampling.temperature)
+        if trial is not None:
+            trial.expect(0, 1.0 / self._curve.seconds(1))
         return VerifierRequest(
             channel,
             message.number,
@@ -183,6 +187,7 @@ class VerifierService:
             list(message.committed),
             admission=next(self._admissions),
             lookup=PromptLookup((*asked.prompt, *message.committed)) if uses_lookup else None,
+            lookup_trial=trial.begin(left_tokens=asked.max_new_tokens) if trial and uses_lookup else None,
             account=SpeculationAccount() if config.policy.keeps_account else None,
         )
 

@@ -248,6 +248,10 @@ class StepLoop:
         else:
             plain_pass_s = self._slowness * self._curve.seconds(load)
             request.charge(verdict, spent_s=done.elapsed_s, plain_pass_s=plain_pass_s)
+        alone_s = self._curve.seconds(1)
+        request.note_pace(
+            verdict, now_s=asyncio.get_running_loop().time(), load=self._curve.seconds(load) / alone_s
+        )
         request.commit(verdict)
         self._report(request, verdict, row, done, is_answer=not is_prefill)
         if verdict.finish is not None:
@@ -285,6 +289,8 @@ class StepLoop:
 
     def _forget(self, request: VerifierRequest, ending: str) -> None:
         if self._requests.remove(request):
+            if request.lookup_trial is not None:
+                request.lookup_trial.end()
             self._counts.ended[ending] += 1
             self._released.append(request.kv.sequence)
             self.wake()

@@ -8,8 +8,17 @@ import pytest
 from cosine_node.engine.base import PREFIX, Choice, Row
 from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.verifier.account import SpeculationAccount
-from cosine_node.verifier.request import NEAR_TIE, KvState, RequestStage, Verdict, VerifierRequest
+from cosine_node.verifier.prompt_lookup import PromptLookup
+from cosine_node.verifier.request import (
+    NEAR_TIE,
+    TARGET_AUTHOR,
+    KvState,
+    RequestStage,
+    Verdict,
+    VerifierRequest,
+)
 from cosine_p2p.speculation.tree import TreeNode
+from cosine_p2p.speed_trial import SpeedTrial
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.messages import FinishReason, Message, Pacing
 from cosine_protocol.nodes import BASE, Node
@@ -153,6 +162,31 @@ def test_of_several_authors_the_surest_has_the_credit_and_the_first_among_equals
     for author, confidence in ((3, 0.9), (2, 0.9), (1, 0.5)):
         state.tree.attach(state.tree.root.digest, 1, [Node(BASE, 10, confidence)], [author])
     assert verdict(state, [], {9: 10, 10: 11}).authors == bytes([2, 0])
+
+
+def test_what_prompt_lookup_drafted_as_well_is_no_drafters_credit() -> None:
+    state = state_of(request_of("c"))
+    for author, confidence in ((3, 0.9), (TARGET_AUTHOR, 0.2)):
+        state.tree.attach(state.tree.root.digest, 1, [Node(BASE, 10, confidence)], [author])
+    assert verdict(state, [], {9: 10, 10: 11}).authors == bytes([TARGET_AUTHOR, 0])
+
+
+def test_prompt_lookup_that_slows_its_requests_is_given_up_and_drafts_no_more() -> None:
+    trial = SpeedTrial((1, 0))
+    trial.expect(0, 100.0)
+    state = state_of(request_of("c", max_new_tokens=400))
+    state.lookup, state.lookup_trial = PromptLookup(state.output), trial.begin(left_tokens=400)
+    now_s, drafted = 0.0, []
+    # The text repeats itself, so that there is much to copy; but passes with copied nodes take far too long.
+    while state.tokens_left > 40:
+        drafted.append(len(state.tree))
+        now_s += 0.4 if drafted[-1] else 0.01
+        done = verdict(state, [], {9: 7, 7: 8, 8: 9})
+        state.note_pace(done, now_s=now_s, load=1.0)
+        state.commit(done)
+    assert max(drafted) > 4
+    assert trial.way == 0
+    assert drafted[-20:] == [0] * 20
 
 
 def test_the_walk_stops_at_an_end_token_in_its_middle() -> None:
