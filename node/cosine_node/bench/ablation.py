@@ -1,53 +1,27 @@
 """The parts of `cosine` that have an option, switched off one at a time and added one after the other."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
 
-from cosine_node.bench.entrants import POLICIES, PUBLISHED, OptionValues
-from cosine_p2p.strategies.cosine import CosineOptions
+from cosine_node.bench.entrants import PUBLISHED, OptionValues
 
 # The label of the first row and the two orders, as they stand in the JSON files.
 CHAIN: Final = "a chain of one drafter"
 CUMULATIVE: Final = "cumulative"
 SINGLE: Final = "single"
-
-
-@dataclass(frozen=True, slots=True)
-class CosinePart:
-    """A part by the option that is `off` without it."""
-
-    label: str
-    option: str
-    off: Any
-
-    @property
-    def is_on(self) -> bool:
-        """True if the option exists and is not off by default."""
-        defaults = {option.name: option.default for option in fields(CosineOptions)}
-        return bool(defaults.get(self.option, self.off) != self.off)
-
-
-PARTS: Final = tuple(
-    part
-    for part in (
-        CosinePart("a tree", "width_nodes", 1),
-        CosinePart("fusion of several drafters", "drafters", 1),
-        CosinePart("recalls of released drafters", "recalls", False),
-    )
-    if part.is_on
-)
-"""In the order in which they are added."""
-VERIFIER_PARTS: Final = tuple(
-    (label, policy)
-    for label, policy in (
-        ("the speculation account", "no-account"),
-        ("the dropping of costly nodes", "no-dropping"),
-        ("any of these", PUBLISHED),
-    )
-    if policy in POLICIES
-)
-"""Parts of the verifier that work of their own accord, with the policy that lacks it."""
+PARTS: Final[Mapping[str, OptionValues]] = {
+    "a tree": {"width_nodes": 1},
+    "fusion of several drafters": {"drafters": 1},
+    "recalls of released drafters": {"recalls": False},
+}
+"""Parts in the order in which they are added, with the option that is so without them."""
+VERIFIER_PARTS: Final[Mapping[str, OptionValues]] = {
+    "the speculation account": {"policy": "no-account"},
+    "the dropping of costly nodes": {"policy": "no-dropping"},
+    "any of these": {"policy": PUBLISHED},
+}
+"""Parts of the verifier that work of their own accord, with the policy that lacks them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +35,10 @@ class Variant:
 
 def variants() -> Iterator[Variant]:
     """Every row, the cumulative ones first; the last of those is all of it."""
+    labels, off = list(PARTS), list(PARTS.values())
     for count in range(len(PARTS) + 1):
-        label = f"+ {PARTS[count - 1].label}" if count else CHAIN
-        yield Variant(label=label, order=CUMULATIVE, choice={part.option: part.off for part in PARTS[count:]})
-    for part in PARTS:
-        yield Variant(label=f"without {part.label}", order=SINGLE, choice={part.option: part.off})
-    for label, policy in VERIFIER_PARTS:
-        yield Variant(label=f"without {label}", order=SINGLE, choice={"policy": policy})
+        label = f"+ {labels[count - 1]}" if count else CHAIN
+        without = {option: value for part in off[count:] for option, value in part.items()}
+        yield Variant(label=label, order=CUMULATIVE, choice=without)
+    for label, choice in {**PARTS, **VERIFIER_PARTS}.items():
+        yield Variant(label=f"without {label}", order=SINGLE, choice=choice)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_node.bench.experiment import ExperimentOptions, JsonRow, Say, result_of, shipped_traces
+from cosine_node.bench.experiment import ExperimentOptions, JsonRow, Say, grouped, setup_of, shipped_traces
 from cosine_node.simulation.traces import CANDIDATES, Trace
 from cosine_node.simulation.workload import TEST_SPLIT
 
@@ -26,20 +26,18 @@ class AcceptanceOptions(ExperimentOptions):
 
 
 def run(options: AcceptanceOptions, *, say: Say) -> JsonRow:
-    """The matrix of drafters and domains; one JSON object (docs/benchmarks.md)."""
+    """The matrix of drafters and domains; the result (docs/benchmarks.md)."""
     rows = [row for temperature in options.temperatures for row in _matrix(options, temperature)]
     say(f"{len(rows)} pairs of a drafter and a domain")
-    return result_of(
-        name="acceptance",
-        what="How often the target's next token is a drafter's first choice, or among its first four or eight, "
+    return {
+        "what": "How often the target's next token is a drafter's first choice, or among its first four or eight, "
         "given all tokens before it.",
-        setup={
-            "traces": f"the split {options.split}, recorded from the embedded models with shared noise",
-            "candidates": "by falling score after the same noise as the target's, at the same temperature",
-        },
-        rows=rows,
-        findings=_findings(rows),
-    )
+        "setup": setup_of(
+            options, candidates="by falling score after the same noise as the target's, at the same temperature"
+        ),
+        "rows": rows,
+        "findings": _findings(rows),
+    }
 
 
 def _matrix(options: AcceptanceOptions, temperature: float) -> Iterator[JsonRow]:
@@ -75,22 +73,18 @@ def _hits(traces: Sequence[Trace], drafter: str, rank: int) -> int:
 def _findings(rows: Sequence[JsonRow]) -> JsonRow:
     """For every domain its best drafter, and how far that is ahead of the generalist and of the worst."""
     best = []
-    for temperature, domain in dict.fromkeys((row["temperature"], row["domain"]) for row in rows):
-        by_drafter = {
-            row["drafter"]: row["first_choice"]
-            for row in rows
-            if (row["temperature"], row["domain"]) == (temperature, domain)
-        }
-        first = max(by_drafter, key=lambda drafter: by_drafter[drafter])
+    for (temperature, domain), own in grouped(rows, "temperature", "domain").items():
+        shares = {row["drafter"]: row["first_choice"] for row in own}
+        first = max(shares, key=lambda drafter: shares[drafter])
         best.append(
             {
                 "temperature": temperature,
                 "domain": domain,
                 "best": first,
                 "is_expert": first == f"draft-{domain}",
-                "first_choice": by_drafter[first],
-                "generalist": by_drafter[GENERALIST],
-                "worst": min(by_drafter.values()),
+                "first_choice": shares[first],
+                "generalist": shares[GENERALIST],
+                "worst": min(shares.values()),
             }
         )
     return {

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Final
 
 from cosine_node.bench.cooperation_replay import RoundCounts, changing, drafters_of, replay_alone, replay_fused
@@ -10,16 +11,18 @@ from cosine_node.bench.experiment import (
     EXPERTS,
     RECORDED_TOKENS,
     Cell,
+    CellResult,
     ExperimentOptions,
     JsonRow,
     Prompts,
     Say,
+    emulated,
+    grouped,
     in_processes,
-    result_of,
     run_cell,
+    setup_of,
     shipped_traces,
 )
-from cosine_node.simulation.scenario import DECISION_S
 from cosine_node.simulation.traces import Trace
 from cosine_node.simulation.workload import LOOKUP, TEST_SPLIT
 from cosine_protocol.errors import UsageError
@@ -142,20 +145,27 @@ def compared(case: ReplayCase) -> list[ComparedRequest]:
 
 
 def run(options: CooperationOptions, *, say: Say) -> JsonRow:
-    """Replay, then simulate; one JSON object (docs/benchmarks.md)."""
+    """Replay, then simulate; the result (docs/benchmarks.md)."""
     cases = list(replay_cases(options))
     say(f"{len(cases)} cases to replay")
     found = in_processes(compared, cases, processes=options.processes, say=say)
     rows = [replay_row(case, requests) for case, requests in zip(cases, found, strict=True)]
     simulated = _simulated(options, say)
-    return result_of(
-        name="cooperation",
-        what="Accepted tokens per round of all drafters' fused tree against the best single drafter of each "
+    return {
+        "what": "Accepted tokens per round of all drafters' fused tree against the best single drafter of each "
         "request, chosen in hindsight, at the same number of verified nodes.",
-        setup=_setup(options),
-        rows=[*rows, *simulated],
-        findings=_findings(rows, simulated),
-    )
+        "setup": {
+            **setup_of(options),
+            **emulated([options.profile], options.rtt_ms),
+            "replay": "rounds without time: every drafter drafts as many nodes as are verified; calibration, "
+            "fusion and router as in production; each request begins without knowledge of the one before",
+            "best_single": "of each request, the drafter that alone had the most accepted tokens per round",
+            "drafters_of_swarms": {name: SWARMS[name] for name in options.swarms},
+            "lookup": "a drafter without a model that copies from the committed tokens; prompts are not recorded",
+        },
+        "rows": [*rows, *simulated],
+        "findings": _findings(rows, simulated),
+    }
 
 
 def _prompts(options: CooperationOptions, case: str, **fields: Any) -> CasePrompts:
@@ -164,14 +174,10 @@ def _prompts(options: CooperationOptions, case: str, **fields: Any) -> CasePromp
 
 
 def replay_cases(options: CooperationOptions) -> Iterator[ReplayCase]:
-    for temperature in options.temperatures:
-        for swarm in options.swarms:
-            for budget in options.budgets:
-                for case in CASES:
-                    prompts = _prompts(options, case, count=options.prompts)
-                    yield ReplayCase(
-                        case=case, swarm=swarm, budget=budget, temperature=temperature, prompts=prompts
-                    )
+    """Every case of every swarm at every budget and temperature."""
+    for temperature, swarm, budget, case in product(options.temperatures, options.swarms, options.budgets, CASES):
+        prompts = _prompts(options, case, count=options.prompts)
+        yield ReplayCase(case=case, swarm=swarm, budget=budget, temperature=temperature, prompts=prompts)
 
 
 def replay_row(case: ReplayCase, found: Sequence[ComparedRequest]) -> JsonRow:
@@ -235,82 +241,75 @@ def swarm_cell(
 def _simulated(options: CooperationOptions, say: Say) -> list[JsonRow]:
     """One row for each case and temperature: the swarm, and each of its drafters alone."""
     swarm = SWARMS[options.simulated_swarm]
-    keys: list[tuple[float, str, str, str]] = []
-    cells = []
-    for temperature in options.temperatures:
-        for case in CASES:
-            # Without its expert each domain has a swarm of its own; the name of nobody means all together.
-            for domain in EXPERTS[: options.simulated_prompts] if case == ABSENT else ("",):
-                cast = [name for name in swarm if name != domain]
-                for name in ("", *cast):
-                    keys.append((temperature, case, domain, name))
-                    drafters = (name,) if name else cast
-                    cells.append(swarm_cell(options, case, temperature, domain=domain, drafters=drafters))
+    cells: dict[tuple[float, str, str, str], Cell] = {}
+    for temperature, case in product(options.temperatures, CASES):
+        # Without its expert each domain has a swarm of its own; the name of nobody means all together.
+        for domain in EXPERTS[: options.simulated_prompts] if case == ABSENT else ("",):
+            cast = [name for name in swarm if name != domain]
+            for name in ("", *cast):
+                drafters = (name,) if name else cast
+                cells[temperature, case, domain, name] = swarm_cell(
+                    options, case, temperature, domain=domain, drafters=drafters
+                )
     say(f"{len(cells)} cells to simulate")
-    results = in_processes(run_cell, cells, processes=options.processes, say=say)
-    found = dict(zip(keys, results, strict=True))
-    rows = []
-    for temperature in options.temperatures:
-        for case in CASES:
-            own = {key: result for key, result in found.items() if key[:2] == (temperature, case)}
-            together: dict[int, Any] = {}
-            alone: dict[int, list[Any]] = {}
-            for (*_, name), result in own.items():
-                for number, request in zip(result.traces, result.report.results, strict=True):
-                    if name:
-                        alone.setdefault(number, []).append(request)
-                    else:
-                        together[number] = request
-            best = [max(alone[number], key=lambda one: one.accepted / one.rounds) for number in together]
-            ours = sum_of(RoundCounts(one.rounds, one.accepted) for one in together.values()).per_round
-            theirs = sum_of(RoundCounts(one.rounds, one.accepted) for one in best).per_round
-            least_s = sum(min(one.seconds for one in alone[number]) for number in together)
-            rows.append(
-                {
-                    "part": "simulation",
-                    "case": case,
-                    "swarm": list(swarm),
-                    "drafters": options.drafters,
-                    "selection": f"at most {options.simulated_nodes} nodes",
-                    "temperature": temperature,
-                    "fused_accepted_per_round": ours,
-                    "best_single_accepted_per_round": theirs,
-                    "ratio": ours / theirs if theirs else None,
-                    "speedup_ratio": least_s / sum(one.seconds for one in together.values()),
-                    "requests": len(together),
-                    "mismatches": sum(result.report.mismatches for result in own.values()),
-                }
-            )
-    return rows
+    results = in_processes(run_cell, list(cells.values()), processes=options.processes, say=say)
+    found: dict[tuple[float, str], dict[str, list[CellResult]]] = {}
+    for (temperature, case, _, name), result in zip(cells, results, strict=True):
+        empty: dict[str, list[CellResult]] = {one: [] for one in ("", *swarm)}
+        found.setdefault((temperature, case), empty)[name].append(result)
+    return [
+        {
+            "part": "simulation",
+            "case": case,
+            "swarm": list(swarm),
+            "drafters": options.drafters,
+            "selection": f"at most {options.simulated_nodes} nodes",
+            "temperature": temperature,
+            **_simulated_figures(by_name),
+        }
+        for (temperature, case), by_name in found.items()
+    ]
 
 
-def _setup(options: CooperationOptions) -> JsonRow:
+def _simulated_figures(found: Mapping[str, Sequence[CellResult]]) -> JsonRow:
+    """All drafters together, under the name of nobody, against the best one alone for each request."""
+    requests = {
+        name: {
+            number: request
+            for result in results
+            for number, request in zip(result.traces, result.report.results, strict=True)
+        }
+        for name, results in found.items()
+    }
+    together = requests.pop("")
+    alone = {number: [own[number] for own in requests.values() if number in own] for number in together}
+    best = [max(them, key=lambda one: one.accepted / one.rounds) for them in alone.values()]
+    ours, theirs = (
+        sum_of(RoundCounts(one.rounds, one.accepted) for one in them).per_round
+        for them in (together.values(), best)
+    )
+    least_s = sum(min(one.seconds for one in them) for them in alone.values())
     return {
-        "traces": f"the split {options.split}, recorded from the embedded models",
-        "replay": "rounds without time: every drafter drafts as many nodes as are verified; calibration, fusion "
-        "and router as in production; each request begins without knowledge of the one before",
-        "best_single": "of each request, the drafter that alone had the most accepted tokens per round",
-        "swarms": {name: list(SWARMS[name]) for name in options.swarms},
-        "lookup": "a drafter without a model that copies from the committed tokens; prompts are not recorded",
-        "prompts": options.prompts,
-        "change_at_tokens": options.change_at_tokens,
-        "simulation": {
-            "swarm": options.simulated_swarm,
-            "prompts": options.simulated_prompts,
-            "nodes_per_pass": [options.simulated_nodes],
-            "emulated_profile_ms": options.profile,
-            "emulated_rtt_ms": options.rtt_ms,
-            "emulated_client_decision_ms": 1e3 * DECISION_S,
-        },
+        "fused_accepted_per_round": ours,
+        "best_single_accepted_per_round": theirs,
+        "ratio": ours / theirs if theirs else None,
+        "speedup_ratio": least_s / sum(one.seconds for one in together.values()),
+        "requests": len(together),
+        "mismatches": sum(result.report.mismatches for results in found.values() for result in results),
     }
 
 
 def _findings(rows: Sequence[JsonRow], simulated: Sequence[JsonRow]) -> JsonRow:
-    ranges = []
-    for swarm in dict.fromkeys(row["swarm"] for row in rows):
-        for case in CASES:
-            ratios = [row["ratio"] for row in rows if (row["case"], row["swarm"]) == (case, swarm)]
-            ranges.append({"case": case, "swarm": swarm, "lowest_ratio": min(ratios), "highest_ratio": max(ratios)})
+    cells = grouped(rows, "swarm", "case")
+    ranges = [
+        {
+            "case": case,
+            "swarm": swarm,
+            "lowest_ratio": min(row["ratio"] for row in own),
+            "highest_ratio": max(row["ratio"] for row in own),
+        }
+        for (swarm, case), own in cells.items()
+    ]
     names = ("case", "selection", "drafters", "temperature", "ratio", "speedup_ratio")
     return {
         "replay": ranges,

@@ -1,7 +1,7 @@
 """Equal resources: many clients at once on the same verifiers, drafters and links, whatever the strategy."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -18,14 +18,14 @@ from cosine_node.bench.experiment import (
     JsonRow,
     Prompts,
     Say,
+    emulated,
+    grouped,
     in_processes,
-    result_of,
     run_cell,
+    setup_of,
     sum_of_checks,
 )
-from cosine_node.bench.rtt import emulated_passes_ms
-from cosine_node.simulation.scenario import DECISION_S, Scenario
-from cosine_node.simulation.workload import TEST_SPLIT
+from cosine_node.simulation.scenario import Scenario
 from cosine_protocol.records import Role
 
 # The two loads and the second oracle, as they stand in the JSON file.
@@ -36,8 +36,6 @@ TOLD_ORACLE: Final = "oracle, drafters told"
 CROWD_DRAFTERS: Final = (*DRAFTER_DOMAINS, "code")
 SPEEDS: Final = (0.5, 1.0, 1.4, 0.7, 0.5, 2.0, 1.4, 1.0)
 VERIFIERS: Final = 2
-SHOWN_TOKENS: Final = (1, 8, 16, 32, 64)
-"""The pass lengths whose emulated time the setup names, up to the budget of a pass."""
 _CHAIN: Final = ({"draft_tokens": 1}, {"draft_tokens": 2}, {"draft_tokens": 4}, {"draft_tokens": None})
 RIVALS: Final[Mapping[str, tuple[OptionValues, ...]]] = {
     "speculative": tuple({**chain, "drafter": drafter} for chain in _CHAIN for drafter in (BY_LABEL, OWN)),
@@ -116,6 +114,10 @@ class CrowdOptions(ExperimentOptions):
             bound_prompts=1,
         )
 
+    def asked(self, load: str) -> tuple[int, int]:
+        """The clients of a load, and the requests of each."""
+        return (self.clients, self.requests) if load == LATENCY else (self.many_clients, self.many_requests)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
@@ -130,7 +132,7 @@ Tuned = Mapping[tuple[Setting, str], OptionValues]
 
 
 def run(options: CrowdOptions, *, say: Say) -> JsonRow:
-    """Tune every rival for each setting, then measure everybody; one JSON object (docs/benchmarks.md)."""
+    """Tune every rival for each setting, then measure everybody; the result (docs/benchmarks.md)."""
     settings = [
         Setting(load=load, profile=profile, temperature=temperature)
         for profile, temperature in options.places
@@ -151,14 +153,21 @@ def run(options: CrowdOptions, *, say: Say) -> JsonRow:
         }
         for (setting, label, cell), result in zip(planned, results, strict=True)
     ]
-    return result_of(
-        name="crowd",
-        what="Latency and throughput of many clients at once, every strategy with the same verifiers, drafters, "
+    return {
+        "what": "Latency and throughput of many clients at once, every strategy with the same verifiers, drafters, "
         "links and token budget of a pass.",
-        setup=_setup(options),
-        rows=rows,
-        findings=findings_of(options, rows),
-    )
+        "setup": {
+            **setup_of(options),
+            **emulated([profile for profile, _ in options.places], options.rtt_ms),
+            "verifiers": VERIFIERS,
+            "drafters_times_as_fast": list(zip(CROWD_DRAFTERS, SPEEDS, strict=True)),
+            "tuned_over": {name: RIVALS[name] for name in options.rivals},
+            "at_temperature_above_0": f"chains also under the {PUBLISHED} law instead of the {COUPLED} one",
+            "oracle": "our strategy told which drafted nodes will be accepted; told drafters know the text as well",
+        },
+        "rows": rows,
+        "findings": findings_of(options, rows),
+    }
 
 
 def choices_of(name: str, temperature: float) -> list[OptionValues]:
@@ -171,8 +180,7 @@ def choices_of(name: str, temperature: float) -> list[OptionValues]:
 
 def cell_of(options: CrowdOptions, setting: Setting, strategy: str, choice: OptionValues, **more: Any) -> Cell:
     """The cell of a strategy in a setting; `more` are fields of its scenario."""
-    is_many = setting.load == SATURATED
-    clients = options.many_clients if is_many else options.clients
+    clients, requests = options.asked(setting.load)
     return Cell(
         strategy=strategy,
         choice=choice,
@@ -184,7 +192,7 @@ def cell_of(options: CrowdOptions, setting: Setting, strategy: str, choice: Opti
             "profile": setting.profile,
             "rtt_ms": options.rtt_ms,
             "clients": clients,
-            "requests": options.many_requests if is_many else options.requests,
+            "requests": requests,
             "max_requests": clients,
             "temperature": setting.temperature,
             "max_new_tokens": options.tokens,
@@ -269,39 +277,13 @@ def figures_of(result: CellResult) -> JsonRow:
     }
 
 
-def _setup(options: CrowdOptions) -> JsonRow:
-    return {
-        "verifiers": VERIFIERS,
-        "drafters": [
-            {"expert_in": name, "times_as_fast": speed} for name, speed in zip(CROWD_DRAFTERS, SPEEDS, strict=True)
-        ],
-        "emulated_profiles": {profile: emulated_passes_ms(profile, SHOWN_TOKENS) for profile, _ in options.places},
-        "emulated_rtt_ms": options.rtt_ms,
-        "emulated_client_decision_ms": 1e3 * DECISION_S,
-        "budget_tokens_per_pass": options.budget_tokens,
-        "traces": f"the split {TEST_SPLIT}, recorded from the embedded models, all domains taking turns",
-        LATENCY: {"clients": options.clients, "requests_each": options.requests},
-        SATURATED: {"clients": options.many_clients, "requests_each": options.many_requests},
-        "tokens_per_request": options.tokens,
-        "tuning": {
-            "split": TUNE_SPLIT,
-            "requests_each": 1,
-            "tokens": options.tuning_tokens,
-            "choices": {name: [dict(choice) for choice in RIVALS[name]] for name in options.rivals},
-            "at_temperature_above_0": f"chains also under the {PUBLISHED} law instead of the {COUPLED} one",
-        },
-        "oracle": "our strategy told which drafted nodes will be accepted; told drafters know the stream as well",
-    }
-
-
 def findings_of(options: CrowdOptions, rows: Sequence[JsonRow]) -> JsonRow:
     """Ours against the best other and against the bounds in every setting; no text may differ anywhere."""
-    places = dict.fromkeys((row["load"], row["profile"], row["temperature"]) for row in rows)
-    settings = [Setting(load=load, profile=profile, temperature=t) for load, profile, t in places]
+    settings = grouped(rows, *(one.name for one in fields(Setting)))
     return {
         "settings": [
-            _compared(options, setting, [row for row in rows if asdict(setting).items() <= row.items()])
-            for setting in settings
+            _compared(options, Setting(load=load, profile=profile, temperature=temperature), own)
+            for (load, profile, temperature), own in settings.items()
         ],
         **sum_of_checks(rows),
         "least_verifier_share": min(min(row["verifier_shares"]) for row in rows),
@@ -339,7 +321,7 @@ def _bounds(options: CrowdOptions, setting: Setting) -> JsonRow:
     all drafters draft, and with drafts that are always right. Prefill is not counted.
     """
     curve = Scenario(profile=setting.profile).curve(Role.VERIFIER)
-    clients = options.clients if setting.load == LATENCY else options.many_clients
+    requests = max(1, options.asked(setting.load)[0] // VERIFIERS)
     gains = {
         "no_drafts": {0: 0.0},
         "measured_acceptance": measured_gains(setting.temperature, prompts=options.bound_prompts),
@@ -347,7 +329,6 @@ def _bounds(options: CrowdOptions, setting: Setting) -> JsonRow:
     }
     found = {}
     for label, gain in gains.items():
-        requests = max(1, clients // VERIFIERS)
         bound = best_pass(curve, requests=requests, gains=gain, budget_tokens=options.budget_tokens)
         found[label] = {
             "requests_per_pass": requests,

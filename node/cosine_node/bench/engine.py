@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from cosine_node import zoo
@@ -18,7 +18,7 @@ from cosine_node.bench.engine_parts import (
     verification,
 )
 from cosine_node.bench.engine_transformers import DoesNotFit, copied_bytes_per_s, device_name, versions
-from cosine_node.bench.experiment import ExperimentOptions, JsonRow, Say, result_of
+from cosine_node.bench.experiment import ExperimentOptions, JsonRow, Say, setup_of
 from cosine_node.engine.loading import resolve_device
 from cosine_node.engine.threads import limit_threads
 
@@ -72,7 +72,7 @@ class EngineOptions(ExperimentOptions):
 
 
 def run(options: EngineOptions, *, say: Say) -> JsonRow:
-    """Measure every model; one JSON object (docs/benchmarks.md). Raises `UsageError`."""
+    """Measure every model; the result (docs/benchmarks.md). Raises `UsageError`."""
     limit_threads(options.threads, zoo.folder("target"))
     has_cuda = resolve_device(options.device).type == "cuda"
     rows = [row for name in options.models for row in _rows(options, name, say)]
@@ -82,15 +82,23 @@ def run(options: EngineOptions, *, say: Say) -> JsonRow:
             rows += _rows(options, name, say, is_large=True)
         except DoesNotFit as reason:
             skipped.append({"what": name, "reason": str(reason)})
-    return result_of(
-        name="engine",
-        what="Passes of this engine against transformers itself, in real time, on the same weights, dtype and "
+    return {
+        "what": "Passes of this engine against transformers itself, in real time, on the same weights, dtype and "
         "number of threads. Rivals take turns, so what counts is the ratio of their medians.",
-        setup=_setup(options),
-        rows=rows,
-        skipped=[*skipped, *_skipped(options, rows, has_cuda=has_cuda)],
-        findings=findings_of(rows),
-    )
+        "setup": setup_of(
+            options,
+            time="real; every ratio is of medians of runs that took turns",
+            device_name=device_name(options.device),
+            **versions(),
+            generate="do_sample=False, the default cache, no end token; prefill is part of every run",
+            continuous_batching=f"the best of {BATCH_TOKENS} tokens a pass; no prefix is shared",
+            padded=f"one batch padded on the left, the best of {', '.join(CACHES)}",
+            random_weights="all Llamas but the embedded models",
+        ),
+        "rows": rows,
+        "skipped": [*skipped, *_skipped(options, rows, has_cuda=has_cuda)],
+        "findings": findings_of(rows),
+    }
 
 
 def _rows(options: EngineOptions, name: str, say: Say, *, is_large: bool = False) -> Iterator[JsonRow]:
@@ -107,22 +115,6 @@ def _rows(options: EngineOptions, name: str, say: Say, *, is_large: bool = False
         for requests in (1, load.requests):
             yield bandwidth(model, load, requests=requests, bytes_per_s=copied, clock=time.perf_counter)
         say(f"{name}: bandwidth")
-
-
-def _setup(options: EngineOptions) -> dict[str, Any]:
-    return {
-        "time": "real; every ratio is of medians of runs that took turns",
-        "device": device_name(options.device),
-        "threads": options.threads,
-        **versions(),
-        "repeats": options.repeats,
-        "load": {name: value for name, value in asdict(options.load).items() if name != "repeats"},
-        "generate": "do_sample=False, the default cache, no end token; prefill is part of every run",
-        "continuous_batching": f"the best of {' and '.join(map(str, BATCH_TOKENS))} tokens a pass; no prefix is "
-        "shared",
-        "padded": f"one batch padded on the left, the best of {' and '.join(CACHES)}",
-        "random_weights": "all Llamas but the embedded models",
-    }
 
 
 def _skipped(options: EngineOptions, rows: Sequence[JsonRow], *, has_cuda: bool) -> Iterator[JsonRow]:

@@ -12,7 +12,7 @@ A table of option values names, beside the fields of a strategy's own options:
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -44,27 +44,16 @@ PUBLISHED: Final = "published"
 LOOKS_UP: Final = "looks-up"
 NOT_OF_STRATEGIES: Final = frozenset({"drafter", "law", "policy", "shares"})
 """Names that are no fields of a strategy's own options; see above."""
-ABLATED_POLICIES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "no-account": "keeps_account",
-        "no-dropping": "drops_costly_nodes",
-    }
-)
-"""Policies by the one field of `Policy` that each switches off."""
-_SWITCHES: Final = {
-    name: switch
-    for name, switch in ABLATED_POLICIES.items()
-    if switch in {option.name for option in fields(Policy)}
-}
 POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
     {
         "ours": Policy(uses_prompt_lookup=False),
-        PUBLISHED: Policy(uses_prompt_lookup=False, **dict.fromkeys(_SWITCHES.values(), False)),
-        **{name: Policy(uses_prompt_lookup=False, **{switch: False}) for name, switch in _SWITCHES.items()},
+        PUBLISHED: Policy(uses_prompt_lookup=False, keeps_account=False, drops_costly_nodes=False),
+        "no-account": Policy(uses_prompt_lookup=False, keeps_account=False),
+        "no-dropping": Policy(uses_prompt_lookup=False, drops_costly_nodes=False),
         LOOKS_UP: Policy(tries_prompt_lookup=False),
     }
 )
-"""By name; a switch that `Policy` lacks has none."""
+"""By name: what a verifier does of its own accord under free pacing."""
 
 
 @dataclass(frozen=True, slots=True)

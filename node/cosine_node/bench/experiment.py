@@ -5,9 +5,9 @@ A cell is one simulated run on recorded generations. The families of experiments
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from multiprocessing import get_context
 from typing import Any, Final, Self, TypeVar
@@ -19,7 +19,7 @@ from cosine_node.engine.ngram import FollowerIndex
 from cosine_node.simulation.participants import identity_of
 from cosine_node.simulation.report import SimulationReport
 from cosine_node.simulation.running import run_scenario
-from cosine_node.simulation.scenario import EngineSource, Scenario
+from cosine_node.simulation.scenario import DECISION_S, EngineSource, Scenario, curves
 from cosine_node.simulation.swarm import DIGEST, numbered_nonces
 from cosine_node.simulation.trace_engine import Law, TraceDrafter, TraceTarget
 from cosine_node.simulation.traces import Trace, TraceSet
@@ -37,6 +37,8 @@ RECORDED_TOKENS: Final = 128
 """The longest recorded generation."""
 TUNE_SPLIT: Final = "tune"
 """The recorded generations on which rivals are tuned; all else is measured on `TEST_SPLIT`."""
+SHOWN_TOKENS: Final = (1, 4, 8, 16, 32, 64)
+"""A choice: the pass lengths whose emulated time a setup names, the corners of the emulated curve and one more."""
 
 JsonRow = dict[str, Any]
 Say = Callable[[str], None]
@@ -62,25 +64,32 @@ class ExperimentOptions:
         raise NotImplementedError
 
 
-def result_of(
-    *,
-    name: str,
-    what: str,
-    setup: Mapping[str, Any],
-    rows: Sequence[JsonRow],
-    findings: Mapping[str, Any],
-    **more: Any,
-) -> JsonRow:
-    """The JSON object of an experiment; `cosine-node bench` puts its own options into the command."""
+def setup_of(options: ExperimentOptions, **told: Any) -> JsonRow:
+    """The setup of a result: all options but the number of processes, and what else is to be told."""
+    return {**{name: value for name, value in asdict(options).items() if name != "processes"}, **told}
+
+
+def emulated(profiles: Iterable[str], rtt_ms: float | Sequence[float]) -> JsonRow:
+    """What is emulated, for a setup: milliseconds of passes by their tokens, of links, and of a client's write."""
     return {
-        "name": name,
-        "what": what,
-        "command": f"cosine-node bench {name}",
-        "setup": dict(setup),
-        "rows": list(rows),
-        **more,
-        "findings": dict(findings),
+        "emulated_pass_ms": {
+            profile: {
+                role: {str(tokens): round(1e3 * curve.seconds(tokens), 3) for tokens in SHOWN_TOKENS}
+                for role, curve in zip(("verifier", "drafter"), curves(profile), strict=True)
+            }
+            for profile in profiles
+        },
+        "emulated_rtt_ms": rtt_ms,
+        "emulated_client_decision_ms": 1e3 * DECISION_S,
     }
+
+
+def grouped(rows: Iterable[JsonRow], *names: str) -> dict[tuple[Any, ...], list[JsonRow]]:
+    """Rows by the values of some fields, in the order of the first row of each."""
+    groups: dict[tuple[Any, ...], list[JsonRow]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in names), []).append(row)
+    return groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,16 +15,17 @@ from cosine_node.bench.experiment import (
     Prompts,
     ReplayedWorkload,
     Say,
+    emulated,
     in_processes,
-    result_of,
     run_cell,
+    setup_of,
     shipped_traces,
     sum_of_checks,
 )
 from cosine_node.engine.base import Engine
 from cosine_node.simulation.liars import LATE
 from cosine_node.simulation.participants import LATE_S
-from cosine_node.simulation.scenario import DECISION_S, Scenario
+from cosine_node.simulation.scenario import Scenario
 from cosine_node.simulation.trace_engine import TraceDrafter, TraceState
 from cosine_node.simulation.traces import Trace, splice
 from cosine_node.simulation.workload import TEST_SPLIT
@@ -108,7 +109,7 @@ class BoastfulDrafter(TraceDrafter):
 
 
 def run(options: LiarsOptions, *, say: Say) -> JsonRow:
-    """Every liar against the same swarm without it; one JSON object (docs/benchmarks.md)."""
+    """Every liar against the same swarm without it; the result (docs/benchmarks.md)."""
     keys = [
         (temperature, tokens, added)
         for temperature in options.temperatures
@@ -119,25 +120,17 @@ def run(options: LiarsOptions, *, say: Say) -> JsonRow:
     results = in_processes(run_cell, cells, processes=options.processes, say=say)
     found = dict(zip(keys, results, strict=True))
     rows = [_row(options, found, *key) for key in keys if key[-1] != NOBODY]
-    return result_of(
-        name="liars",
-        what="How much longer requests take with one more drafter that lies, against the same swarm without it.",
-        setup={
-            "strategy": "cosine",
-            "verifiers": 1,
-            "honest_drafters": list(DRAFTER_DOMAINS),
+    return {
+        "what": "How much longer requests take with one more drafter that lies, against the same swarm without it.",
+        "setup": {
+            **setup_of(options),
+            **emulated([options.profile], options.rtt_ms),
             "liar": f"claims the best likelihood of every prompt; the late one ends each pass {LATE_S:g} s late",
-            "emulated_profile_ms": options.profile,
-            "emulated_rtt_ms": options.rtt_ms,
-            "emulated_client_decision_ms": 1e3 * DECISION_S,
-            "traces": f"the split {options.split}; longer requests go on with others of their domain",
-            "prompts": options.prompts,
-            "lengths_tokens": list(options.lengths_tokens),
             "late_part": "the longest requests' time beyond that of the shortest ones",
         },
-        rows=rows,
-        findings=_findings(rows),
-    )
+        "rows": rows,
+        "findings": _findings(rows),
+    }
 
 
 def liar_cell(options: LiarsOptions, temperature: float, tokens: int, added: str) -> Cell:

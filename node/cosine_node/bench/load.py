@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from cosine_node import zoo
-from cosine_node.bench.experiment import ExperimentOptions, JsonRow, Say, result_of
+from cosine_node.bench.experiment import ExperimentOptions, JsonRow, Say, setup_of
 from cosine_node.bench.load_swarm import LoadedSwarm, LoadMeasurement, perform
 from cosine_node.bench.texts import embedded_prompts, mixed, random_prompts, spread
 from cosine_node.emulation import DEFAULT_PROFILE, Emulation
@@ -66,7 +66,7 @@ class LoadOptions(ExperimentOptions):
 
 
 def run(options: LoadOptions, *, say: Say) -> JsonRow:
-    """Load a verifier with every strategy in turn; one JSON object (docs/benchmarks.md).
+    """Load a verifier with every strategy in turn; the result (docs/benchmarks.md).
 
     Raises `UsageError` for models or a profile that do not exist, and where nothing was there to wait for.
     """
@@ -89,14 +89,20 @@ def run(options: LoadOptions, *, say: Say) -> JsonRow:
         )
         rows.append(_row(strategy, options, run_virtual(perform(loaded))))
         say(f"{strategy}: {rows[-1]['requests']} requests")
-    return result_of(
-        name="load",
-        what="One verifier with real passes and many clients that ask again and again, for a long time that is "
+    return {
+        "what": "One verifier with real passes and many clients that ask again and again, for a long time that is "
         "virtual; the device and the links are emulated, memory is the process's own.",
-        setup=_setup(options, tasks),
-        rows=rows,
-        findings=findings_of(rows, bound_ms=bound_ms(options)),
-    )
+        "setup": setup_of(
+            options,
+            emulated=Emulation.parse(options.profile).describe(),
+            prompt_lengths_tokens=sorted({len(task.prompt) for task in tasks}),
+            sampling="temperature 0 and the other in turn",
+            drafters=f"{', '.join(DRAFTERS)} with every strategy but {PLAIN}",
+            memory=f"of the whole process, after {100 * WARM_UP_SHARE:g} % of the time and at its end",
+        ),
+        "rows": rows,
+        "findings": findings_of(rows, bound_ms=bound_ms(options)),
+    }
 
 
 def bound_ms(options: LoadOptions) -> float:
@@ -169,25 +175,6 @@ def _row(strategy: str, options: LoadOptions, measured: LoadMeasurement) -> Json
         "mismatches": measured.mismatches,
         "near_ties": measured.near_ties,
         "failures": measured.failures,
-    }
-
-
-def _setup(options: LoadOptions, tasks: Sequence[Task]) -> dict[str, Any]:
-    lengths = [len(task.prompt) for task in tasks]
-    return {
-        "models": options.models,
-        "emulated": Emulation.parse(options.profile).describe(),
-        "virtual_seconds": options.seconds,
-        "clients": f"{options.clients}, each asking for one prompt after the other",
-        "prompts": len(tasks),
-        "prompt_tokens": {"fewest": min(lengths), "most": max(lengths)},
-        "output_tokens": {
-            "fewest": min(task.max_new_tokens for task in tasks),
-            "most": max(task.max_new_tokens for task in tasks),
-        },
-        "temperature": f"0 and {options.temperature:g} in turn",
-        "drafters": f"{len(DRAFTERS)} with every strategy but {PLAIN}",
-        "memory": f"of the whole process, after {100 * WARM_UP_SHARE:g} % of the time and at its end",
     }
 
 

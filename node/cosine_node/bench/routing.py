@@ -13,8 +13,9 @@ from cosine_node.bench.experiment import (
     ExperimentOptions,
     JsonRow,
     Say,
+    grouped,
     in_processes,
-    result_of,
+    setup_of,
     shipped_traces,
 )
 from cosine_node.bench.reference_routers import FixedRouter, LabelRouter, UcbRouter, UniformRouter
@@ -272,40 +273,34 @@ def rows_of(table: RoutingTable) -> list[JsonRow]:
 
 
 def run(options: RoutingOptions, *, say: Say) -> JsonRow:
-    """Every router on every kind of traffic; one JSON object (docs/benchmarks.md)."""
+    """Every router on every kind of traffic; the result (docs/benchmarks.md)."""
     tables = [
         RoutingTable(scenario=scenario, temperature=temperature, options=options)
         for scenario in TRAFFIC
         for temperature in options.temperatures
     ]
     rows = [row for own in in_processes(rows_of, tables, processes=options.processes, say=say) for row in own]
-    return result_of(
-        name="routing",
-        what="Which drafter a router picks, replayed on recorded generations: requests of every domain in "
+    return {
+        "what": "Which drafter a router picks, replayed on recorded generations: requests of every domain in "
         "random order, and requests that change their domain on the way.",
-        setup={
-            "draft_tokens": DRAFT_TOKENS,
-            "request_tokens": REQUEST_TOKENS,
-            "late_rounds_begin_after_tokens": LATE_TOKENS,
-            "requests_of_each_domain": options.prompts,
-            "seeds": options.seeds,
-            "constants": f"tuned on the split tune with {options.tuning_seeds} seeds, for every router apart",
-            "drafters": "equally fast and near: what is measured is who predicts the text",
-        },
-        rows=rows,
-        findings={"against_rivals": list(_against_rivals(rows))},
-    )
+        "setup": setup_of(
+            options,
+            draft_tokens=DRAFT_TOKENS,
+            request_tokens=REQUEST_TOKENS,
+            late_rounds_begin_after_tokens=LATE_TOKENS,
+            constants_of="every router are tuned apart, on the split tune",
+            drafters="equally fast and near: what is measured is who predicts the text",
+        ),
+        "rows": rows,
+        "findings": {"against_rivals": list(_against_rivals(rows))},
+    }
 
 
 def _against_rivals(rows: Sequence[JsonRow]) -> Iterator[JsonRow]:
     """Our default router by the best rival, with and without a prior, and by the best drafter in hindsight."""
     ours = OURS[0]
-    for scenario, temperature in dict.fromkeys((row["scenario"], row["temperature"]) for row in rows):
-        here = {
-            (row["router"], row["active"]): row
-            for row in rows
-            if (row["scenario"], row["temperature"]) == (scenario, temperature)
-        }
+    for (scenario, temperature), together in grouped(rows, "scenario", "temperature").items():
+        here = {(row["router"], row["active"]): row for row in together}
         own = here[ours.name, ours.active]
         entry = {"scenario": scenario, "temperature": temperature, "router": ours.name}
         entry |= {name: own[name] for name in ("share_of_best", "right_expert_share")}

@@ -1,31 +1,28 @@
 """Every strategy against the round-trip time: one request at a time, equal machines, rivals tuned for each cell."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from typing import Any, Final
 
 from cosine_node.bench.ablation import variants
-from cosine_node.bench.entrants import COUPLED, DSI_2, LOOKS_UP, OURS, PLAIN, RIVALS, OptionValues, entrant
+from cosine_node.bench.entrants import COUPLED, DSI_2, LOOKS_UP, ORACLE, OURS, PLAIN, RIVALS, OptionValues, entrant
 from cosine_node.bench.experiment import (
     RECORDED_TOKENS,
-    TUNE_SPLIT,
     Cell,
     CellResult,
     ExperimentOptions,
     JsonRow,
     Prompts,
     Say,
+    emulated,
     in_processes,
-    result_of,
     run_cell,
+    setup_of,
 )
 from cosine_node.bench.rtt_findings import findings_of
-from cosine_node.bench.tuning import Search, TuningPoint, tune
-from cosine_node.simulation.devices import deploy
-from cosine_node.simulation.scenario import DECISION_S, curves
+from cosine_node.bench.tuning import Search, tune
 
-SHOWN_TOKENS: Final = (1, 4, 8, 16, 32)
-"""A choice: the pass lengths whose emulated time the setup names, the corners of the emulated curve."""
 BOUNDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "ours": {},
     "the coordinator knows": {"decision_s": 0.0},
@@ -75,6 +72,21 @@ class RttOptions(ExperimentOptions):
             trials=0,
         )
 
+    def points(self, profiles: Sequence[str], rtts_ms: Sequence[float]) -> list["SweepPoint"]:
+        """Points of the sweep, or beside it, at every temperature."""
+        return [
+            SweepPoint(
+                profile=profile,
+                rtt_ms=rtt_ms,
+                temperature=temperature,
+                seed=self.seed,
+                max_new_tokens=self.max_new_tokens,
+            )
+            for temperature in self.temperatures
+            for profile in profiles
+            for rtt_ms in rtts_ms
+        ]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPoint:
@@ -106,151 +118,118 @@ class PlannedRow:
     def cell(self) -> Cell:
         return Cell(
             strategy=self.strategy,
-            choice=dict(self.choice),
+            choice=self.choice,
             scenario=asdict(self.point) | dict(self.scenario),
             prompts=Prompts(count=self.prompts),
         )
 
 
 def run(options: RttOptions, *, say: Say) -> JsonRow:
-    """Tune every rival for each point, then measure everybody; one JSON object (docs/benchmarks.md)."""
-    tuned = _tuned(options, say)
-    planned = [*_sweep(options, tuned), *_sides(options, tuned), *_own_lookup(options, tuned), *_parts(options)]
-    say(f"{len(planned)} cells to measure")
-    results = in_processes(run_cell, [plan.cell for plan in planned], processes=options.processes, say=say)
-    measured = list(zip(planned, results, strict=True))
+    """Tune every rival for each point, then measure everybody; the result (docs/benchmarks.md)."""
+    plans = list(planned(options, _tuned(options, say)))
+    say(f"{len(plans)} cells to measure")
+    results = in_processes(run_cell, [plan.cell for plan in plans], processes=options.processes, say=say)
+    measured = list(zip(plans, results, strict=True))
     plain = [(plan, result) for plan, result in measured if plan.strategy == PLAIN.name]
     rows = []
     for plan, result in measured:
         # Plain decoding at the same point, of at least as many prompts.
         beside = next(r for p, r in plain if p.point == plan.point and p.prompts >= plan.prompts)
         rows.append(row_of(plan, result, beside))
-    return result_of(
-        name="rtt",
-        what="How many times as fast as plain decoding each strategy is, by the round-trip time between any two "
+    return {
+        "what": "How many times as fast as plain decoding each strategy is, by the round-trip time between any two "
         "machines, for one request at a time.",
-        setup=_setup(options),
-        rows=rows,
-        findings=findings_of(rows, main_rtt_ms=options.main_rtt_ms),
-    )
-
-
-def _point(options: RttOptions, profile: str, rtt_ms: float, temperature: float) -> SweepPoint:
-    return SweepPoint(
-        profile=profile,
-        rtt_ms=rtt_ms,
-        temperature=temperature,
-        seed=options.seed,
-        max_new_tokens=options.max_new_tokens,
-    )
-
-
-def _points(options: RttOptions, places: Iterable[tuple[str, float]]) -> Iterator[SweepPoint]:
-    """The points of profiles with a round-trip time, at every temperature."""
-    for temperature in options.temperatures:
-        for profile, rtt_ms in places:
-            yield _point(options, profile, rtt_ms, temperature)
-
-
-def _tuning_points(options: RttOptions, temperature: float) -> list[tuple[SweepPoint, int | None]]:
-    """From the middle of the sweep outwards, each point with the index of the one it starts from."""
-    middle = options.main_rtt_ms
-    below = sorted((rtt for rtt in options.rtts_ms if rtt < middle), reverse=True)
-    above = sorted(rtt for rtt in options.rtts_ms if rtt > middle)
-    steps: list[tuple[str, float, int | None]] = [(options.profile, middle, None)]
-    for branch in (below, above):
-        steps += [
-            (options.profile, rtt, len(steps) + index - 1 if index else 0) for index, rtt in enumerate(branch)
-        ]
-    steps += [(profile, middle, 0) for profile in options.side_profiles]
-    return [(_point(options, profile, rtt, temperature), after) for profile, rtt, after in steps]
+        "setup": {
+            **setup_of(options),
+            **emulated([options.profile, *options.side_profiles], options.rtts_ms),
+            "rtt": "between every pair of machines, so a draft relayed by the client waits two one-way delays",
+            "drafters": "one of the embedded family for each of five domains, a general one, one that copies text",
+            "tuned_over": {name: entrant(name).grid for name in options.rivals},
+        },
+        "rows": rows,
+        "findings": findings_of(rows, main_rtt_ms=options.main_rtt_ms),
+    }
 
 
 def _tuned(options: RttOptions, say: Say) -> Tuned:
-    """The best option values of every rival at every point."""
-    jobs = [
-        (name, _tuning_points(options, temperature))
-        for name in (*options.rivals, *options.with_more)
-        for temperature in options.temperatures
-    ]
+    """The best option values of every rival at every point, from the middle of the sweep outwards."""
+    middle = options.main_rtt_ms
+    below = sorted((rtt_ms for rtt_ms in options.rtts_ms if rtt_ms < middle), reverse=True)
+    above = sorted(rtt_ms for rtt_ms in options.rtts_ms if rtt_ms > middle)
+    jobs = []
+    for name in (*options.rivals, *options.with_more):
+        for temperature in options.temperatures:
+            own = replace(options, temperatures=(temperature,))
+            [first] = own.points([options.profile], [middle])
+            branches = [own.points([options.profile], below), own.points([options.profile], above)]
+            branches += [own.points([profile], [middle]) for profile in options.side_profiles]
+            jobs.append((name, first, branches))
     searches = [
         Search(
             strategy=name,
-            points=tuple(TuningPoint(scenario=asdict(point), after=after) for point, after in points),
+            first=asdict(first),
+            branches=tuple(tuple(map(asdict, branch)) for branch in branches),
             prompts=options.tuning_prompts,
             tokens=options.tuning_tokens,
             trials=options.trials,
         )
-        for name, points in jobs
+        for name, first, branches in jobs
     ]
     found = in_processes(tune, searches, processes=options.processes, say=say)
     return {
         (name, point): choice
-        for (name, points), choices in zip(jobs, found, strict=True)
-        for (point, _), choice in zip(points, choices, strict=True)
+        for (name, first, branches), choices in zip(jobs, found, strict=True)
+        for point, choice in zip([first, *chain(*branches)], choices, strict=True)
     }
 
 
-def _everybody(
-    part: str, point: SweepPoint, rivals: Sequence[str], tuned: Tuned, prompts: int
-) -> Iterator[PlannedRow]:
-    """Plain decoding, ours, and rivals with what was tuned for them."""
-    for name in (PLAIN.name, OURS.name):
-        yield PlannedRow(part=part, point=point, strategy=name, prompts=prompts)
-    for name in rivals:
-        yield PlannedRow(part=part, point=point, strategy=name, prompts=prompts, choice=tuned[name, point])
-
-
-def _sweep(options: RttOptions, tuned: Tuned) -> Iterator[PlannedRow]:
-    for point in _points(options, [(options.profile, rtt_ms) for rtt_ms in options.rtts_ms]):
-        yield from _everybody("sweep", point, options.rivals, tuned, options.prompts)
-        for name in options.with_more if point.rtt_ms in options.focus_rtts_ms else ():
-            choice = tuned[name, point]
-            yield PlannedRow(part="more", point=point, strategy=name, prompts=options.prompts, choice=choice)
-
-
-def _sides(options: RttOptions, tuned: Tuned) -> Iterator[PlannedRow]:
-    prompts = min(options.side_prompts, options.prompts)
-    for point in _points(options, [(profile, options.main_rtt_ms) for profile in options.side_profiles]):
-        yield from _everybody("profile", point, options.rivals, tuned, prompts)
-
-
-def _own_lookup(options: RttOptions, tuned: Tuned) -> Iterator[PlannedRow]:
-    """Strategies on free pacing where the verifier looks up the text itself, as it is shipped to do."""
-    rivals = [name for name in options.rivals if not entrant(name).kind.is_stepped]
-    for point in _points(options, [(options.profile, rtt_ms) for rtt_ms in options.rtts_ms]):
-        for name in (OURS.name, *rivals):
+def planned(options: RttOptions, tuned: Tuned) -> Iterator[PlannedRow]:
+    """The sweep, other machines, free pacing with prompt lookup in the verifier, and the parts of ours."""
+    sweep, few = options.points([options.profile], options.rtts_ms), min(options.side_prompts, options.prompts)
+    sides = options.points(options.side_profiles, [options.main_rtt_ms])
+    for part, points, prompts in (("sweep", sweep, options.prompts), ("profile", sides, few)):
+        for point in points:
+            for name in (PLAIN.name, OURS.name, *options.rivals):
+                choice = tuned.get((name, point), {})
+                yield PlannedRow(part=part, point=point, strategy=name, prompts=prompts, choice=choice)
+            for name in options.with_more if part == "sweep" and point.rtt_ms in options.focus_rtts_ms else ():
+                choice = tuned[name, point]
+                yield PlannedRow(part="more", point=point, strategy=name, prompts=prompts, choice=choice)
+    free = [name for name in options.rivals if not entrant(name).kind.is_stepped]
+    for point in sweep:
+        for name in (OURS.name, *free):
+            # As it is shipped to do; elsewhere a drafter looks up the text.
             choice = {**tuned.get((name, point), {}), "policy": LOOKS_UP}
             yield PlannedRow(part="own lookup", point=point, strategy=name, prompts=options.prompts, choice=choice)
+    focus = [rtt_ms for rtt_ms in options.focus_rtts_ms if rtt_ms in options.rtts_ms]
+    for point in options.points([options.profile], focus):
+        yield from _parts(point, few)
 
 
-def _parts(options: RttOptions) -> Iterator[PlannedRow]:
+def _parts(point: SweepPoint, prompts: int) -> Iterator[PlannedRow]:
     """The ablation, and the bounds that know the stream."""
-    prompts = min(options.side_prompts, options.prompts)
-    measured = [rtt_ms for rtt_ms in options.focus_rtts_ms if rtt_ms in options.rtts_ms]
-    for point in _points(options, [(options.profile, rtt_ms) for rtt_ms in measured]):
-        for variant in variants():
-            yield PlannedRow(
-                part="ablation",
-                point=point,
-                strategy=OURS.name,
-                prompts=prompts,
-                choice=variant.choice,
-                labels={"order": variant.order, "label": variant.label},
-            )
-        for label, scenario in BOUNDS.items():
-            strategy = OURS.name if label == "ours" else "oracle"
-            yield PlannedRow(
-                part="oracle",
-                point=point,
-                strategy=strategy,
-                prompts=prompts,
-                scenario=scenario,
-                labels={"label": label},
-            )
+    for variant in variants():
+        yield PlannedRow(
+            part="ablation",
+            point=point,
+            strategy=OURS.name,
+            prompts=prompts,
+            choice=variant.choice,
+            labels={"order": variant.order, "label": variant.label},
+        )
+    for label, scenario in BOUNDS.items():
+        yield PlannedRow(
+            part="oracle",
+            point=point,
+            strategy=ORACLE.name if scenario else OURS.name,
+            prompts=prompts,
+            scenario=scenario,
+            labels={"label": label},
+        )
 
 
 def row_of(plan: PlannedRow, result: CellResult, plain: CellResult) -> JsonRow:
+    """A row, with `plain` the plain decoding of the same prompts, and perhaps of more, at the same point."""
     kind = entrant(plan.strategy).kind
     ratios = [plain.seconds[number] / seconds for number, seconds in result.seconds.items()]
     return {
@@ -273,49 +252,3 @@ def row_of(plan: PlannedRow, result: CellResult, plain: CellResult) -> JsonRow:
         "seconds": result.total_s,
         **result.checks,
     }
-
-
-def _setup(options: RttOptions) -> JsonRow:
-    """Every emulated figure by name, and what was tuned on what."""
-    return {
-        "emulated_pass_ms": {
-            profile: emulated_passes_ms(profile, SHOWN_TOKENS)
-            for profile in (options.profile, *options.side_profiles)
-        },
-        "emulated_devices": {profile: _devices(profile) for profile in options.side_profiles if ":" in profile},
-        "emulated_rtt_ms": list(options.rtts_ms),
-        "emulated_client_decision_ms": 1e3 * DECISION_S,
-        "rtt": "between every pair of machines, so a draft relayed by the client waits two one-way delays",
-        "verifiers": 1,
-        "drafters": "one of the embedded family for each of five domains, a general one, one that copies the text",
-        "traces": "the split test, recorded from the embedded models",
-        "prompts": options.prompts,
-        "max_new_tokens": options.max_new_tokens,
-        "side_prompts": options.side_prompts,
-        "tuning": {
-            "split": TUNE_SPLIT,
-            "prompts": options.tuning_prompts,
-            "tokens_of_each": options.tuning_tokens,
-            "trials_per_point": options.trials,
-            "options": {name: {k: list(v) for k, v in entrant(name).grid.items()} for name in options.rivals},
-        },
-    }
-
-
-def emulated_passes_ms(profile: str, tokens: Sequence[int]) -> dict[str, dict[str, float]]:
-    """Milliseconds of a pass of so many tokens on the machines of a profile."""
-    return {
-        role: {str(count): round(1e3 * curve.seconds(count), 3) for count in tokens}
-        for role, curve in zip(("verifier", "drafter"), curves(profile), strict=True)
-    }
-
-
-def _devices(profile: str) -> str:
-    """The cards and the precision of the models on them."""
-    names = []
-    for place in profile.split("/"):
-        count, _, rest = place.partition("x")
-        cards, named = (int(count), rest) if count.isdecimal() else (1, place)
-        device, _, model = named.partition(":")
-        names.append(deploy(device, model, count=cards).name)
-    return ", ".join(names)

@@ -20,7 +20,8 @@ from cosine_node.bench.experiment import (
     JsonRow,
     ReplayedWorkload,
     Say,
-    result_of,
+    emulated,
+    setup_of,
     shipped_traces,
 )
 from cosine_node.bench.scale_decisions import decision_rows
@@ -103,31 +104,19 @@ def run(options: ScaleOptions, *, say: Say) -> JsonRow:
     decisions = decision_rows(STRATEGIES["cosine"], candidates=options.candidates, repeats=options.repeats)
     for row in decisions:
         say(f"choosing among {row['candidates']}: {row['rank_verifiers_us'] + row['pick_drafters_us']:.0f} us")
-    return result_of(
-        name="scale",
-        what="Clients that all ask within a few seconds in swarms of growing size, every node of which is live.",
-        setup={
-            "emulated": {
-                "profile_verifier_ms/drafter_ms": options.profile,
-                "rtt_ms_of_every_pair": options.rtt_ms,
-                "client_decision_ms_per_write": 1e3 * DECISION_S,
-            },
-            "engines": "the embedded models, replayed" if options.source == EngineSource.TRACES else options.source,
-            "nodes": "all live: each serves, announces itself signed, renews its record and its load",
+    return {
+        "what": "Clients that all ask within a few seconds in swarms of growing size, every node of which is live.",
+        "setup": {
+            **setup_of(options),
+            **emulated([options.profile], options.rtt_ms),
+            "all_nodes": "are live: each serves, announces itself signed, renews its record and its load",
             "dht": "in memory: real cells, records, signatures and limits, but no routing between storing nodes; "
             "every signature is checked once for all readers",
-            "nodes_per_verifier": options.nodes_per_verifier,
-            "nodes_per_client": options.nodes_per_client,
-            "requests_per_client": 1,
-            "arrival_window_s": options.arrival_window_s,
-            "max_new_tokens": options.max_new_tokens,
-            "strategy": "cosine",
-            "seed": options.seed,
         },
-        rows=rows,
-        decisions=decisions,
-        findings=findings_of(rows, decisions),
-    )
+        "rows": rows,
+        "decisions": decisions,
+        "findings": findings_of(rows, decisions),
+    }
 
 
 def findings_of(rows: Sequence[JsonRow], decisions: Sequence[JsonRow]) -> JsonRow:

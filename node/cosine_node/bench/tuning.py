@@ -9,51 +9,47 @@ from cosine_node.bench.experiment import TUNE_SPLIT, Cell, Prompts, run_cell
 
 Score = Callable[[OptionValues], float]
 Grid = Mapping[str, tuple[Any, ...]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuningPoint:
-    """A scenario to tune for; the search starts from the best of the point with the index `after`."""
-
-    scenario: Mapping[str, Any]
-    after: int | None = None
+ScenarioFields = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """A strategy to tune at points, of which each comes after the one it starts from.
+    """A strategy to tune for scenarios: a first one, and branches that lead away from it.
 
-    A point without a predecessor has every option swept in turn first; every point then gets `trials` trials next
-    to where it stands. A trial runs the first `prompts` prompts for `tokens` tokens each.
+    For the first every option is swept in turn. It and every other, which begins where the one before it in its
+    branch ended, then get `trials` trials next to where they stand. A trial runs the first `prompts` prompts for
+    `tokens` tokens each.
     """
 
     strategy: str
-    points: tuple[TuningPoint, ...]
+    first: ScenarioFields
+    branches: tuple[tuple[ScenarioFields, ...], ...]
     prompts: int
     tokens: int
     trials: int
 
     def __str__(self) -> str:
-        return f"tuned {self.strategy} at {len(self.points)} points"
+        return f"tuned {self.strategy} at {1 + sum(map(len, self.branches))} points"
 
 
 def tune(search: Search) -> list[OptionValues]:
-    """The best table of option values found for each point."""
+    """The best table of option values found for the first scenario, then for those of all branches."""
     plays = entrant(search.strategy)
-    found: list[OptionValues] = []
-    for point in search.points:
-        grid = plays.grid_at(point.scenario.get("temperature", 0.0))
-        first = {name: plays.start.get(name, values[0]) for name, values in grid.items()}
-        score = _scored(search, point)
-        if point.after is None:
-            start = swept(first, grid, score, allows=plays.allows)
-        else:
-            start = {**first, **found[point.after]}
-        found.append(climbed(start, grid, score, allows=plays.allows, trials=search.trials))
+    grid = plays.grid_at(search.first["temperature"])
+    start = {name: plays.start.get(name, values[0]) for name, values in grid.items()}
+    score = _scored(search, search.first)
+    best = swept(start, grid, score, allows=plays.allows)
+    found = [climbed(best, grid, score, allows=plays.allows, trials=search.trials)]
+    for branch in search.branches:
+        best = found[0]
+        for scenario in branch:
+            score = _scored(search, scenario)
+            best = climbed(best, grid, score, allows=plays.allows, trials=search.trials)
+            found.append(best)
     return found
 
 
-def _scored(search: Search, point: TuningPoint) -> Score:
+def _scored(search: Search, scenario: ScenarioFields) -> Score:
     """Seconds that the tuning prompts take under a table of option values; each is run once."""
     known: dict[str, float] = {}
 
@@ -63,7 +59,7 @@ def _scored(search: Search, point: TuningPoint) -> Score:
             cell = Cell(
                 strategy=search.strategy,
                 choice=choice,
-                scenario={**point.scenario, "max_new_tokens": search.tokens},
+                scenario={**scenario, "max_new_tokens": search.tokens},
                 prompts=Prompts(split=TUNE_SPLIT, count=search.prompts),
             )
             known[key] = run_cell(cell).total_s

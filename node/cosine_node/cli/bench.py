@@ -97,8 +97,8 @@ def _run(module_name: str, chosen: Mapping[str, Any], *, quick: bool, command: s
     base = options_of.quick() if quick else options_of()
     options = replace(base, **{key: value for key, value in chosen.items() if key in known})
     began_s = time.perf_counter()
-    result: dict[str, Any] = rounded({**module.run(options, say=_say), "command": command})
-    file = out / f"{result['name']}.json"
+    result: dict[str, Any] = rounded({"name": module_name, "command": command, **module.run(options, say=_say)})
+    file = out / f"{module_name}.json"
     out.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
     _say(f"{file} written after {time.perf_counter() - began_s:.0f} s")

@@ -13,8 +13,11 @@ def silent(sentence: str) -> None:
 
 @cache
 def quick_result(module: str) -> dict[str, Any]:
-    """The result of the experiment of a module of `cosine_node.bench`, in one process."""
+    """The file of the experiment of a module of `cosine_node.bench`, run in one process."""
     run = import_module(f"cosine_node.bench.{module}").run
     options = get_type_hints(run)["options"].quick()
-    result: dict[str, Any] = run(replace(options, processes=1), say=silent)
-    return result
+    return {
+        "name": module,
+        "command": f"cosine-node bench {module}",
+        **run(replace(options, processes=1), say=silent),
+    }

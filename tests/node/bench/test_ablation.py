@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from cosine_node.bench.ablation import CHAIN, CUMULATIVE, PARTS, SINGLE, CosinePart, variants
+from cosine_node.bench.ablation import CHAIN, CUMULATIVE, PARTS, SINGLE, variants
 from cosine_node.bench.entrants import NOT_OF_STRATEGIES, POLICIES
 from cosine_p2p.strategies.cosine import CosineOptions
 
@@ -28,10 +28,9 @@ def test_what_is_left_out_alone_is_one_option_or_one_policy() -> None:
         CosineOptions(**{name: value for name, value in choice.items() if name not in NOT_OF_STRATEGIES})
 
 
-def test_a_part_without_an_option_or_off_by_default_is_none() -> None:
-    assert not CosinePart("magic", "spells", False).is_on
-    assert not CosinePart("a tree", "width_nodes", CosineOptions().width_nodes).is_on
-    assert all(part.is_on for part in PARTS)
+def test_what_is_on_without_a_part_is_no_default() -> None:
+    for option, value in [pair for off in PARTS.values() for pair in off.items()]:
+        assert getattr(CosineOptions(), option) != value
 
 
 def test_labels_are_unique() -> None:

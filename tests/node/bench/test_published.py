@@ -14,7 +14,6 @@ from cosine_node.cli.bench import rounded
 from tests.docs.pages import DOCS
 from tests.node.bench.quick import silent
 
-PLACE: dict[str, Any] = {"profile": "25/8", "rtt_ms": 20.0, "temperature": 0.0}
 WALL_CLOCK = ("_us", "wall_s", "cpu_s", "peak_mb")
 
 
@@ -43,14 +42,14 @@ def test_which_drafter_knows_which_domain() -> None:
 def test_one_request_at_a_time() -> None:
     """On other machines, where there are fewer prompts than in the sweep."""
     options = rtt.RttOptions()
-    point = rtt.SweepPoint(**PLACE, seed=options.seed, max_new_tokens=options.max_new_tokens)
+    [point, _] = options.points(["25/8"], [20.0])
     plain, ours = (
         rtt.PlannedRow(part="profile", point=point, strategy=name, prompts=options.side_prompts)
         for name in ("plain", "cosine")
     )
     beside, found = run_cell(plain.cell), run_cell(ours.cell)
     for plan, result in ((plain, beside), (ours, found)):
-        row = published_row("rtt", part="profile", strategy=plan.strategy, **PLACE)
+        row = published_row("rtt", part="profile", strategy=plan.strategy, profile="25/8", temperature=0.0)
         again = rtt.row_of(plan, result, beside)
         assert rounded(again) == same_fields(row, again)
 

@@ -81,6 +81,6 @@ def test_the_study_is_one_json_object() -> None:
     said: list[str] = []
     small = ScaleOptions(nodes=(20,), max_new_tokens=4, source="scripted", candidates=(10,), repeats=2)
     result = json.loads(json.dumps(run(small, say=said.append)))
-    assert {"name", "what", "command", "setup", "rows", "findings"} <= result.keys()
+    assert {"what", "setup", "rows", "findings"} <= result.keys()
     assert "in memory" in result["setup"]["dht"]
     assert len(said) == 2
