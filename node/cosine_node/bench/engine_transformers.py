@@ -1,38 +1,22 @@
 """Transformers' own decoding of a model, to measure this engine against: greedy, without end tokens.
 
-A rival shares its weights with the engine of its `Pair`, so both read the same memory in the same dtype.
+A rival shares its weights with the engine it is compared with, so both read the same memory in the same dtype.
 """
 
-import copy
 import logging
-import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import torch
 import transformers
 from torch import Tensor
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    DynamicCache,
-    GenerationConfig,
-    LlamaConfig,
-    StaticCache,
-)
-from transformers.utils.logging import disable_progress_bar
+from transformers import DynamicCache, GenerationConfig, StaticCache
 
-from cosine_node.engine.loading import resolve_device, resolve_dtype
-from cosine_node.engine.support import is_sixteen_bit
-from cosine_node.engine.torch_engine import TorchEngine
-from cosine_protocol.errors import CosineError, UsageError
+from cosine_node.engine.loading import resolve_device
+from cosine_protocol.errors import CosineError
 
-ATTENTION: Final = "sdpa"
-"""The fastest attention that transformers has without further packages, and its default."""
 PAGE_TOKENS: Final = 256
 """The default page of transformers' continuous batching, given so that blocks can be counted in it."""
 POLL_S: Final = 1.0
@@ -53,76 +37,6 @@ class RivalFailed(CosineError):
     """Transformers could not do it on this device."""
 
 
-class DoesNotFit(UsageError):
-    """A device has no room for a model and what it is to be fed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
-    """One model twice, its weights once: in this engine and as transformers runs it.
-
-    `read_bytes` are the weights that every pass reads: all but an input embedding that is not the output's too.
-    """
-
-    engine: TorchEngine
-    rival: "TransformersModel"
-    parameters: int
-    read_bytes: int
-    dtype: str
-    is_sixteen_bit: bool
-
-    @property
-    def vocab_tokens(self) -> int:
-        return self.engine.vocab_tokens
-
-
-def stored_pair(folder: Path, *, device: str, dtype: str, pool_tokens: int) -> Pair:
-    """The model in a folder. Raises `UsageError` for an unknown device or dtype."""
-    where = resolve_device(device)
-    kind = resolve_dtype(dtype, device=where, config=AutoConfig.from_pretrained(folder, trust_remote_code=False))
-    if not sys.stderr.isatty():
-        disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=kind, attn_implementation=ATTENTION, trust_remote_code=False
-    )
-    return _pair(model.to(where), pool_tokens=pool_tokens)
-
-
-def random_pair(shape: Mapping[str, Any], *, seed: int, device: str, dtype: str, pool_tokens: int) -> Pair:
-    """A Llama of these `LlamaConfig` fields with random weights, the same for the same seed and device.
-
-    Raises `UsageError` for an unknown device or dtype, and its kind `DoesNotFit`.
-    """
-    where = resolve_device(device)
-    stored = torch.float32 if where.type == "cpu" else torch.bfloat16
-    config = LlamaConfig(**shape, dtype=stored, bos_token_id=None, eos_token_id=None)
-    kind = resolve_dtype(dtype, device=where, config=config)
-    try:
-        with torch.random.fork_rng([where] if where.type == "cuda" else []), where:
-            torch.manual_seed(seed)
-            model = AutoModelForCausalLM.from_config(
-                config, dtype=kind, attn_implementation=ATTENTION, trust_remote_code=False
-            )
-        return _pair(model, pool_tokens=pool_tokens)
-    except torch.OutOfMemoryError as error:
-        raise DoesNotFit(f"The memory of {where} has no room for it.") from error
-
-
-def _pair(model: Any, *, pool_tokens: int) -> Pair:
-    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    twin = copy.deepcopy(model, shared)
-    embedding, output = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-    read = [parameter for parameter in model.parameters() if parameter is not embedding or embedding is output]
-    return Pair(
-        engine=TorchEngine(twin, pool_tokens=pool_tokens),
-        rival=TransformersModel(model),
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
-        read_bytes=sum(parameter.nbytes for parameter in read),
-        dtype=str(model.dtype).removeprefix("torch."),
-        is_sixteen_bit=is_sixteen_bit(model.dtype),
-    )
-
-
 class TransformersModel:
     """A model in transformers' own hands; not thread-safe."""
 
@@ -132,7 +46,7 @@ class TransformersModel:
 
     def generate(self, prompt: Sequence[int], *, tokens: int) -> tuple[int, ...]:
         """`tokens` greedy tokens by `generate` with its default cache."""
-        ids = self._tensor([prompt])
+        ids = torch.tensor([list(prompt)], dtype=torch.int64, device=self._model.device)
         output = self._model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens)
         return tuple(output[0, len(prompt) :].tolist())
 
@@ -170,9 +84,6 @@ class TransformersModel:
     ) -> "PaddedBatch":
         """Sequences padded to the longest, ready to be fed `fed_tokens` tokens each, again and again."""
         return PaddedBatch(self._model, contexts, fed_tokens=fed_tokens, has_static_cache=has_static_cache)
-
-    def _tensor(self, rows: Sequence[Sequence[int]]) -> Tensor:
-        return torch.tensor([list(row) for row in rows], dtype=torch.int64, device=self._model.device)
 
 
 class PaddedBatch:
