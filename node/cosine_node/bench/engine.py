@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from cosine_node import zoo
-from cosine_node.bench.engine_models import EMBEDDED, DoesNotFit, EngineOptions, measured_model
+from cosine_node.bench.engine_models import EMBEDDED, EngineOptions
 from cosine_node.bench.engine_parts import (
     BATCH_TOKENS,
     CACHES,
@@ -17,7 +17,13 @@ from cosine_node.bench.engine_parts import (
     plain,
     verification,
 )
-from cosine_node.bench.engine_transformers import copied_bytes_per_s, device_name, versions
+from cosine_node.bench.engine_transformers import (
+    DoesNotFit,
+    copied_bytes_per_s,
+    device_name,
+    measured_model,
+    versions,
+)
 from cosine_node.bench.experiment import JsonRow, Say, setup_of
 from cosine_node.engine.loading import resolve_device
 from cosine_node.engine.threads import limit_threads

@@ -7,9 +7,9 @@ from enum import StrEnum
 from functools import partial
 from typing import Final
 
-from cosine_node.bench.engine_models import EngineOptions, MeasuredModel
+from cosine_node.bench.engine_models import EngineOptions
 from cosine_node.bench.engine_rivals import Agreement, Decoded, PackedBatch, Timed, alternately, decoded
-from cosine_node.bench.engine_transformers import RivalFailed
+from cosine_node.bench.engine_transformers import MeasuredModel, RivalFailed
 from cosine_node.bench.experiment import JsonRow
 from cosine_node.bench.texts import Tokens, mixed, random_prompts, spread
 from cosine_node.engine.curve import measure_curve

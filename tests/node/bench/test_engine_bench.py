@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import LlamaConfig
 
-from cosine_node.bench import engine, engine_models, engine_transformers
+from cosine_node.bench import engine, engine_transformers
 from cosine_node.bench.engine import findings_of, run
-from cosine_node.bench.engine_models import EMBEDDED, SHAPES, EngineOptions, MeasuredModel, measured_model
+from cosine_node.bench.engine_models import EMBEDDED, SHAPES, EngineOptions
 from cosine_node.bench.engine_parts import (
     ALONE_REQUESTS,
     BATCH_TOKENS,
@@ -26,7 +26,7 @@ from cosine_node.bench.engine_parts import (
     concurrent,
 )
 from cosine_node.bench.engine_rivals import Agreement, Decoded, PackedBatch, alternately, decoded
-from cosine_node.bench.engine_transformers import RivalFailed, TransformersModel
+from cosine_node.bench.engine_transformers import MeasuredModel, RivalFailed, TransformersModel, measured_model
 from cosine_node.bench.report_sections import SECTIONS, speeds
 from cosine_node.bench.texts import embedded_prompts, mixed, random_prompts, spread
 from cosine_node.engine.scripted import ScriptedEngine
@@ -150,7 +150,7 @@ def test_a_model_without_room_is_left_out(monkeypatch: pytest.MonkeyPatch) -> No
     def full(*arguments: object, **options: object) -> Any:
         raise torch.OutOfMemoryError("full")
 
-    monkeypatch.setattr(engine_models, "TorchEngine", full)
+    monkeypatch.setattr(engine_transformers, "TorchEngine", full)
     found: Any = run(replace(QUICK, models=(), cuda_models=("llama-tiny",)), say=silent)
     assert found["rows"] == []
     assert found["skipped"] == [{"what": "llama-tiny", "reason": "The memory of cpu has no room for it."}]
