@@ -23,6 +23,7 @@ def generation(seconds: float, *, tokens: tuple[int, ...] = (1, 2, 3), near_ties
         seed=1,
         rounds=3,
         drafted=5,
+        offered=3,
         accepted=2,
         near_ties=near_ties,
         bytes_sent=10,
