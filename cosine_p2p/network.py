@@ -175,7 +175,9 @@ def choose_transport(asked: str | None) -> TransportKind:
     if name not in set(TransportKind):
         raise UsageError(f"There is no transport {name!r}; choose full or light.")
     if name == TransportKind.FULL and not has_full:
-        raise UsageError("The full transport is not installed; install cosine-p2p[node] or choose light.")
+        raise UsageError(
+            "The full transport is not installed: `pip install '.[node]'` in the clone, or choose light."
+        )
     if name == TransportKind.LIGHT and not has_light:
         raise UsageError(
             "The light transport is not installed; install libp2p, which on Linux is built with the GMP headers "

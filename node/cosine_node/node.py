@@ -196,6 +196,8 @@ class RunningNode:
         self._served = served
         self._options = options
         self._addresses: tuple[str, ...] = ()
+        self._network_name = network.network
+        self._is_alone = not network.initial_peers
         curve = options.emulation.curve(options.role) if options.emulation else served.curve
         self._speed = PassSpeed(curve, now_s=time.monotonic())
         # An emulated device is as fast as its name says.
@@ -230,6 +232,8 @@ class RunningNode:
         emit("announced", {"target": self._served.target_name, "stored": is_stored})
         ready = await _ready_fields(self._transport, self._options.role)
         emit("ready", ready | {"model": self._served.model_name})
+        if self._is_alone:
+            emit("alone", {"network": self._network_name})
         await self._work(emit, stop)
         emit("stopped", self._summary())
 

@@ -60,7 +60,10 @@ def test_what_is_not_installed_is_named_with_its_extra(
 
     monkeypatch.setattr(builtins, "__import__", without)
     code, errors = told(("--demo", "--screenshot", str(tmp_path / "a.svg")), capsys)
-    assert (code, errors) == (2, f"Error: This needs {module}; install cosine-p2p[{extra}].\n")
+    assert (code, errors) == (
+        2,
+        f"Error: This needs {module}: `pip install '.[{extra}]'` in the clone of the repository.\n",
+    )
 
 
 @pytest.mark.thorough

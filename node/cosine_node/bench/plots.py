@@ -149,7 +149,9 @@ def _panels(
     except ModuleNotFoundError as missing:
         if missing.name is None or not missing.name.startswith("matplotlib"):
             raise
-        raise UsageError("Figures are drawn by matplotlib; install cosine-p2p[bench].") from None
+        raise UsageError(
+            "Figures are drawn by matplotlib: `pip install '.[bench]'` in the clone of the repository."
+        ) from None
     titles = list(dict.fromkeys(filled(template, row) for row in rows))
     with matplotlib.rc_context(SETTINGS):
         width_inches = min(WIDTH_INCHES, len(titles) * MOST_PANEL_INCHES)

@@ -19,6 +19,10 @@ SENTENCES: Final[Mapping[str, str]] = {
     "loading": "Loading {model} ...",
     "measuring": "Measuring {model} on this machine ...",
     "ready": "Ready as {role} {peer_id}, reachable at:",
+    "alone": (
+        "It is alone in its network {network!r}, since --initial-peers named nobody to join. Others join it with "
+        "--initial-peers and an address from above."
+    ),
     "worked": "{model} {said}.",
     "stopped": "Stopped after {passes} passes. {model} {said}.",
 }

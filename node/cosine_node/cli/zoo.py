@@ -10,7 +10,8 @@ from cosine_node.cli.options import AsJson
 
 
 def zoo(
-    name: Annotated[str | None, typer.Argument(help="Show one model only.")] = None, as_json: AsJson = False
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show one model only.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """List the embedded models: what each is for, its size, how often it is right, its folder."""
     from cosine_node.zoo import acceptance, expertise, folder, names
