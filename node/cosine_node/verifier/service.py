@@ -179,7 +179,7 @@ class VerifierService:
         uses_lookup = config.policy.uses_prompt_lookup and message.pacing == m.Pacing.FREE
         trial = self._lookup_trials.find(config.target_digest.hex(), asked.sampling.temperature)
         if trial is not None:
-            trial.expect(0, 1.0 / self._curve.seconds(1))
+            trial.expect(0, 1.0 / self.pass_s)
         return VerifierRequest(
             channel,
             message.number,
