@@ -36,66 +36,73 @@ def text_option(metavar: str, envvar: str | None, help_text: str) -> Any:
     return typer.Option(metavar=metavar, envvar=envvar, help=help_text, rich_help_panel=SAMPLING_PANEL)
 
 
+MaxNewTokens = Annotated[int, text_option("TOKENS", "COSINE_MAX_NEW_TOKENS", "Generate at most so many.")]
+Temperature = Annotated[float, text_option("NUMBER", "COSINE_TEMPERATURE", "0 is greedy.")]
+TopP = Annotated[float, text_option("SHARE", "COSINE_TOP_P", "Sample from the likeliest tokens that hold so much.")]
+TopK = Annotated[int, text_option("COUNT", "COSINE_TOP_K", "Sample from so many of the likeliest; 0 is off.")]
+MinP = Annotated[
+    float, text_option("SHARE", "COSINE_MIN_P", "Sample from tokens at least so likely, by the likeliest.")
+]
+RepetitionPenalty = Annotated[
+    float, text_option("NUMBER", "COSINE_REPETITION_PENALTY", "Divides scores of tokens seen before; 1 is off.")
+]
+Seed = Annotated[int | None, text_option("NUMBER", None, "Same seed, same text; drawn and printed if absent.")]
+Stop = Annotated[list[str] | None, text_option("TEXT", None, "Stop before this text; may be repeated.")]
+StrategyName = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        envvar="COSINE_STRATEGY",
+        help="cosine, plain, or one of those it is measured against (docs/strategies.md).",
+        rich_help_panel=PEERS_PANEL,
+    ),
+]
+VerifierDtype = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DTYPE",
+        envvar="COSINE_DTYPE",
+        help="Only verifiers that run in it, for example float32.",
+        rich_help_panel=PEERS_PANEL,
+    ),
+]
+Timeout = Annotated[
+    float, typer.Option(metavar="SECONDS", envvar="COSINE_TIMEOUT", help="For the whole generation.")
+]
+MaxDrafters = Annotated[
+    int | None,
+    typer.Option(
+        metavar="COUNT",
+        envvar="COSINE_MAX_DRAFTERS",
+        help="Ask at most so many; 0 sends the prompt to no drafter.",
+        rich_help_panel=PEERS_PANEL,
+    ),
+]
+OnlyVerifier = Annotated[
+    str | None, typer.Option(metavar="PEER", help="Only this verifier.", rich_help_panel=PEERS_PANEL)
+]
+
+
 def generate(
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The prompt, or - to read it from stdin.")],
     chat: Annotated[bool, typer.Option("--chat", metavar="", help="Apply the target's chat template.")] = False,
     initial_peers: InitialPeers = None,
     network: Network = DEFAULT_NETWORK,
     target: Target = DEFAULT_TARGET,
-    max_new_tokens: Annotated[
-        int, text_option("TOKENS", "COSINE_MAX_NEW_TOKENS", "Generate at most so many.")
-    ] = 128,
-    temperature: Annotated[float, text_option("NUMBER", "COSINE_TEMPERATURE", "0 is greedy.")] = 0.0,
-    top_p: Annotated[
-        float, text_option("SHARE", "COSINE_TOP_P", "Of the likeliest tokens that hold this probability.")
-    ] = 1.0,
-    top_k: Annotated[
-        int, text_option("COUNT", "COSINE_TOP_K", "Of so many of the likeliest tokens; 0 is off.")
-    ] = 0,
-    min_p: Annotated[
-        float, text_option("SHARE", "COSINE_MIN_P", "Of tokens at least this fraction as likely as the likeliest.")
-    ] = 0.0,
-    repetition_penalty: Annotated[
-        float, text_option("NUMBER", "COSINE_REPETITION_PENALTY", "Divides scores of tokens seen before; 1 is off.")
-    ] = 1.0,
-    seed: Annotated[
-        int | None, text_option("NUMBER", None, "Same seed, same text; drawn and printed if absent.")
-    ] = None,
-    stop: Annotated[list[str] | None, text_option("TEXT", None, "Stop before this text; may be repeated.")] = None,
-    strategy: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            envvar="COSINE_STRATEGY",
-            help="cosine, plain, or one of those it is measured against (docs/strategies.md).",
-            rich_help_panel=PEERS_PANEL,
-        ),
-    ] = "cosine",
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DTYPE",
-            envvar="COSINE_DTYPE",
-            help="Only verifiers that run in it, for example float32.",
-            rich_help_panel=PEERS_PANEL,
-        ),
-    ] = None,
-    timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", envvar="COSINE_TIMEOUT", help="For the whole generation.")
-    ] = 600.0,
-    max_drafters: Annotated[
-        int | None,
-        typer.Option(
-            metavar="COUNT",
-            envvar="COSINE_MAX_DRAFTERS",
-            help="Ask at most so many; 0 sends the prompt to no drafter.",
-            rich_help_panel=PEERS_PANEL,
-        ),
-    ] = None,
+    max_new_tokens: MaxNewTokens = 128,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    top_k: TopK = 0,
+    min_p: MinP = 0.0,
+    repetition_penalty: RepetitionPenalty = 1.0,
+    seed: Seed = None,
+    stop: Stop = None,
+    strategy: StrategyName = "cosine",
+    dtype: VerifierDtype = None,
+    timeout: Timeout = 600.0,
+    max_drafters: MaxDrafters = None,
     trust: TrustedPeers = None,
-    verifier: Annotated[
-        str | None, typer.Option(metavar="PEER", help="Only this verifier.", rich_help_panel=PEERS_PANEL)
-    ] = None,
+    verifier: OnlyVerifier = None,
     as_json: AsJson = False,
 ) -> None:
     """Generate text with a swarm; it is exactly what the target alone would write."""

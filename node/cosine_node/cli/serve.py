@@ -53,41 +53,43 @@ CorsOrigins = Annotated[
 ]
 
 
+Host = Annotated[str, typer.Option(metavar="HOST", envvar="COSINE_HOST", help="Address to listen on.")]
+Port = Annotated[int, typer.Option(metavar="PORT", envvar="COSINE_PORT", help="0 is any free one.")]
+GatewayStrategy = Annotated[
+    str,
+    typer.Option(metavar="NAME", envvar="COSINE_STRATEGY", help="cosine or plain.", rich_help_panel=PEERS_PANEL),
+]
+GatewayDrafters = Annotated[
+    int | None,
+    typer.Option(
+        metavar="COUNT",
+        envvar="COSINE_MAX_DRAFTERS",
+        help="Ask at most so many; 0 sends no prompt to any.",
+        rich_help_panel=PEERS_PANEL,
+    ),
+]
+GenerationTimeout = Annotated[
+    float, typer.Option(metavar="SECONDS", envvar="COSINE_TIMEOUT", help="For a generation.")
+]
+ConcurrentRequests = Annotated[
+    int,
+    typer.Option(
+        metavar="COUNT", envvar="COSINE_MAX_REQUESTS", help="Generations at once; four times as many wait."
+    ),
+]
+
+
 def serve(
-    host: Annotated[
-        str, typer.Option(metavar="HOST", envvar="COSINE_HOST", help="Address to listen on.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(metavar="PORT", envvar="COSINE_PORT", help="0 is any free one.")
-    ] = DEFAULT_PORT,
+    host: Host = "127.0.0.1",
+    port: Port = DEFAULT_PORT,
     initial_peers: InitialPeers = None,
     network: Network = DEFAULT_NETWORK,
     target: Target = DEFAULT_TARGET,
-    strategy: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", envvar="COSINE_STRATEGY", help="cosine or plain.", rich_help_panel=PEERS_PANEL
-        ),
-    ] = "cosine",
-    max_drafters: Annotated[
-        int | None,
-        typer.Option(
-            metavar="COUNT",
-            envvar="COSINE_MAX_DRAFTERS",
-            help="Ask at most so many; 0 sends no prompt to any.",
-            rich_help_panel=PEERS_PANEL,
-        ),
-    ] = None,
+    strategy: GatewayStrategy = "cosine",
+    max_drafters: GatewayDrafters = None,
     trust: TrustedPeers = None,
-    timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", envvar="COSINE_TIMEOUT", help="For a generation.")
-    ] = 600.0,
-    max_requests: Annotated[
-        int,
-        typer.Option(
-            metavar="COUNT", envvar="COSINE_MAX_REQUESTS", help="Generations at once; four times as many wait."
-        ),
-    ] = 16,
+    timeout: GenerationTimeout = 600.0,
+    max_requests: ConcurrentRequests = 16,
     api_key: ApiKeys = None,
     cors_origin: CorsOrigins = None,
     log_format: LogFormat = "pretty",
