@@ -1,65 +1,125 @@
-"""`cosine-node demo`: a whole swarm on this machine, plain and `cosine` side by side."""
+"""`cosine-node demo`: a whole swarm on this machine, in which three ways to generate race each other."""
 
 import asyncio
 import json
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cosine_node.cli.exit_codes import FAILURE_EXIT
 from cosine_node.cli.options import AsJson
-from cosine_node.cli.printing import say
+from cosine_node.cli.printing import printable, say
 from cosine_protocol.errors import UsageError
+from cosine_protocol.limits import MAX_TEMPERATURE
 
 if TYPE_CHECKING:
+    from cosine_node.demo.race import Race, RacedPrompt
     from cosine_node.demo.report import Report
+    from cosine_node.demo.swarm import Show
+
+FRAMES_PER_S = 12
+"""A choice: text flows, and drawing leaves the processor to the nodes."""
+SHOWN_CHARACTERS = 160
+"""A choice: two lines of each text in a log."""
+LOG_COLUMNS = 110
+"""A choice: the table fits."""
 
 
 def demo(
     max_new_tokens: Annotated[int, typer.Option(help="Output tokens of each prompt.")] = 96,
+    temperature: Annotated[
+        list[float] | None, typer.Option(help="May be repeated; 0 and 0.8 if not given.")
+    ] = None,
     emulate: Annotated[
         str, typer.Option(envvar="COSINE_EMULATE", help="VERIFIER_MS/DRAFTER_MS@RTT_MS")
     ] = "60/6@10",
+    picture: Annotated[
+        Path | None, typer.Option(help="Save the first race as SVG, as it stands when cosine has finished.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start a verifier and six drafters with the embedded models and compare plain decoding with cosine."""
+    """Race plain decoding, copying alone and cosine with six drafters in a swarm of embedded models."""
     from cosine_node.demo.swarm import run_demo
     from cosine_node.emulation import Emulation
 
-    if max_new_tokens < 1:
-        raise UsageError("--max-new-tokens must be 1 or more.")
-    report = asyncio.run(run_demo(Emulation.parse(emulate), max_new_tokens=max_new_tokens, say=say))
+    if max_new_tokens < 2:
+        raise UsageError("--max-new-tokens must be 2 or more.")
+    temperatures = tuple(temperature or (0.0, 0.8))
+    if not all(0.0 <= value <= MAX_TEMPERATURE for value in temperatures):
+        raise UsageError(f"--temperature must lie between 0 and {MAX_TEMPERATURE:g}.")
+    emulation = Emulation.parse(emulate)
+
+    def run(show: "Show") -> "Report":
+        seen = _saving_picture(show, picture) if picture else show
+        return asyncio.run(
+            run_demo(emulation, max_new_tokens=max_new_tokens, temperatures=temperatures, say=say, show=seen)
+        )
+
     if as_json:
+        report = run(_log_result)
         sys.stdout.write(json.dumps(report.as_json()) + "\n")
     else:
-        print_report(report)
+        report = _run_on_screen(run) if sys.stdout.isatty() else run(_log_result)
+        _print(report)
     if not all(row.identical for row in report.rows):
         raise typer.Exit(FAILURE_EXIT)
 
 
-def print_report(report: "Report") -> None:
-    """Print the table for people."""
+def _saving_picture(show: "Show", path: Path) -> "Show":
+    """The same, which saves a picture once."""
+    from cosine_node.demo.race import Race, Way
+    from cosine_node.demo.screen import save_picture
+
+    is_saved = False
+
+    def seen(shown: "Race | RacedPrompt") -> None:
+        nonlocal is_saved
+        if not is_saved and isinstance(shown, Race) and shown.lanes[Way.COSINE].done is not None:
+            save_picture(shown, path)
+            is_saved = True
+        show(shown)
+
+    return seen
+
+
+def _log_result(shown: "Race | RacedPrompt") -> None:
+    """Tell a result on stderr once a race is over, with the text."""
+    from cosine_node.demo.race import RacedPrompt, Way
+    from cosine_node.demo.report import result_line
+
+    if isinstance(shown, RacedPrompt):
+        say(result_line(shown))
+        text = " ".join(shown.done[Way.COSINE].text.split())
+        say(f"    {printable(text[:SHOWN_CHARACTERS])}{'...' if len(text) > SHOWN_CHARACTERS else ''}")
+
+
+def _run_on_screen(run: Callable[["Show"], "Report"]) -> "Report":
+    """Run the demo with each race drawn as it goes on."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.live import Live
 
-    from cosine_node.demo.report import helpers, summary
+    from cosine_node.demo.race import RacedPrompt
+    from cosine_node.demo.report import result_line
+    from cosine_node.demo.screen import race_view
 
-    console = Console(width=None if sys.stdout.isatty() else 100)
-    table = Table(title="Plain decoding and cosine, side by side (emulated devices and links)")
-    for heading in ("domain", "tokens", "plain s", "cosine s", "speedup", "passes", "identical", "drafted by"):
-        table.add_column(heading, justify="left" if heading in ("domain", "drafted by") else "right")
-    for row in report.rows:
-        table.add_row(
-            row.domain,
-            str(row.cosine.tokens),
-            f"{row.plain.seconds:.2f}",
-            f"{row.cosine.seconds:.2f}",
-            f"{row.speedup:.2f}x" if report.pacing.is_honest else "-",
-            f"{row.plain.rounds} / {row.cosine.rounds}",
-            "yes" if row.identical else "NO",
-            helpers(row.cosine),
-        )
-    console.print(table)
-    for sentence in summary(report):
-        console.print(sentence, highlight=False, soft_wrap=True)
+    console = Console()
+    with Live(console=console, refresh_per_second=FRAMES_PER_S, transient=True) as live:
+
+        def show(shown: "Race | RacedPrompt") -> None:
+            if isinstance(shown, RacedPrompt):
+                console.print(result_line(shown), highlight=False)
+            else:
+                live.update(race_view(shown, columns=console.width))
+
+        return run(show)
+
+
+def _print(report: "Report") -> None:
+    from rich.console import Console
+
+    from cosine_node.demo.screen import print_report
+
+    print_report(report, Console(width=None if sys.stdout.isatty() else LOG_COLUMNS))

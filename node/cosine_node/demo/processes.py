@@ -11,7 +11,7 @@ from typing import Any, Final
 from cosine_protocol.errors import CosineError
 
 READY_TIMEOUT_S: Final = 150.0
-"""Generous: seven nodes load PyTorch and their models at once, on a machine that may have two cores."""
+"""Generous: all nodes load PyTorch and their models at once, on a machine that may have two cores."""
 STOP_TIMEOUT_S: Final = 15.0
 """Longer than a node takes to say goodbye to its peers and to the DHT."""
 MAX_LINE_BYTES: Final = 1 << 20
@@ -24,13 +24,13 @@ class NodeDied(CosineError):
 
 @dataclass(slots=True)
 class NodeProcess:
-    """One `cosine-node` child. `ready` is its first event, `stopped` its last."""
+    """One `cosine-node` child. `ready` and `stopped` are the first and the last event of each node in it."""
 
     name: str
     process: asyncio.subprocess.Process
     log: Path
-    ready: dict[str, Any] = field(default_factory=dict)
-    stopped: dict[str, Any] = field(default_factory=dict)
+    ready: list[dict[str, Any]] = field(default_factory=list)
+    stopped: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
     async def start(cls, name: str, arguments: Sequence[str], folder: Path) -> "NodeProcess":
@@ -47,23 +47,27 @@ class NodeProcess:
             )
         return cls(name, process, log)
 
-    async def wait_ready(self) -> None:
-        """Wait for the ready event. Raises `NodeDied`."""
+    async def wait_ready(self, nodes: int = 1) -> None:
+        """Wait for the ready events of so many nodes in the process. Raises `NodeDied`."""
         assert self.process.stdout is not None
         try:
             async with asyncio.timeout(READY_TIMEOUT_S):
-                line = await self.process.stdout.readline()
+                while len(self.ready) < nodes:
+                    line = await self.process.stdout.readline()
+                    if not line:
+                        last = self.log.read_text("utf-8", "replace").strip().splitlines()[-1:]
+                        said = " ".join(last) or "it said nothing"
+                        raise NodeDied(f"{self.name} ended before it was ready: {said}")
+                    event = json.loads(line)
+                    if event["event"] == "ready":
+                        self.ready.append(event)
         except TimeoutError:
             raise NodeDied(f"{self.name} was not ready after {READY_TIMEOUT_S:g} s; see {self.log}.") from None
-        if not line:
-            last = self.log.read_text("utf-8", "replace").strip().splitlines()[-1:]
-            raise NodeDied(f"{self.name} ended before it was ready: {' '.join(last) or 'it said nothing'}")
-        self.ready = json.loads(line)
 
     @property
     def maddrs(self) -> list[str]:
-        """The node's full addresses."""
-        return list(self.ready["maddrs"])
+        """The full addresses of its first node."""
+        return list(self.ready[0]["maddrs"])
 
     async def stop(self) -> None:
         """SIGTERM, the last event, and SIGKILL for a node that does not end."""
@@ -79,4 +83,4 @@ class NodeProcess:
         for line in out.splitlines():
             event = json.loads(line)
             if event.get("event") == "stopped":
-                self.stopped = event
+                self.stopped.append(event)

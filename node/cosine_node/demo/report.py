@@ -1,4 +1,4 @@
-"""The report of the demo: a comparison for each prompt, their summary, and its JSON."""
+"""The report of the demo: every prompt with its three ways, their summary, and its JSON. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,28 +6,10 @@ from statistics import median
 from typing import Any, Final
 
 from cosine_node.cli.printing import json_safe
-from cosine_p2p.generation import Generation
+from cosine_node.demo.race import RacedPrompt, Way
 
 MAX_LATE_SHARE: Final = 0.05
-"""A choice: with more late passes than this, a speedup would be that of this machine."""
-
-
-@dataclass(frozen=True, slots=True)
-class PromptComparison:
-    """One prompt, generated plainly and with cosine."""
-
-    domain: str
-    prompt: str
-    plain: Generation
-    cosine: Generation
-
-    @property
-    def identical(self) -> bool:
-        return self.plain.token_ids == self.cosine.token_ids
-
-    @property
-    def speedup(self) -> float:
-        return self.plain.seconds / self.cosine.seconds
+"""A choice: with more late passes than this, the figures are said to be lower bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +25,26 @@ class PassTiming:
         return self.late_passes / self.passes if self.passes else 1.0
 
     @property
-    def is_honest(self) -> bool:
-        """True if figures of this run are the emulated devices' and not this machine's."""
+    def has_held(self) -> bool:
+        """True if the passes took as long as on the emulated devices."""
         return self.is_complete and self.late_share <= MAX_LATE_SHARE
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All comparisons of a demo, the emulated latencies, and the timing of the passes."""
+    """All prompts of a demo, the emulated latencies, and the timing of the passes."""
 
-    rows: tuple[PromptComparison, ...]
+    rows: tuple[RacedPrompt, ...]
     emulated: dict[str, object]
-    pacing: PassTiming
+    timing: PassTiming
 
     @property
-    def median_speedup(self) -> float | None:
-        """Median over domains, None where the machine was too slow for the emulated curves."""
-        return median(row.speedup for row in self.rows) if self.pacing.is_honest else None
+    def temperatures(self) -> list[float]:
+        return sorted({row.temperature for row in self.rows})
+
+    def median_speedup(self, way: Way, temperature: float) -> float:
+        """Times as fast as plain decoding, the median over prompts."""
+        return median(row.speedup(way) for row in self.rows if row.temperature == temperature)
 
     def as_json(self) -> dict[str, Any]:
         """The demo's JSON object."""
@@ -68,29 +53,50 @@ class Report:
                 {
                     "domain": row.domain,
                     "prompt": row.prompt,
+                    "temperature": row.temperature,
                     "identical": row.identical,
-                    "plain": json_safe(row.plain),
-                    "cosine": json_safe(row.cosine),
-                    "speedup": round(row.speedup, 3) if self.pacing.is_honest else None,
+                    **{way.name.lower(): json_safe(row.done[way]) for way in Way},
+                    "speedup": round(row.speedup(Way.COSINE), 3),
+                    "speedup_without_drafters": round(row.speedup(Way.COPYING), 3),
                 }
                 for row in self.rows
             ],
-            "median_speedup": self.median_speedup,
+            "median_speedup": self.median_speedup(Way.COSINE, self.temperatures[0]),
+            "by_temperature": [
+                {
+                    "temperature": temperature,
+                    "median_speedup": self.median_speedup(Way.COSINE, temperature),
+                    "median_speedup_without_drafters": self.median_speedup(Way.COPYING, temperature),
+                }
+                for temperature in self.temperatures
+            ],
             "emulated": {
                 **self.emulated,
-                "passes": self.pacing.passes,
-                "late_passes": self.pacing.late_passes,
-                "held": self.pacing.is_honest,
+                "passes": self.timing.passes,
+                "late_passes": self.timing.late_passes,
+                "held": self.timing.has_held,
             },
         }
 
 
-def helpers(generation: Generation) -> str:
-    """Accepted tokens by domain, most first, and those that the verifier copied from the text."""
-    ranked = sorted(generation.drafters, key=lambda d: -d.accepted)
-    named = [f"{d.domain} {d.accepted}" for d in ranked if d.accepted]
+def result_line(row: RacedPrompt, *, is_bound: bool = False) -> str:
+    """One prompt's result in a line; with `is_bound` its figures are lower bounds."""
+    least = "at least " if is_bound else ""
+    ways = ", ".join(
+        f"{way.value} {row.done[way].seconds:.2f} s ({least}{row.speedup(way):.2f}x)"
+        for way in (Way.COPYING, Way.COSINE)
+    )
+    texts = "texts identical" if row.identical else "TEXTS DIFFER"
+    return f"{row.domain}, temperature {row.temperature:g}: plain {row.plain_s:.2f} s, {ways}; {texts}"
+
+
+def drafted_by(row: RacedPrompt) -> str:
+    """The authors of the text of `cosine` beside the target, most tokens first, and what was copied."""
+    done = row.done[Way.COSINE]
+    ranked = sorted(done.drafters, key=lambda drafter: -drafter.accepted)
+    named = [f"{drafter.domain} {drafter.accepted}" for drafter in ranked if drafter.accepted]
     # Every pass gives one token of the target's own, but for the last one, which may end in a drafted token.
-    copied = len(generation.token_ids) - generation.rounds - sum(d.accepted for d in ranked)
+    copied = len(done.token_ids) - done.rounds - done.accepted
     return ", ".join([*named, f"copied {copied}"] if copied > 0 else named) or "-"
 
 
@@ -101,24 +107,27 @@ def _curve_text(points: object) -> str:
 
 
 def summary(report: Report) -> Sequence[str]:
-    """The sentences under the table."""
-    emulated, pacing = report.emulated, report.pacing
-    ties = sum(row.plain.near_ties + row.cosine.near_ties for row in report.rows)
-    lines = [
+    """The sentences under the table, the verdict first."""
+    emulated, timing = report.emulated, report.timing
+    least = "" if timing.has_held else "at least "
+    ties = sum(generation.near_ties for row in report.rows for generation in row.done.values())
+    lines = []
+    for temperature in report.temperatures:
+        ours, copying = (report.median_speedup(way, temperature) for way in (Way.COSINE, Way.COPYING))
+        lines.append(
+            f"Temperature {temperature:g}: cosine is {least}{ours:.2f}x as fast as plain decoding (median over "
+            f"domains); without drafters, by copying from the text alone, it is {least}{copying:.2f}x."
+        )
+    if not timing.has_held:
+        lines.append(
+            f"At least, for {100 * timing.late_share:.0f} % of {timing.passes} passes came late on this machine, "
+            "which slows cosine only: plain decoding is counted at the pace of the emulated device."
+        )
+    return [
+        *lines,
+        f"Texts identical: {'yes' if all(row.identical for row in report.rows) else 'NO'}, near-ties met: {ties}.",
         f"Emulated: a verifier pass of {_curve_text(emulated['verifier_pass_ms'])},",
         f"          a drafter pass of {_curve_text(emulated['drafter_pass_ms'])},",
         f"          RTT {emulated['client_to_verifier_rtt_ms']:g} ms client to verifier and "
         f"{emulated['client_to_drafter_rtt_ms']:g} ms client to drafter.",
-        f"Texts identical: {'yes' if all(row.identical for row in report.rows) else 'NO'}, near-ties met: {ties}.",
     ]
-    if report.median_speedup is None:
-        lines.append(
-            f"No speedup is quoted: {100 * pacing.late_share:.0f} % of {pacing.passes} passes took longer here "
-            "than the emulated devices take."
-        )
-    else:
-        lines.append(
-            f"Speedup of cosine over plain, median over domains: {report.median_speedup:.2f}x "
-            f"({100 * pacing.late_share:.1f} % of {pacing.passes} passes were late)."
-        )
-    return lines

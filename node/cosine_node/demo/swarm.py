@@ -1,24 +1,30 @@
-"""Starts the demo's nodes, runs its prompts, and collects the report."""
+"""Starts the demo's nodes, races its prompts, and collects the report."""
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from cosine_node import zoo
 from cosine_node.demo.processes import NodeProcess
-from cosine_node.demo.report import PassTiming, PromptComparison, Report
+from cosine_node.demo.race import OPTIONS, Race, RacedPrompt, Way
+from cosine_node.demo.report import PassTiming, Report
 from cosine_node.emulation import Emulation
 from cosine_p2p import AsyncClient
-from cosine_p2p.generation import Generation
+from cosine_p2p.options import GenerationOptions
+from cosine_protocol.records import Role
 
 TARGET: Final = "zoo:target"
-"""The model of the verifier and the target of all drafters."""
+"""The model of the verifiers and the target of all drafters."""
+SEED: Final = 1
+"""Any: all lanes have the same, so their texts are equal at every temperature."""
 SETTLE_S: Final = 0.2
-"""A drafter goes on for a moment after its release; the next run should not pay for it."""
+"""A drafter goes on for a moment after its release; the next race should not pay for it."""
 Say = Callable[[str], None]
+Show = Callable[[Race | RacedPrompt], None]
+"""Is given a race whenever it has gone on, and its result in the end."""
 
 
 def demo_prompt(domain: str) -> Any:
@@ -29,57 +35,101 @@ def demo_prompt(domain: str) -> Any:
     return prompt.text
 
 
-async def run_demo(emulation: Emulation, *, max_new_tokens: int, say: Say) -> Report:
-    """Start a verifier and every embedded drafter as processes; generate each prompt plainly and with `cosine`."""
+async def run_demo(
+    emulation: Emulation, *, max_new_tokens: int, temperatures: Sequence[float], say: Say, show: Show
+) -> Report:
+    """Start a verifier for each way and all embedded drafters as processes; race every prompt in all ways at once.
+
+    The verifiers are apart, so that no way waits for another's passes.
+    """
     with tempfile.TemporaryDirectory(prefix="cosine-demo-") as folder:
-        async with _nodes(emulation, Path(folder), say) as nodes:
-            rows = await _rows(nodes[0].maddrs, max_new_tokens, say)
-        pacing = PassTiming(
-            sum(node.stopped.get("passes", 0) for node in nodes),
-            sum(node.stopped.get("late_passes", 0) for node in nodes),
-            all(node.stopped for node in nodes),
+        async with _nodes(emulation, Path(folder), say) as (verifiers, drafters):
+            domains = {event["peer_id"]: event["model"].rpartition("-")[2] for event in drafters.ready}
+            serving = dict(zip(Way, verifiers, strict=True))
+            rows = []
+            async with AsyncClient(verifiers[0].maddrs[:1], target=TARGET, dtype="float32") as client:
+                for temperature in temperatures:
+                    for domain in zoo.DOMAINS:
+                        race = _race_of(domain, temperature, max_new_tokens)
+                        rows.append(await _run_race(client, race, serving, domains, emulation, show))
+                        show(rows[-1])
+                        await asyncio.sleep(SETTLE_S)
+        stopped = [event for node in (*verifiers, drafters) for event in node.stopped]
+        timing = PassTiming(
+            sum(event["passes"] for event in stopped),
+            sum(event["late_passes"] for event in stopped),
+            len(stopped) == len(verifiers) + len(domains),
         )
-    return Report(tuple(rows), emulation.describe(), pacing)
+    return Report(tuple(rows), emulation.describe(), timing)
+
+
+def _race_of(domain: str, temperature: float, max_new_tokens: int) -> Race:
+    prompt = demo_prompt(domain)
+    shown = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+    return Race(domain=domain, prompt=shown, temperature=temperature, max_new_tokens=max_new_tokens)
+
+
+async def _run_race(
+    client: AsyncClient,
+    race: Race,
+    serving: Mapping[Way, NodeProcess],
+    domains: Mapping[str, str],
+    emulation: Emulation,
+    show: Show,
+) -> RacedPrompt:
+    """All lanes at once, each at a verifier of its own."""
+    loop = asyncio.get_running_loop()
+    prompt = demo_prompt(race.domain)
+
+    async def run_lane(way: Way) -> None:
+        lane = race.lanes[way]
+        options: GenerationOptions = {
+            **OPTIONS[way],
+            "verifier": serving[way].ready[0]["peer_id"],
+            "temperature": race.temperature,
+            "seed": SEED,
+            "max_new_tokens": race.max_new_tokens,
+        }
+        run = await client.start(prompt, **options)
+        began_s = loop.time()
+        async for chunk in run.chunks():
+            lane.add(chunk, domains, seconds=loop.time() - began_s)
+            show(race)
+        lane.done = run.result()
+        show(race)
+
+    async with asyncio.TaskGroup() as lanes:
+        for way in Way:
+            lanes.create_task(run_lane(way))
+    done = {way: lane.done for way, lane in race.lanes.items() if lane.done is not None}
+    pass_s = emulation.curve(Role.VERIFIER).seconds(1)
+    return RacedPrompt(
+        domain=race.domain, prompt=race.prompt, temperature=race.temperature, pass_s=pass_s, done=done
+    )
 
 
 @asynccontextmanager
-async def _nodes(emulation: Emulation, folder: Path, say: Say) -> AsyncIterator[list[NodeProcess]]:
-    """All nodes as processes, ready; the verifier first, which is the others' way in."""
+async def _nodes(
+    emulation: Emulation, folder: Path, say: Say
+) -> AsyncIterator[tuple[list[NodeProcess], NodeProcess]]:
+    """A verifier for each way, and one process with all drafters; the first verifier is the others' way in."""
     async with AsyncExitStack() as stack:
-        shared = ("--emulate", emulation.name)
-        say("Starting the verifier ...")
-        verifier = await _start(
-            stack, "verifier", ["join", "--role", "verifier", "--model", TARGET, *shared], folder
-        )
-        await verifier.wait_ready()
-        drafters = []
-        for name in zoo.names()[1:]:
-            say(f"Starting {name} ...")
-            arguments = ["join", "--role", "drafter", "--model", f"zoo:{name}", "--target", TARGET, *shared]
-            drafters.append(await _start(stack, name, [*arguments, "--initial-peers", verifier.maddrs[0]], folder))
-        for drafter in drafters:
-            await drafter.wait_ready()
-            say(f"{drafter.name} is ready")
-        yield [verifier, *drafters]
 
+        async def start(name: str, *arguments: str) -> NodeProcess:
+            node = await NodeProcess.start(name, ("join", *arguments, "--emulate", emulation.name), folder)
+            stack.push_async_callback(node.stop)
+            return node
 
-async def _start(stack: AsyncExitStack, name: str, arguments: list[str], folder: Path) -> NodeProcess:
-    node = await NodeProcess.start(name, arguments, folder)
-    stack.push_async_callback(node.stop)
-    return node
-
-
-async def _rows(maddrs: list[str], max_new_tokens: int, say: Say) -> list[PromptComparison]:
-    rows = []
-    async with AsyncClient(maddrs[:1], target=TARGET, dtype="float32") as client:
-        for domain in zoo.DOMAINS:
-            prompt = demo_prompt(domain)
-            done: dict[str, Generation] = {}
-            for strategy in ("plain", "cosine"):
-                say(f"{domain}: {strategy} ...")
-                done[strategy] = await client.generate(prompt, strategy=strategy, max_new_tokens=max_new_tokens)
-                await asyncio.sleep(SETTLE_S)
-            shown = prompt if isinstance(prompt, str) else prompt[-1]["content"]
-            rows.append(PromptComparison(domain, shown, done["plain"], done["cosine"]))
-            say(f"{domain}: {rows[-1].speedup:.2f}x, identical: {'yes' if rows[-1].identical else 'NO'}")
-    return rows
+        say("Starting a verifier for each way, and six drafters in one process ...")
+        verifier = ("--role", "verifier", "--model", TARGET)
+        first = await start("verifier", *verifier)
+        await first.wait_ready()
+        peers = ("--initial-peers", first.maddrs[0])
+        others = [await start(f"verifier-{number}", *verifier, *peers) for number in range(2, len(Way) + 1)]
+        names = zoo.names()[1:]
+        models = [word for name in names for word in ("--model", f"zoo:{name}")]
+        drafters = await start("drafters", "--role", "drafter", *models, "--target", TARGET, *peers)
+        for node, count in ((drafters, len(names)), *((other, 1) for other in others)):
+            await node.wait_ready(count)
+            say(f"{node.name}: ready")
+        yield [first, *others], drafters

@@ -49,16 +49,13 @@ class VerifierConfig:
 
 
 class VerifierService:
-    """Serves `/cosine/verify`. `run` is the step loop; cancel it to stop.
-
-    `pass_s` is the time of a one-token pass that clients are told.
-    """
+    """Serves `/cosine/verify`. `run` is the step loop; cancel it to stop."""
 
     def __init__(
         self, *, engine: Engine, runner: Runner, curve: CostCurve, identity: Identity, config: VerifierConfig
     ) -> None:
         self._engine = engine
-        self.pass_s = curve.seconds(1)
+        self._curve = curve
         self._config = config
         self.capacity_tokens = engine.free_tokens
         self._requests = ServedRequests()
@@ -150,7 +147,7 @@ class VerifierService:
         self._requests.add(request)
         self.counts.opened += 1
         log_of(request).info("opened, %d prompt tokens", len(request.request.prompt))
-        channel.post(m.Opened(message.number, round(1e6 * self.pass_s)))
+        channel.post(m.Opened(message.number, round(1e6 * self._curve.seconds(1))))
 
     def _admit(self, channel: Channel, message: m.Open) -> VerifierRequest:
         """A new request with an empty sequence. Raises `PeerError` with the reason if it cannot be served."""
@@ -179,7 +176,7 @@ class VerifierService:
         uses_lookup = config.policy.uses_prompt_lookup and message.pacing == m.Pacing.FREE
         trial = self._lookup_trials.find(config.target_digest.hex(), asked.sampling.temperature)
         if trial is not None:
-            trial.expect(0, 1.0 / self.pass_s)
+            trial.expect(0, 1.0 / self._curve.seconds(1))
         return VerifierRequest(
             channel,
             message.number,

@@ -1,0 +1,93 @@
+"""One prompt generated three ways at once: how far each lane is, and how much faster than plain it was. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import Final
+
+from cosine_p2p.generation import TARGET_SOURCE, Chunk, Generation
+from cosine_p2p.options import GenerationOptions
+
+COPIED: Final = "copied"
+"""The author of tokens that the verifier copied from earlier in the text."""
+
+
+class Way(Enum):
+    """The ways that race: the target alone, with its verifier's own copying, and with drafters as well."""
+
+    PLAIN = "plain"
+    COPYING = "without drafters"
+    COSINE = "cosine"
+
+
+OPTIONS: Final[Mapping[Way, GenerationOptions]] = MappingProxyType(
+    {
+        Way.PLAIN: {"strategy": "plain"},
+        Way.COPYING: {"strategy": "cosine", "max_drafters": 0},
+        Way.COSINE: {"strategy": "cosine"},
+    }
+)
+"""The options that make a request one of each way."""
+
+
+@dataclass(slots=True)
+class Lane:
+    """The text of one way so far, piece by piece with the author of each, and its end once there is one."""
+
+    tokens: int = 0
+    pieces: list[tuple[str, str]] = field(default_factory=list)
+    seconds: float = 0.0
+    done: Generation | None = None
+
+    def add(self, chunk: Chunk, domains: Mapping[str, str], *, seconds: float) -> None:
+        """Take in a chunk that came `seconds` after the start; `domains` names drafters by their peer ids."""
+        author = TARGET_SOURCE
+        if chunk.is_copied:
+            author = COPIED
+        elif chunk.source != TARGET_SOURCE:
+            author = domains.get(chunk.source, "drafter")
+        self.tokens += len(chunk.token_ids)
+        self.seconds = seconds
+        self.pieces.append((chunk.text, author))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Race:
+    """One prompt under way in all lanes."""
+
+    domain: str
+    prompt: str
+    temperature: float
+    max_new_tokens: int
+    lanes: Mapping[Way, Lane] = field(default_factory=lambda: {way: Lane() for way in Way})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RacedPrompt:
+    """One prompt generated in every way. `pass_s` is the emulated time of a pass over one token."""
+
+    domain: str
+    prompt: str
+    temperature: float
+    pass_s: float
+    done: Mapping[Way, Generation]
+
+    @property
+    def identical(self) -> bool:
+        return len({generation.token_ids for generation in self.done.values()}) == 1
+
+    @property
+    def plain_s(self) -> float:
+        """Seconds of plain decoding on the emulated device, without what this machine was late.
+
+        That is the earliest first token of all lanes, and a pass for each further one. A machine that is too slow
+        for the emulation can only make the other ways look worse.
+        """
+        first_s = min(generation.time_to_first_token_s for generation in self.done.values())
+        plain = self.done[Way.PLAIN]
+        return min(plain.seconds, first_s + (plain.rounds - 1) * self.pass_s)
+
+    def speedup(self, way: Way) -> float:
+        """Times as fast as plain decoding, at least."""
+        return self.plain_s / self.done[way].seconds

@@ -1,0 +1,93 @@
+"""The demo on a terminal: three lanes side by side, with bars of tokens and text in its drafters' colours."""
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from cosine_node import zoo
+from cosine_node.cli.printing import printable
+from cosine_node.demo.race import COPIED, Lane, Race, Way
+from cosine_node.demo.report import Report, drafted_by, summary
+from cosine_p2p.generation import TARGET_SOURCE
+
+# Choices of layout.
+TEXT_LINES: Final = 8
+PICTURE_COLUMNS: Final = 110
+COLOURS: Final[Mapping[str, str]] = {
+    TARGET_SOURCE: "default",
+    COPIED: "bright_black",
+    **dict(zip((*zoo.DOMAINS, "general"), ("cyan", "yellow", "green", "magenta", "blue", "red"), strict=True)),
+}
+"""A colour for the author of each piece of text."""
+
+
+def race_view(race: Race, *, columns: int) -> RenderableType:
+    """A race as it stands, in so many columns."""
+    grid = Table.grid(expand=True, padding=(0, 1))
+    panels = []
+    for way in Way:
+        grid.add_column(ratio=1)
+        panels.append(_lane_view(way, race.lanes[way], race.max_new_tokens, width=columns // len(Way) - 6))
+    grid.add_row(*panels)
+    title = Text.assemble((f"{race.domain}, temperature {race.temperature:g}  ", "bold"), printable(race.prompt))
+    title.truncate(columns, overflow="ellipsis")
+    return Group(title, grid, legend())
+
+
+def _lane_view(way: Way, lane: Lane, max_new_tokens: int, *, width: int) -> Panel:
+    text = Text(overflow="fold")
+    for piece, author in lane.pieces:
+        shown = "".join(letter if letter == "\n" else printable(letter) for letter in piece)
+        text.append(shown, COLOURS.get(author, "red"))
+    lines = text.wrap(Console(width=max(width, 10)), max(width, 10))[-TEXT_LINES:]
+    body = Text("\n").join([*lines, *[Text()] * (TEXT_LINES - len(lines))])
+    is_done = lane.done is not None
+    bar = ProgressBar(total=max_new_tokens, completed=max_new_tokens if is_done else lane.tokens)
+    told = f"{lane.tokens} tokens, {lane.seconds:.2f} s"
+    rows = Table.grid(expand=True)
+    for row in (bar, body):
+        rows.add_row(row)
+    return Panel(rows, title=way.value, subtitle=told, border_style="green" if is_done else "default")
+
+
+def save_picture(race: Race, path: Path) -> None:
+    """Write a race as it stands as an SVG file."""
+    console = Console(record=True, width=PICTURE_COLUMNS, file=io.StringIO(), color_system="truecolor")
+    console.print(race_view(race, columns=PICTURE_COLUMNS))
+    console.save_svg(str(path), title="cosine-node demo", unique_id="demo")
+
+
+def legend() -> Text:
+    """The colours by author."""
+    return Text.assemble("text by: ", *((f"{author}  ", style) for author, style in COLOURS.items()))
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Print the table for people, and the verdict under it."""
+    table = Table(title="Plain decoding, copying alone and cosine, on emulated devices and links")
+    for heading in ("domain", "T", "tokens", "plain s", "without drafters", "cosine", "passes", "same text"):
+        table.add_column(heading, justify="left" if heading == "domain" else "right")
+    table.add_column("drafted by")
+    for row in report.rows:
+        plain, ours = row.done[Way.PLAIN], row.done[Way.COSINE]
+        table.add_row(
+            row.domain,
+            f"{row.temperature:g}",
+            str(ours.tokens),
+            f"{row.plain_s:.2f}",
+            f"{row.speedup(Way.COPYING):.2f}x",
+            f"{row.speedup(Way.COSINE):.2f}x",
+            f"{plain.rounds} / {ours.rounds}",
+            "yes" if row.identical else "NO",
+            drafted_by(row),
+        )
+    console.print(table)
+    for sentence in summary(report):
+        console.print(sentence, highlight=False, soft_wrap=True)
