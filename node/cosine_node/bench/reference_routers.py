@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from cosine_node.bench.routing_replay import ReplayedRequest
 from cosine_p2p.routing.base import DrafterFacts
@@ -16,14 +15,13 @@ class FixedRouter:
 
     def __init__(self, order: Sequence[int]) -> None:
         self._order = tuple(dict.fromkeys(order))
-        self._present: set[int] = set()
+        self._present: dict[int, DrafterFacts] = {}
 
     def join(self, author: int, facts: DrafterFacts) -> None:
-        del facts
-        self._present.add(author)
+        self._present[author] = facts
 
     def leave(self, author: int) -> None:
-        self._present.discard(author)
+        self._present.pop(author, None)
 
     def pick(self, count: int) -> tuple[int, ...]:
         return tuple(author for author in self._order if author in self._present)[:count]
@@ -32,9 +30,9 @@ class FixedRouter:
         del round_
 
     def why(self, author: int) -> str:
-        if author not in self._order:
-            return "not in the given order"
-        return f"number {self._order.index(author) + 1} in the given order"
+        """The place of an author among all that could be picked."""
+        picked = self.pick(len(self._present))
+        return f"number {picked.index(author) + 1}" if author in picked else "never picked"
 
 
 class LabelRouter(FixedRouter):
@@ -55,39 +53,24 @@ class LabelRouter(FixedRouter):
         self._position += len(round_.likelihoods)
 
 
-class UniformRouter:
+class UniformRouter(FixedRouter):
     """Picks among the present authors with equal probability, anew for every round: what any router has to beat."""
 
     name = "uniform"
 
     def __init__(self, chance: Chance) -> None:
+        super().__init__(())
         self._chance = chance
-        self._present: dict[int, DrafterFacts] = {}
-
-    def join(self, author: int, facts: DrafterFacts) -> None:
-        self._present[author] = facts
-
-    def leave(self, author: int) -> None:
-        self._present.pop(author, None)
 
     def pick(self, count: int) -> tuple[int, ...]:
         return tuple(shuffled(sorted(self._present), self._chance)[:count])
-
-    def learn(self, round_: JudgedRound) -> None:
-        del round_
 
     def why(self, author: int) -> str:
         del author
         return f"drawn at random from {len(self._present)}"
 
 
-@dataclass(slots=True)
-class _Tries:
-    rounds: float = 0.0
-    reward: float = 0.0
-
-
-class UcbRouter:
+class UcbRouter(FixedRouter):
     """Picks by mean reward + sqrt(`width` ln(rounds) / rounds of the author); the reward is accepted / drafted.
 
     UCB1 (Auer, Cesa-Bianchi, Fischer 2002) is what BanditSpec chooses drafters by. A bandit: it learns from the
@@ -98,43 +81,27 @@ class UcbRouter:
     name = "ucb"
 
     def __init__(self, *, width: float = 2.0, prior_rounds: float = 0.0) -> None:
+        super().__init__(())
         self._width = width
         self._prior_rounds = prior_rounds
-        self._facts: dict[int, DrafterFacts] = {}
-        self._arms: dict[int, _Tries] = {}
-
-    def join(self, author: int, facts: DrafterFacts) -> None:
-        self._facts[author] = facts
-        self._arms[author] = _Tries()
-
-    def leave(self, author: int) -> None:
-        self._facts.pop(author, None)
-        self._arms.pop(author, None)
+        self._rounds: dict[int, float] = {}
+        self._rewards: dict[int, float] = {}
 
     def pick(self, count: int) -> tuple[int, ...]:
-        bounds = self._bounds()
-        return tuple(sorted(bounds, key=lambda author: (-bounds[author], author))[:count])
+        shares = prompt_shares(self._present)
+        tried = {author: self._rounds.get(author, 0.0) + self._prior_rounds for author in self._present}
+        total = max(1.0, sum(tried.values()))
+
+        def bound(author: int) -> float:
+            if not tried[author]:
+                return math.inf
+            mean = (self._rewards.get(author, 0.0) + self._prior_rounds * shares[author]) / tried[author]
+            return mean + math.sqrt(self._width * math.log(total) / tried[author])
+
+        return tuple(sorted(self._present, key=lambda author: (-bound(author), author))[:count])
 
     def learn(self, round_: JudgedRound) -> None:
-        for author in round_.used & self._arms.keys():
-            arm = self._arms[author]
-            arm.rounds += 1.0
-            arm.reward += round_.accepted[author] / max(1, round_.drafted[author])
-
-    def why(self, author: int) -> str:
-        arm = self._arms[author]
-        bound = self._bounds()[author]
-        return f"{self._mean(author):.2f} of its tokens accepted in {arm.rounds:.0f} rounds, bound {bound:.2f}"
-
-    def _mean(self, author: int) -> float:
-        arm = self._arms[author]
-        prior = self._prior_rounds * prompt_shares(self._facts)[author]
-        return (arm.reward + prior) / max(1e-9, arm.rounds + self._prior_rounds)
-
-    def _bounds(self) -> dict[int, float]:
-        tried = {author: arm.rounds + self._prior_rounds for author, arm in self._arms.items()}
-        total = max(1.0, sum(tried.values()))
-        return {
-            author: self._mean(author) + math.sqrt(self._width * math.log(total) / rounds) if rounds else math.inf
-            for author, rounds in tried.items()
-        }
+        for author in round_.used & self._present.keys():
+            reward = round_.accepted[author] / max(1, round_.drafted[author])
+            self._rounds[author] = self._rounds.get(author, 0.0) + 1.0
+            self._rewards[author] = self._rewards.get(author, 0.0) + reward

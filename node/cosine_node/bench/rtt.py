@@ -1,8 +1,8 @@
 """Every strategy against the round-trip time: one request at a time, equal machines, rivals tuned for each cell."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from itertools import chain
+from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, Final
 
 from cosine_node.bench.ablation import variants
@@ -21,7 +21,7 @@ from cosine_node.bench.experiment import (
     setup_of,
 )
 from cosine_node.bench.rtt_findings import findings_of
-from cosine_node.bench.tuning import Search, tune
+from cosine_node.bench.tuning import Place, Search, tune
 
 BOUNDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "ours": {},
@@ -72,56 +72,31 @@ class RttOptions(ExperimentOptions):
             trials=0,
         )
 
-    def points(self, profiles: Sequence[str], rtts_ms: Sequence[float]) -> list["SweepPoint"]:
+    def places(self, profiles: Sequence[str], rtts_ms: Sequence[float]) -> list[Place]:
         """Points of the sweep, or beside it, at every temperature."""
         return [
-            SweepPoint(
-                profile=profile,
-                rtt_ms=rtt_ms,
-                temperature=temperature,
-                seed=self.seed,
-                max_new_tokens=self.max_new_tokens,
-            )
-            for temperature in self.temperatures
-            for profile in profiles
-            for rtt_ms in rtts_ms
+            Place(profile, rtt_ms, temperature)
+            for temperature, profile, rtt_ms in product(self.temperatures, profiles, rtts_ms)
         ]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepPoint:
-    """One point of the sweep; its fields are those of a `Scenario`."""
-
-    profile: str
-    rtt_ms: float
-    temperature: float
-    seed: int
-    max_new_tokens: int
+    def cell(self, strategy: str, place: Place, choice: OptionValues, *, prompts: int, **more: Any) -> Cell:
+        """The cell of a strategy at a point; `more` are fields of its scenario."""
+        scenario = {**place._asdict(), "seed": self.seed, "max_new_tokens": self.max_new_tokens, **more}
+        return Cell(strategy=strategy, choice=choice, scenario=scenario, prompts=Prompts(count=prompts))
 
 
-Tuned = Mapping[tuple[str, SweepPoint], OptionValues]
+Tuned = Mapping[tuple[str, Place], OptionValues]
+"""Option values of a strategy by its name, for each point."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRow:
-    """A row to measure: a strategy at a point, and what the row says about it beside."""
+    """A row to measure, and what the row says beside."""
 
     part: str
-    point: SweepPoint
-    strategy: str
-    prompts: int
-    choice: OptionValues = field(default_factory=dict)
-    scenario: Mapping[str, Any] = field(default_factory=dict)
-    labels: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def cell(self) -> Cell:
-        return Cell(
-            strategy=self.strategy,
-            choice=self.choice,
-            scenario=asdict(self.point) | dict(self.scenario),
-            prompts=Prompts(count=self.prompts),
-        )
+    place: Place
+    cell: Cell
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def run(options: RttOptions, *, say: Say) -> JsonRow:
@@ -130,12 +105,9 @@ def run(options: RttOptions, *, say: Say) -> JsonRow:
     say(f"{len(plans)} cells to measure")
     results = in_processes(run_cell, [plan.cell for plan in plans], processes=options.processes, say=say)
     measured = list(zip(plans, results, strict=True))
-    plain = [(plan, result) for plan, result in measured if plan.strategy == PLAIN.name]
-    rows = []
-    for plan, result in measured:
-        # Plain decoding at the same point, of at least as many prompts.
-        beside = next(r for p, r in plain if p.point == plan.point and p.prompts >= plan.prompts)
-        rows.append(row_of(plan, result, beside))
+    # Plain decoding at each point: that of the sweep, which comes first, has the most prompts.
+    plain = {plan.place: result for plan, result in reversed(measured) if plan.cell.strategy == PLAIN.name}
+    rows = [row_of(plan, result, plain[plan.place]) for plan, result in measured]
     return {
         "what": "How many times as fast as plain decoding each strategy is, by the round-trip time between any two "
         "machines, for one request at a time.",
@@ -153,98 +125,79 @@ def run(options: RttOptions, *, say: Say) -> JsonRow:
 
 def _tuned(options: RttOptions, say: Say) -> Tuned:
     """The best option values of every rival at every point, from the middle of the sweep outwards."""
-    middle = options.main_rtt_ms
-    below = sorted((rtt_ms for rtt_ms in options.rtts_ms if rtt_ms < middle), reverse=True)
-    above = sorted(rtt_ms for rtt_ms in options.rtts_ms if rtt_ms > middle)
-    jobs = []
-    for name in (*options.rivals, *options.with_more):
-        for temperature in options.temperatures:
-            own = replace(options, temperatures=(temperature,))
-            [first] = own.points([options.profile], [middle])
-            branches = [own.points([options.profile], below), own.points([options.profile], above)]
-            branches += [own.points([profile], [middle]) for profile in options.side_profiles]
-            jobs.append((name, first, branches))
+    middle, rtts_ms = options.main_rtt_ms, sorted(options.rtts_ms)
+    outwards = [
+        (options.profile, [rtt_ms for rtt_ms in reversed(rtts_ms) if rtt_ms < middle]),
+        (options.profile, [rtt_ms for rtt_ms in rtts_ms if rtt_ms > middle]),
+        *((profile, [middle]) for profile in options.side_profiles),
+    ]
     searches = [
         Search(
             strategy=name,
-            first=asdict(first),
-            branches=tuple(tuple(map(asdict, branch)) for branch in branches),
+            seed=options.seed,
+            first=Place(options.profile, middle, temperature),
+            branches=tuple(
+                tuple(Place(profile, rtt_ms, temperature) for rtt_ms in branch) for profile, branch in outwards
+            ),
             prompts=options.tuning_prompts,
             tokens=options.tuning_tokens,
             trials=options.trials,
         )
-        for name, first, branches in jobs
+        for name, temperature in product((*options.rivals, *options.with_more), options.temperatures)
     ]
     found = in_processes(tune, searches, processes=options.processes, say=say)
     return {
-        (name, point): choice
-        for (name, first, branches), choices in zip(jobs, found, strict=True)
-        for point, choice in zip([first, *chain(*branches)], choices, strict=True)
+        (search.strategy, place): choice
+        for search, choices in zip(searches, found, strict=True)
+        for place, choice in choices.items()
     }
 
 
 def planned(options: RttOptions, tuned: Tuned) -> Iterator[PlannedRow]:
     """The sweep, other machines, free pacing with prompt lookup in the verifier, and the parts of ours."""
-    sweep, few = options.points([options.profile], options.rtts_ms), min(options.side_prompts, options.prompts)
-    sides = options.points(options.side_profiles, [options.main_rtt_ms])
-    for part, points, prompts in (("sweep", sweep, options.prompts), ("profile", sides, few)):
-        for point in points:
+    all_prompts, few = options.prompts, min(options.side_prompts, options.prompts)
+    sweep = options.places([options.profile], options.rtts_ms)
+    sides = options.places(options.side_profiles, [options.main_rtt_ms])
+    for part, places, prompts in (("sweep", sweep, all_prompts), ("profile", sides, few)):
+        for place in places:
             for name in (PLAIN.name, OURS.name, *options.rivals):
-                choice = tuned.get((name, point), {})
-                yield PlannedRow(part=part, point=point, strategy=name, prompts=prompts, choice=choice)
-            for name in options.with_more if part == "sweep" and point.rtt_ms in options.focus_rtts_ms else ():
-                choice = tuned[name, point]
-                yield PlannedRow(part="more", point=point, strategy=name, prompts=prompts, choice=choice)
+                cell = options.cell(name, place, tuned.get((name, place), {}), prompts=prompts)
+                yield PlannedRow(part=part, place=place, cell=cell)
+            for name in options.with_more if part == "sweep" and place.rtt_ms in options.focus_rtts_ms else ():
+                cell = options.cell(name, place, tuned[name, place], prompts=prompts)
+                yield PlannedRow(part="more", place=place, cell=cell)
     free = [name for name in options.rivals if not entrant(name).kind.is_stepped]
-    for point in sweep:
-        for name in (OURS.name, *free):
-            # As it is shipped to do; elsewhere a drafter looks up the text.
-            choice = {**tuned.get((name, point), {}), "policy": LOOKS_UP}
-            yield PlannedRow(part="own lookup", point=point, strategy=name, prompts=options.prompts, choice=choice)
+    for place, name in product(sweep, (OURS.name, *free)):
+        # As it is shipped to do; elsewhere a drafter looks up the text.
+        choice = {**tuned.get((name, place), {}), "policy": LOOKS_UP}
+        cell = options.cell(name, place, choice, prompts=all_prompts)
+        yield PlannedRow(part="own lookup", place=place, cell=cell)
     focus = [rtt_ms for rtt_ms in options.focus_rtts_ms if rtt_ms in options.rtts_ms]
-    for point in options.points([options.profile], focus):
-        yield from _parts(point, few)
-
-
-def _parts(point: SweepPoint, prompts: int) -> Iterator[PlannedRow]:
-    """The ablation, and the bounds that know the stream."""
-    for variant in variants():
-        yield PlannedRow(
-            part="ablation",
-            point=point,
-            strategy=OURS.name,
-            prompts=prompts,
-            choice=variant.choice,
-            labels={"order": variant.order, "label": variant.label},
-        )
-    for label, scenario in BOUNDS.items():
-        yield PlannedRow(
-            part="oracle",
-            point=point,
-            strategy=ORACLE.name if scenario else OURS.name,
-            prompts=prompts,
-            scenario=scenario,
-            labels={"label": label},
-        )
+    for place in options.places([options.profile], focus):
+        for variant in variants():
+            cell = options.cell(OURS.name, place, variant.choice, prompts=few)
+            labels = {"order": variant.order, "label": variant.label}
+            yield PlannedRow(part="ablation", place=place, cell=cell, labels=labels)
+        for label, scenario in BOUNDS.items():
+            cell = options.cell(ORACLE.name if scenario else OURS.name, place, {}, prompts=few, **scenario)
+            yield PlannedRow(part="oracle", place=place, cell=cell, labels={"label": label})
 
 
 def row_of(plan: PlannedRow, result: CellResult, plain: CellResult) -> JsonRow:
     """A row, with `plain` the plain decoding of the same prompts, and perhaps of more, at the same point."""
-    kind = entrant(plan.strategy).kind
+    kind, choice = entrant(plan.cell.strategy).kind, plan.cell.choice
     ratios = [plain.seconds[number] / seconds for number, seconds in result.seconds.items()]
     return {
         "part": plan.part,
         **plan.labels,
-        "strategy": plan.strategy,
-        "profile": plan.point.profile,
-        "rtt_ms": plan.point.rtt_ms,
-        "temperature": plan.point.temperature,
+        "strategy": plan.cell.strategy,
+        **plan.place._asdict(),
         "verifiers": kind.verifiers,
         "speedup": sum(plain.seconds[number] for number in result.seconds) / result.total_s,
         "worst_prompt_speedup": min(ratios),
-        "options": {name: value for name, value in plan.choice.items() if name not in ("law", "policy")},
-        "law": plan.choice.get("law", COUPLED),
-        "policy": "as the strategy asks" if kind.is_stepped else plan.choice.get("policy", "ours"),
+        "options": {name: value for name, value in choice.items() if name not in ("law", "policy")},
+        "law": choice.get("law", COUPLED),
+        "policy": "as the strategy asks" if kind.is_stepped else choice.get("policy", "ours"),
         "accepted_tokens_per_round": result.accepted_per_round,
         "gpu_seconds_per_token": result.report.seconds_per_token,
         "bytes_per_token": result.report.bytes_per_token,

@@ -2,28 +2,36 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from cosine_node.bench.entrants import OptionValues, entrant
 from cosine_node.bench.experiment import TUNE_SPLIT, Cell, Prompts, run_cell
 
 Score = Callable[[OptionValues], float]
 Grid = Mapping[str, tuple[Any, ...]]
-ScenarioFields = Mapping[str, Any]
+
+
+class Place(NamedTuple):
+    """A point of a sweep; its fields are those of a `Scenario`."""
+
+    profile: str
+    rtt_ms: float
+    temperature: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """A strategy to tune for scenarios: a first one, and branches that lead away from it.
+    """A strategy to tune at places: a first one, and branches that lead away from it.
 
-    For the first every option is swept in turn. It and every other, which begins where the one before it in its
+    At the first every option is swept in turn. It and every other, which begins where the one before it in its
     branch ended, then get `trials` trials next to where they stand. A trial runs the first `prompts` prompts for
     `tokens` tokens each.
     """
 
     strategy: str
-    first: ScenarioFields
-    branches: tuple[tuple[ScenarioFields, ...], ...]
+    seed: int
+    first: Place
+    branches: tuple[tuple[Place, ...], ...]
     prompts: int
     tokens: int
     trials: int
@@ -32,24 +40,24 @@ class Search:
         return f"tuned {self.strategy} at {1 + sum(map(len, self.branches))} points"
 
 
-def tune(search: Search) -> list[OptionValues]:
-    """The best table of option values found for the first scenario, then for those of all branches."""
+def tune(search: Search) -> dict[Place, OptionValues]:
+    """The best table of option values found for each place."""
     plays = entrant(search.strategy)
-    grid = plays.grid_at(search.first["temperature"])
+    grid = plays.grid_at(search.first.temperature)
     start = {name: plays.start.get(name, values[0]) for name, values in grid.items()}
     score = _scored(search, search.first)
     best = swept(start, grid, score, allows=plays.allows)
-    found = [climbed(best, grid, score, allows=plays.allows, trials=search.trials)]
+    found = {search.first: climbed(best, grid, score, allows=plays.allows, trials=search.trials)}
     for branch in search.branches:
-        best = found[0]
-        for scenario in branch:
-            score = _scored(search, scenario)
-            best = climbed(best, grid, score, allows=plays.allows, trials=search.trials)
-            found.append(best)
+        before = search.first
+        for place in branch:
+            score = _scored(search, place)
+            found[place] = climbed(found[before], grid, score, allows=plays.allows, trials=search.trials)
+            before = place
     return found
 
 
-def _scored(search: Search, scenario: ScenarioFields) -> Score:
+def _scored(search: Search, place: Place) -> Score:
     """Seconds that the tuning prompts take under a table of option values; each is run once."""
     known: dict[str, float] = {}
 
@@ -59,7 +67,7 @@ def _scored(search: Search, scenario: ScenarioFields) -> Score:
             cell = Cell(
                 strategy=search.strategy,
                 choice=choice,
-                scenario={**scenario, "max_new_tokens": search.tokens},
+                scenario={**place._asdict(), "seed": search.seed, "max_new_tokens": search.tokens},
                 prompts=Prompts(split=TUNE_SPLIT, count=search.prompts),
             )
             known[key] = run_cell(cell).total_s

@@ -10,6 +10,7 @@ import pytest
 
 from cosine_node.bench import acceptance, cooperation, crowd, liars, routing, rtt, scale
 from cosine_node.bench.experiment import run_cell, shipped_traces
+from cosine_node.bench.tuning import Place
 from cosine_node.cli.bench import rounded
 from tests.docs.pages import DOCS
 from tests.node.bench.quick import silent
@@ -42,14 +43,16 @@ def test_which_drafter_knows_which_domain() -> None:
 def test_one_request_at_a_time() -> None:
     """On other machines, where there are fewer prompts than in the sweep."""
     options = rtt.RttOptions()
-    [point, _] = options.points(["25/8"], [20.0])
+    place = Place("25/8", 20.0, 0.0)
     plain, ours = (
-        rtt.PlannedRow(part="profile", point=point, strategy=name, prompts=options.side_prompts)
+        rtt.PlannedRow(
+            part="profile", place=place, cell=options.cell(name, place, {}, prompts=options.side_prompts)
+        )
         for name in ("plain", "cosine")
     )
     beside, found = run_cell(plain.cell), run_cell(ours.cell)
     for plan, result in ((plain, beside), (ours, found)):
-        row = published_row("rtt", part="profile", strategy=plan.strategy, profile="25/8", temperature=0.0)
+        row = published_row("rtt", part="profile", strategy=plan.cell.strategy, **place._asdict())
         again = rtt.row_of(plan, result, beside)
         assert rounded(again) == same_fields(row, again)
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_node.bench.entrants import ENTRANTS, OptionValues
-from cosine_node.bench.tuning import Search, climbed, swept, tune
+from cosine_node.bench.tuning import Place, Search, climbed, swept, tune
 
 GRID = {"length": (1, 2, 3, 4, 5), "width": (1, 2, 3)}
 
@@ -66,15 +66,11 @@ def test_a_climb_is_never_worse_than_its_start_and_within_its_trials(
 
 
 def test_points_are_tuned_one_from_the_other() -> None:
+    near, far = Place("60/6", 20.0, 0.0), Place("60/6", 50.0, 0.0)
     search = Search(
-        strategy="speculative",
-        first={"rtt_ms": 20.0, "temperature": 0.0},
-        branches=(({"rtt_ms": 50.0, "temperature": 0.0},), ()),
-        prompts=1,
-        tokens=6,
-        trials=0,
+        strategy="speculative", seed=0, first=near, branches=((far,), ()), prompts=1, tokens=6, trials=0
     )
     found = tune(search)
-    assert found[0] == found[1]
-    assert found[0].keys() == ENTRANTS["speculative"].start.keys()
+    assert found[near] == found[far]
+    assert found[near].keys() == ENTRANTS["speculative"].start.keys()
     assert str(search) == "tuned speculative at 2 points"
