@@ -26,6 +26,7 @@ from cosine_p2p.options import (
     lists_options,
     merge_options,
 )
+from cosine_p2p.prompt import encode_prompt, read_prompt
 from cosine_p2p.run import Run
 from cosine_p2p.selection import Chance, pick_drafters, rank_verifiers
 from cosine_p2p.session import Job, Session
@@ -35,7 +36,7 @@ from cosine_p2p.strategies.base import StrategyKind
 from cosine_p2p.target import Target
 from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.transport.base import Transport
-from cosine_protocol.errors import GenerationFailed, PeerLost, PromptRefused, PromptTooLong, UsageError
+from cosine_protocol.errors import GenerationFailed, PeerLost, PromptTooLong, UsageError
 from cosine_protocol.limits import NONCE_BYTES
 from cosine_protocol.protocols import DRAFT, VERIFY
 from cosine_protocol.records import NodeRecord, Role
@@ -160,6 +161,7 @@ class AsyncClient:
 
         Raises `UsageError` for what cannot be served and `GenerationFailed` if nobody serves the target.
         """
+        prompt = read_prompt(prompt)
         wanted = merge_options(self._options, options, GenerationOptions)
         strategy = self._strategy_kind(wanted)
         parameters: dict[str, Any] = {"seed": secrets.randbits(63), **wanted}
@@ -174,7 +176,7 @@ class AsyncClient:
             verifiers = await self._find_verifiers(swarm, links, wanted, chance)
             best = verifiers[0]
             codec = await swarm.text_codec(verifiers)
-            tokens = _encode(codec, prompt)
+            tokens = encode_prompt(codec, prompt)
             room = best.context_tokens - len(tokens)
             if room < 1:
                 raise PromptTooLong(
@@ -300,19 +302,3 @@ def _known_rtts_s(records: Sequence[NodeRecord], links: Links, protocol: str) ->
     """Measured round-trip times to those of some nodes that a link is open to."""
     open_links = {record.peer_id: links.alive(record.peer_id, protocol) for record in records}
     return {peer_id: link.rtt_s for peer_id, link in open_links.items() if link is not None and link.rtt_s}
-
-
-def _encode(codec: TextCodec, prompt: Prompt) -> tuple[int, ...]:
-    """The token ids of a prompt, at least one."""
-    if isinstance(prompt, str):
-        tokens = codec.encode(prompt)
-    else:
-        tokens = tuple(item for item in prompt if isinstance(item, int))
-        messages = [item for item in prompt if not isinstance(item, int)]
-        if tokens and (messages or min(tokens) < 0 or max(tokens) >= codec.vocab_tokens):
-            raise PromptRefused(f"Token ids of a prompt must be whole numbers from 0 to {codec.vocab_tokens - 1}.")
-        if messages:
-            tokens = codec.encode_chat(messages)
-    if not tokens:
-        raise PromptRefused("The prompt is empty; give at least one character.")
-    return tokens

@@ -4,11 +4,16 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from cosine_p2p.generation import DrafterReport
+from cosine_protocol.limits import MAX_NEW_TOKENS
+from cosine_protocol.nodes import BASE, NodeBlock
 from cosine_protocol.records import NodeRecord
 
 
 class DrafterLedger:
-    """Drafters of a request in the order of their author numbers, which start at 1."""
+    """Drafters of a request in the order of their author numbers, which start at 1.
+
+    `offered` counts committed tokens for whose position some drafter had sent a node.
+    """
 
     def __init__(self, records: Sequence[NodeRecord]) -> None:
         self._records = tuple(records)
@@ -16,6 +21,9 @@ class DrafterLedger:
         self._drafted: Counter[int] = Counter()
         self._accepted: Counter[int] = Counter()
         self._rtt_s: dict[int, float] = {}
+        self._position = 0
+        self._offered_positions: set[int] = set()
+        self.offered = 0
 
     @property
     def peer_ids(self) -> tuple[str, ...]:
@@ -39,15 +47,26 @@ class DrafterLedger:
         record = self._records[author - 1]
         return ",".join(record.expertise) or record.model
 
-    def note_drafted(self, author: int, nodes: int) -> None:
-        self._drafted[author] += nodes
+    def note_drafted(self, author: int, nodes: NodeBlock, position: int) -> None:
+        """Count nodes that extend an output of `position` tokens."""
+        self._drafted[author] += len(nodes)
+        depths: list[int] = []
+        for node in nodes:
+            depths.append(depths[node.parent] + 1 if node.parent != BASE else 0)
+        deepest = max(depths, default=-1)
+        self._offered_positions.update(range(position, min(position + deepest + 1, MAX_NEW_TOKENS)))
 
     def note_rtt(self, author: int, rtt_s: float) -> None:
         self._rtt_s[author] = rtt_s
 
     def credit(self, authors: Iterable[int]) -> None:
-        """Count committed tokens for the authors that drafted them."""
-        self._accepted.update(author for author in authors if author)
+        """Count committed tokens, those that follow the last ones, for the authors that drafted them; 0 is none."""
+        for author in authors:
+            self.offered += self._position in self._offered_positions
+            self._offered_positions.discard(self._position)
+            self._position += 1
+            if author:
+                self._accepted[author] += 1
 
     def reports(self) -> tuple[DrafterReport, ...]:
         """One report for every drafter that sent anything."""

@@ -95,7 +95,7 @@ class Drafters:
 
     def _on_checked_fragment(self, peer_id: str, draft: m.Draft) -> None:
         author = self._ledger.author_of(peer_id)
-        self._ledger.note_drafted(author, len(draft.nodes))
+        self._ledger.note_drafted(author, draft.nodes, draft.position)
         self._deliver(FragmentReceived(author, draft))
 
     def event_of(self, delivery: Delivery) -> DrafterStarted | DrafterLost | None:

@@ -63,6 +63,9 @@ class Progress:
 class Generation:
     """A finished generation. `rounds` counts the verifier's passes, `accepted` committed tokens that were drafted.
 
+    `drafted` counts the nodes that drafters sent, on all branches, `offered` the positions of the output for which
+    one of them had come: accepted by offered is the acceptance rate.
+
     `near_ties` counts committed tokens whose two best scores lay within 1e-4.
     """
 
@@ -77,6 +80,7 @@ class Generation:
     seed: int
     rounds: int
     drafted: int
+    offered: int
     accepted: int
     near_ties: int
     bytes_sent: int

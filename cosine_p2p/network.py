@@ -11,6 +11,7 @@ from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 
+from cosine_p2p.arguments import read_argument, texts
 from cosine_p2p.dht import DhtDirectory
 from cosine_p2p.identity_file import load_identity
 from cosine_p2p.known_peers import MAX_ADDRESSES, KnownPeer, KnownPeers, order_peers
@@ -18,8 +19,10 @@ from cosine_p2p.postings import RecordOpener
 from cosine_p2p.target import choose_digest
 from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.tokenizer_files import TokenizerCache, TokenizerFiles, fetch_tokenizer_files
+from cosine_p2p.transport.addresses import parse_initial_peers
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.config import DEFAULT_NETWORK, TransportConfig
+from cosine_p2p.transport.host_addresses import check_peer_addresses
 from cosine_protocol.errors import GenerationFailed, PeerError, PeerLost, RemoteProtocolError, UsageError
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import NodeRecord
@@ -172,7 +175,9 @@ def choose_transport(asked: str | None) -> TransportKind:
     if name not in set(TransportKind):
         raise UsageError(f"There is no transport {name!r}; choose full or light.")
     if name == TransportKind.FULL and not has_full:
-        raise UsageError("The full transport is not installed; install cosine-p2p[node] or choose light.")
+        raise UsageError(
+            "The full transport is not installed: `pip install '.[node]'` in the clone, or choose light."
+        )
     if name == TransportKind.LIGHT and not has_light:
         raise UsageError(
             "The light transport is not installed; install libp2p, which on Linux is built with the GMP headers "
@@ -191,18 +196,23 @@ def joining(
 ) -> Callable[[], Awaitable[NetworkSwarm]]:
     """The function by which a client joins; a light one goes to `known_peers` too, and adds to them.
 
-    Raises `UsageError` without initial peers, or for no transport.
+    Raises `UsageError` for addresses or a transport of no use.
     """
-    if not initial_peers:
+    peers = read_argument("initial_peers", initial_peers, texts("addresses"))
+    if not peers:
         raise UsageError(
-            "No initial peers: give the address of at least one node of the network with --initial-peers "
-            "(nodes print theirs when they are ready)."
+            "No initial peers: give the address of at least one node of the network, as initial_peers or with "
+            "--initial-peers (nodes print theirs when they are ready)."
         )
     kind = choose_transport(transport)
+    if kind is TransportKind.FULL:
+        check_peer_addresses(peers)
+    else:
+        parse_initial_peers(peers)
 
     async def join() -> NetworkSwarm:
         return await NetworkSwarm.join(
-            initial_peers,
+            peers,
             network=network,
             kind=kind,
             tokenizer_folder=tokenizer_folder,

@@ -1,16 +1,28 @@
 """Options of a generation: names, types, defaults and checks; and the seeds of several outputs."""
 
 import inspect
-import reprlib
-from collections.abc import Callable, Collection, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields
 from hashlib import blake2b
 from typing import Any, Final, TypedDict, TypeVar, cast
 
+from cosine_p2p.arguments import (
+    SECONDS,
+    STOP,
+    TOKEN_IDS,
+    ArgumentKind,
+    plain_number,
+    read_argument,
+    refuse_unknown,
+    text,
+    texts,
+    whole,
+)
 from cosine_p2p.generation import Observer
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
-from cosine_protocol.limits import MAX_EOS_TOKENS, MAX_TOKEN_ID
+from cosine_protocol.request import Sampling
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 """Plain text, the target's token ids, or a chat as `{"role", "content"}` messages."""
@@ -89,57 +101,55 @@ DEFAULTS: Final[ClientOptions] = {
 def merge_options(base: ClientOptions, given: Mapping[str, Any], kind: type) -> ClientOptions:
     """`base` with the options given in their place; `kind` is the TypedDict that names those there are.
 
-    Raises `UsageError` naming an option that is unknown or whose value means nothing. Sampling parameters are left
-    to `Sampling`.
+    Raises `UsageError` naming an option that is unknown or whose value means nothing.
     """
     known = kind.__annotations__
     merged: dict[str, Any] = dict(base)
     for name, value in given.items():
-        if name not in known:
-            close = get_close_matches(name, known, n=1) or known
-            raise UsageError(f"There is no option {name!r}; there is {', '.join(close)}.")
+        if name not in known and name in ClientOptions.__annotations__:
+            raise UsageError(f"There is no option {name!r} of a single generation; give it to the client.")
+        refuse_unknown(name, known)
         if value is None:
             continue
-        is_meaningful, meaning = _CHECKS.get(name, (None, ""))
-        if is_meaningful is not None and not is_meaningful(value):
-            raise UsageError(f"{name} must be {meaning}, not {reprlib.repr(value)}.")
-        merged[name] = (value,) if name == "stop" and isinstance(value, str) else value
+        if name in SAMPLING:
+            merged[name] = read_sampling(name, value)
+        else:
+            merged[name] = read_argument(name, value, _KINDS[name])
     return cast(ClientOptions, merged)
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def read_sampling(name: str, value: object) -> int | float:
+    """The plain value of a parameter of `Sampling`, which raises `UsageError`."""
+    given: Any = value
+    with suppress(TypeError, OverflowError):
+        given = plain_number(value)
+    return cast(int | float, getattr(Sampling(**{name: given}), name))
 
 
-def _are_all(values: object, is_one: Callable[[Any], bool]) -> bool:
-    return isinstance(values, Collection) and not isinstance(values, str | bytes) and all(map(is_one, values))
+def _read_observer(value: object) -> object:
+    if not (callable(getattr(value, "observe", None)) and callable(getattr(value, "observe_abandoned", None))):
+        raise TypeError
+    return value
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-_CHECKS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
-    "max_new_tokens": (lambda value: _is_whole(value) and value >= 1, "1 or more"),
-    "stop": (lambda value: _is_text(value) or _are_all(value, _is_text), "a text or several"),
-    "eos": (
-        lambda value: (
-            _are_all(value, lambda token: _is_whole(token) and 0 <= token <= MAX_TOKEN_ID)
-            and len(value) <= MAX_EOS_TOKENS
-        ),
-        f"at most {MAX_EOS_TOKENS} token ids from 0 to {MAX_TOKEN_ID}",
-    ),
-    "strategy": (_is_text, "the name of a strategy"),
-    "dtype": (_is_text, "the name of a data type"),
-    "max_drafters": (lambda value: _is_whole(value) and value >= 0, "0 or more"),
-    "trust": (lambda value: _are_all(value, _is_text), "a list of peer ids"),
-    "verifier": (_is_text, "a peer id"),
-    "timeout_s": (lambda value: isinstance(value, int | float) and value > 0, "above 0 seconds"),
-    "target": (_is_text, "the name of a target"),
-    "network": (_is_text, "the name of a network"),
-    "transport": (_is_text, "full or light"),
+SAMPLING: Final = frozenset(field.name for field in fields(Sampling))
+"""The options that shape the distribution that tokens are drawn from."""
+_KINDS: Final[Mapping[str, ArgumentKind[Any]]] = {
+    "max_new_tokens": whole(1),
+    "stop": STOP,
+    "eos": TOKEN_IDS,
+    "strategy": text("the name of a strategy"),
+    "dtype": text("the name of a data type, such as 'float32'"),
+    "max_drafters": whole(0),
+    "trust": texts("peer ids"),
+    "verifier": text("a peer id"),
+    "timeout_s": SECONDS,
+    "target": text("the name of a target"),
+    "network": text("the name of a network"),
+    "transport": text("'full' or 'light'"),
+    "observer": ArgumentKind("an object with `observe` and `observe_abandoned`", _read_observer),
 }
-"""What makes sense for each option, in code and in words."""
+"""What makes sense for each other option."""
 
 
 def lists_options(kind: type) -> Callable[[_Function], _Function]:

@@ -135,6 +135,7 @@ class Run:
             seed=self.request.sampling.seed,
             rounds=counts.rounds,
             drafted=session.ledger.drafted,
+            offered=session.ledger.offered,
             accepted=counts.accepted,
             near_ties=counts.near_ties,
             bytes_sent=sent - self._bytes[0],

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from cosine_protocol.errors import PromptRefused, UsageError
@@ -46,6 +45,8 @@ class TextCodec:
         """Token ids of a chat rendered by the target's own template, ready for the assistant's turn."""
         if not self._chat_template:
             raise PromptRefused("The target has no chat template; send plain text, without --chat or messages.")
+        from jinja2.sandbox import ImmutableSandboxedEnvironment  # for chats alone
+
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         try:
             text = environment.from_string(self._chat_template).render(

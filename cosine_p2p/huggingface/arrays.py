@@ -34,7 +34,11 @@ def plain(value: Any) -> Any:
 
 def rows_of(value: Any, name: str) -> Rows:
     """The whole numbers of a [batch, length] block. Raises `UsageError`, with `name`, for anything else."""
+    if hasattr(value, "keys"):
+        raise UsageError(f"{name} must be a [batch, length] block alone; write generate(**inputs) for all of it.")
     rows = plain(value)
+    if isinstance(rows, str) or (isinstance(rows, list | tuple) and any(isinstance(row, str) for row in rows)):
+        raise UsageError(f"{name} must hold token ids, not text; apply the tokenizer first.")
     if not (isinstance(rows, list | tuple) and rows and all(isinstance(row, list | tuple) for row in rows)):
         raise UsageError(f"{name} must have the shape [batch, length]; write a single prompt as [prompt].")
     if len({len(row) for row in rows}) > 1:

@@ -1,14 +1,17 @@
 """`generate` as in Hugging Face transformers, over a client of a swarm."""
 
+import reprlib
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
+from cosine_p2p.arguments import ArgumentKind, read_argument
 from cosine_p2p.blocking import Client
 from cosine_p2p.generation import Generation
 from cosine_p2p.huggingface.arrays import Rows, for_streamer, like, rows_of, token_for_streamer
 from cosine_p2p.huggingface.options import BatchOptions, parse_options
+from cosine_p2p.huggingface.pipelines import PipelineModel, SwarmConfig
 from cosine_p2p.options import choice_seed
 from cosine_protocol.errors import UsageError
 
@@ -22,6 +25,16 @@ class Streamer(Protocol):
     def put(self, value: Any) -> None: ...
 
     def end(self) -> None: ...
+
+
+def _read_streamer(value: Any) -> Streamer:
+    if not (callable(getattr(value, "put", None)) and callable(getattr(value, "end", None))):
+        raise TypeError
+    return cast(Streamer, value)
+
+
+STREAMER: Final = ArgumentKind("an object with `put` and `end`", _read_streamer)
+"""As in the protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +54,25 @@ class _Row:
     options: dict[str, Any]
 
 
-class SwarmModelForCausalLM:
-    """Stands where a model does that is only asked to `generate`. Use `with`, or `close` it.
-
-    `device` is for `inputs.to(model.device)`: inputs may lie on any.
-    """
-
-    device = "cpu"
+class SwarmModelForCausalLM(PipelineModel):
+    """Stands where a model does that is only asked to `generate`. Use `with`, or `close` it."""
 
     def __init__(self, client: Client) -> None:
         """Generates with a client, which `close` closes. Raises `GenerationFailed` if nobody serves its target."""
+        if not isinstance(client, Client):
+            raise UsageError(
+                f"The model needs a Client, not {reprlib.repr(client)}; `from_pretrained` makes one from a name."
+            )
         self._client = client
-        self.eos_token_ids = client.find_verifiers()[0].eos
+        best = client.find_verifiers()[0]
+        self.eos_token_ids = best.eos
+        super().__init__(
+            SwarmConfig(
+                name_or_path=best.target,
+                eos_token_id=list(best.eos),
+                max_position_embeddings=best.context_tokens,
+            )
+        )
 
     @classmethod
     def from_pretrained(
@@ -96,15 +116,17 @@ class SwarmModelForCausalLM:
         Prompts are a [batch, prompt] block of token ids, padded on the left: a list, a numpy array or a torch
         tensor, and so is what comes back. What `attention_mask` has a 0 for is no part of a prompt; without a mask
         that is the padding. `generation_config` is any object with the attributes of transformers' own; keyword
-        arguments win. Sequences are generated side by side. `seed` makes sampling repeatable: sequence i gets
-        `choice_seed(seed, i)`. `num_assistant_tokens=0` asks no drafter; any other number is taken as a hint, and
-        drafts are as long as pays by what is measured.
+        arguments win over it, and it wins over the model's own. Sequences are generated side by side. `seed` makes
+        sampling repeatable: sequence i gets `choice_seed(seed, i)`. `num_assistant_tokens=0` asks no drafter; any
+        other number is taken as a hint, and drafts are as long as pays by what is measured.
 
         A streamer gets the prompt and then token by token, in the thread of the caller.
 
         Raises `UsageError` naming what cannot be honoured, and `GenerationFailed`.
         """
-        wanted = parse_options(generation_config, options)
+        wanted = parse_options(options, generation_config, self.generation_config)
+        if streamer is not None:
+            read_argument("streamer", streamer, STREAMER)
         block = inputs if input_ids is None else input_ids
         rows = self._rows(block, attention_mask, wanted)
         done = self._generate_all(rows) if streamer is None else self._stream(rows, streamer, block)
@@ -112,6 +134,8 @@ class SwarmModelForCausalLM:
         return GenerateOutput(sequences, tuple(done)) if wanted.returns_dict else sequences
 
     def _rows(self, block: Any, attention_mask: Any, wanted: BatchOptions) -> list[_Row]:
+        if block is None:
+            raise UsageError("There is no prompt, or an empty one; give input_ids with at least one token.")
         given = rows_of(block, "input_ids")
         mask = (
             self._inferred_mask(given, wanted)

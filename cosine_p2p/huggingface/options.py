@@ -1,12 +1,26 @@
 """The options of `generate` of transformers, and what a swarm makes of them."""
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Number
 from typing import Any, Final
 
+from cosine_p2p.arguments import (
+    FLAG,
+    STOP,
+    TOKEN_ID,
+    TOKEN_IDS,
+    ArgumentKind,
+    read_argument,
+    refuse_unknown,
+    whole,
+)
 from cosine_p2p.huggingface.arrays import plain
-from cosine_p2p.options import GenerationOptions
+from cosine_p2p.options import GenerationOptions, read_sampling
 from cosine_protocol.errors import UsageError
+from cosine_protocol.limits import MAX_TOKEN_ID
+from cosine_protocol.request import MAX_SEED
 
 DEFAULT_NEW_TOKENS: Final = 20
 """What transformers generates where nothing says how much."""
@@ -150,20 +164,21 @@ class BatchOptions:
         return self.max_length - prompt_tokens
 
 
-def parse_options(generation_config: Any, keywords: Mapping[str, Any]) -> BatchOptions:
-    """Keyword arguments over attributes of a configuration, None being as good as absent in both.
+def parse_options(keywords: Mapping[str, Any], *configs: Any) -> BatchOptions:
+    """Keyword arguments over the attributes of configurations, the first over the next; None is as good as absent.
 
     Raises `UsageError` naming what is unknown, or known and not to be had of a swarm.
     """
-    for name in keywords:
-        if name not in HONOURED | IGNORED | REFUSED:
-            raise UsageError(f"generate() knows no {name!r}.")
-    # A configuration of transformers 4 always has the default, which means nothing then.
-    given = {
-        name: value
-        for name, value in _attributes(generation_config).items()
-        if (name, value) != ("max_length", DEFAULT_NEW_TOKENS)
-    }
+    for name in keywords.keys() - IGNORED - REFUSED:
+        refuse_unknown(name, sorted(HONOURED))
+    given: dict[str, Any] = {}
+    for config in reversed(configs):
+        # A configuration of transformers 4 always has the default, which means nothing then.
+        given |= {
+            name: value
+            for name, value in _attributes(config).items()
+            if (name, value) != ("max_length", DEFAULT_NEW_TOKENS)
+        }
     given |= {name: value for name, value in keywords.items() if value is not None}
     for name, value in given.items():
         if name not in HONOURED | IGNORED and not _asks_for_nothing(name, value):
@@ -175,6 +190,11 @@ def _attributes(config: Any) -> dict[str, Any]:
     """The options a configuration sets; of an unknown attribute nobody could say whether it changes the output."""
     if config is None:
         return {}
+    if isinstance(config, Mapping | str | bytes | int | float):
+        raise UsageError(
+            f"generation_config must be an object with options as attributes, not {reprlib.repr(config)}; give "
+            "single options by name."
+        )
     names = {*HONOURED, *IGNORED, *REFUSED, *getattr(config, "__dict__", {})}
     values = {name: getattr(config, name, None) for name in sorted(names) if not name.startswith("_")}
     return {name: value for name, value in values.items() if value is not None}
@@ -187,46 +207,58 @@ def _asks_for_nothing(name: str, value: Any) -> bool:
 
 
 def _options(given: Mapping[str, Any]) -> BatchOptions:
-    sequences = given.get("num_return_sequences", 1)
-    if sequences < 1:
-        raise UsageError("num_return_sequences must be 1 or more.")
-    if sequences > 1 and not given.get("do_sample"):
+    read = {name: read_argument(name, value, _KINDS[name]) for name, value in given.items() if name in _KINDS}
+    sequences = read.get("num_return_sequences", 1)
+    if sequences > 1 and not read.get("do_sample"):
         raise UsageError("Greedy sequences are all equal; set do_sample=True for num_return_sequences above 1.")
-    eos = given.get("eos_token_id")
-    for_client = _sampling(given)
-    for_client["repetition_penalty"] = given.get("repetition_penalty", 1.0)
-    for_client["stop"] = given.get("stop_strings", ())
-    if given.get("num_assistant_tokens") == 0:
+    for_client: GenerationOptions = _sampling(given) if read.get("do_sample") else {}
+    for_client["repetition_penalty"] = read_sampling("repetition_penalty", given.get("repetition_penalty", 1.0))
+    for_client["stop"] = read.get("stop_strings", ())
+    if read.get("num_assistant_tokens") == 0:
         for_client["strategy"] = "plain"
     return BatchOptions(
-        max_new_tokens=given.get("max_new_tokens"),
-        max_length=given.get("max_length"),
+        max_new_tokens=read.get("max_new_tokens"),
+        max_length=read.get("max_length"),
         num_return_sequences=sequences,
-        seed=given.get("seed"),
-        eos=None if eos is None else _token_ids(eos),
-        pad_token_id=given.get("pad_token_id"),
-        returns_dict=bool(given.get("return_dict_in_generate")),
+        seed=read.get("seed"),
+        eos=read.get("eos_token_id"),
+        pad_token_id=read.get("pad_token_id"),
+        returns_dict=read.get("return_dict_in_generate", False),
         for_client=for_client,
     )
 
 
-def _token_ids(value: Any) -> tuple[int, ...]:
-    ids = plain(value)
-    return (ids,) if isinstance(ids, int) else tuple(ids)
-
-
 def _sampling(given: Mapping[str, Any]) -> GenerationOptions:
-    """Greedy decoding has no use for what shapes a distribution, whatever is set."""
-    if not given.get("do_sample"):
-        return {}
-    temperature = given.get("temperature", 1.0)
-    if temperature <= 0:
+    """The defaults are those of transformers."""
+    temperature = read_sampling("temperature", given.get("temperature", 1.0))
+    if temperature == 0:
         raise UsageError(
             "temperature must be above 0 with do_sample=True; for greedy decoding set do_sample=False."
         )
     return {
         "temperature": temperature,
-        "top_k": given.get("top_k", DEFAULT_TOP_K),
-        "top_p": given.get("top_p", 1.0),
-        "min_p": given.get("min_p", 0.0),
+        "top_k": int(read_sampling("top_k", given.get("top_k", DEFAULT_TOP_K))),
+        "top_p": read_sampling("top_p", given.get("top_p", 1.0)),
+        "min_p": read_sampling("min_p", given.get("min_p", 0.0)),
     }
+
+
+def _read_token_ids(value: Any) -> tuple[int, ...]:
+    """One or several, which also a tensor may hold."""
+    ids = plain(value)
+    return (TOKEN_ID.read(ids),) if isinstance(ids, Number) else TOKEN_IDS.read(ids)
+
+
+_KINDS: Final[Mapping[str, ArgumentKind[Any]]] = {
+    "do_sample": FLAG,
+    "eos_token_id": ArgumentKind(f"a token id from 0 to {MAX_TOKEN_ID} or a list of them", _read_token_ids),
+    "max_length": whole(1),
+    "max_new_tokens": whole(1),
+    "num_assistant_tokens": whole(0),
+    "num_return_sequences": whole(1),
+    "pad_token_id": whole(0, MAX_TOKEN_ID),
+    "return_dict_in_generate": FLAG,
+    "seed": whole(0, MAX_SEED),
+    "stop_strings": STOP,
+}
+"""What makes sense for each option that is no parameter of sampling."""

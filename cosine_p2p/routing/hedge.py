@@ -180,8 +180,8 @@ class HedgeRouter:
     def why(self, author: int) -> str:
         """The reasons for or against a present author, for people."""
         silent = self._authors[author].silent_rounds
-        drafted = f", has not drafted for {silent} rounds" if silent else ""
-        return f"weight {100 * self.weights()[author]:.0f} %{drafted}"
+        since = f", silent for {silent} round{'' if silent == 1 else 's'}" if silent else ""
+        return f"weight {100 * self.weights()[author]:.0f} %{since}"
 
     def _ranked(self) -> list[int]:
         weights = self.weights()

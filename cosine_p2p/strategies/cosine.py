@@ -129,8 +129,8 @@ class Cosine:
             self._drafters[author].start(facts)
         else:
             self._drafters[author] = Drafter(facts)
-        likelihood = f"its likelihood of the prompt is {100 * math.exp(-event.prompt_nll):.0f} % a token"
-        why = f"asked to draft, {likelihood}, {1e3 * event.rtt_s:.0f} ms away"
+        likelihood = f"a token of the prompt seemed {100 * math.exp(-event.prompt_nll):.2g} % likely to it"
+        why = f"asked to draft, {1e3 * event.rtt_s:.0f} ms away, {likelihood}"
         assign = self._assign(author, why)
         rerouted = self._reroute()
         return [assign, *rerouted] if self._drafters[author].is_active else rerouted

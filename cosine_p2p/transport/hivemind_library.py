@@ -1,11 +1,10 @@
-"""The one place that imports hivemind (and with it torch). Import this module only where a node starts."""
+"""The one place that imports hivemind (and no torch with it). Import this module only where a node starts."""
 
 import logging
 
-from cosine_p2p.transport.protobuf_pool import private_protobufs
+from cosine_p2p.transport.partial_library import imported_in_part
 
-with private_protobufs():
-    # torch and others warn about themselves while they are imported.
+with imported_in_part("hivemind"):
     from hivemind.dht.node import DHTNode
     from hivemind.dht.routing import DHTID
     from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue

@@ -2,7 +2,7 @@
 
 import errno
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from cosine_p2p.transport.addresses import Address, parse_address, split_multiaddr
@@ -22,7 +22,12 @@ def check_config(config: TransportConfig) -> None:
     for maddr in config.announce_maddrs:
         if {("tcp", "0"), ("udp", "0")} & set(split_multiaddr(maddr)):
             raise UsageError(f"{maddr} cannot be announced: name the port others shall dial instead of 0.")
-    for maddr in (*config.initial_peers, *config.relays):
+    check_peer_addresses((*config.initial_peers, *config.relays))
+
+
+def check_peer_addresses(maddrs: Iterable[str]) -> None:
+    """Raises `UsageError` naming the first address that is malformed or does not say whose it is."""
+    for maddr in maddrs:
         example = f"{_EXAMPLE}/p2p/12D3KooW..."
         if "p2p" not in dict(_split(maddr, example=example)):
             raise UsageError(f"{maddr} does not say whose address it is; write it like {example}")

@@ -2,10 +2,9 @@
 
 import logging
 
-from cosine_p2p.transport.protobuf_pool import private_protobufs
+from cosine_p2p.transport.partial_library import imported_in_part
 
-with private_protobufs():
-    # Transports that no light client uses warn of their own deprecations while they are imported.
+with imported_in_part("libp2p"):
     from libp2p.crypto.ed25519 import Ed25519PrivateKey
     from libp2p.crypto.keys import KeyPair
     from libp2p.crypto.x25519 import create_new_key_pair as new_noise_keys

@@ -66,7 +66,9 @@ class VerifierCounts(Counts):
 class DrafterCounts(Counts):
     """Counts of a drafter.
 
-    `busy` are answers that there is no room; fragments are dropped where a client reads too slowly.
+    `busy` are answers that there is no room; fragments are dropped where a client reads too slowly. Nodes were sent
+    to `drafted_requests`, where `text_tokens` have been committed since, `offered_positions` of them after nodes
+    for them had been sent, and `taken_tokens` of these were among the nodes.
     """
 
     busy: int = 0
@@ -74,3 +76,7 @@ class DrafterCounts(Counts):
     sent_nodes: int = 0
     sent_fragments: int = 0
     dropped_fragments: int = 0
+    drafted_requests: int = 0
+    text_tokens: int = 0
+    offered_positions: int = 0
+    taken_tokens: int = 0

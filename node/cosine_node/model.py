@@ -27,6 +27,9 @@ NGRAM: Final = "ngram"
 POOL_TOKENS: Final = 32_768
 """A choice: 16 requests of 2,048 tokens; a pool of a 1-billion-parameter model then takes about 1 GiB."""
 
+MEASURE_S: Final = 4.0
+"""A choice: a volunteer waits for it at every start, and real passes correct the result (`pass_speed`)."""
+
 Emit = Callable[[str, dict[str, object]], None]
 """Tells an event of a node: its name and its fields."""
 
@@ -71,7 +74,7 @@ def load_served(source: ModelSource, role: Role, emit: Emit) -> ServedModel:
     emit("loading", {"model": source.model})
     engine = _load_engine(source, folder)
     emit("measuring", {"model": source.model})
-    curve = measure_curve(engine, clock=time.perf_counter)
+    curve = measure_curve(engine, clock=time.perf_counter, budget_s=MEASURE_S)
     files = TokenizerFiles.read(target_folder)
     if files is None:
         raise UsageError(f"The target {source.target!r} has no tokenizer files; serve a model that has them.")

@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,9 +15,11 @@ from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.emulation import Emulation
 from cosine_node.engine.curve import CostCurve
 from cosine_node.model import Emit, ModelSource, ServedModel, load_served
-from cosine_node.runner import PacedRunner, Runner, ThreadRunner
+from cosine_node.pass_speed import PassSpeed
+from cosine_node.runner import PacedRunner, Runner, ThreadRunner, TimedRunner
 from cosine_node.status_service import StatusService
 from cosine_node.verifier.service import VerifierConfig, VerifierService
+from cosine_node.work import Work, work_of
 from cosine_p2p.channel import AGENT
 from cosine_p2p.dht import DhtDirectory
 from cosine_p2p.identity_file import claim_identity
@@ -40,6 +43,9 @@ LOAD_CHECK_S: Final = 5.0
 
 DRAIN_S: Final = 20.0
 """A choice: most generations end in this time; the others go on at another node, where clients keep their text."""
+
+TELL_WORK_EVERY_S: Final = 60.0
+"""A choice: a volunteer who looks now and then sees that something happens."""
 
 FAREWELL_S: Final = 0.5
 """A choice: longer than the last messages take to leave."""
@@ -190,11 +196,17 @@ class RunningNode:
         self._served = served
         self._options = options
         self._addresses: tuple[str, ...] = ()
-        self._curve = options.emulation.curve(options.role) if options.emulation else served.curve
-        self._runner: Runner = ThreadRunner(served.engine)
-        if options.emulation:
-            self._runner = PacedRunner(self._runner, self._curve)
-        self.service = _service(served, options, self._runner, self._curve, identity)
+        self._network_name = network.network
+        self._is_alone = not network.initial_peers
+        curve = options.emulation.curve(options.role) if options.emulation else served.curve
+        self._speed = PassSpeed(curve, now_s=time.monotonic())
+        # An emulated device is as fast as its name says.
+        self._runner: Runner = (
+            PacedRunner(ThreadRunner(served.engine), curve)
+            if options.emulation
+            else TimedRunner(ThreadRunner(served.engine), self._speed)
+        )
+        self.service = _service(served, options, self._runner, curve, identity)
         directory = DhtDirectory(transport, identity, network=network.network, opener=transport.opener)
         self._announcer = Announcer(directory, identity, self._describe, served.names)
         transport.on_restart(self._announcer.restarted)
@@ -220,12 +232,15 @@ class RunningNode:
         emit("announced", {"target": self._served.target_name, "stored": is_stored})
         ready = await _ready_fields(self._transport, self._options.role)
         emit("ready", ready | {"model": self._served.model_name})
-        await self._work(stop)
+        if self._is_alone:
+            emit("alone", {"network": self._network_name})
+        await self._work(emit, stop)
         emit("stopped", self._summary())
 
-    async def _work(self, stop: asyncio.Event) -> None:
+    async def _work(self, emit: Emit, stop: asyncio.Event) -> None:
         """Run the service's loop and the announcements until `stop`; an error of the loop ends the node."""
-        loops = [asyncio.ensure_future(work) for work in (self.service.run(), self._announcer.run(), self._watch())]
+        works = (self.service.run(), self._announcer.run(), self._watch(), self._tell_work(emit))
+        loops = [asyncio.ensure_future(work) for work in works]
         stopping = asyncio.ensure_future(stop.wait())
         try:
             done, _ = await asyncio.wait([*loops, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -241,10 +256,24 @@ class RunningNode:
 
     def _summary(self) -> dict[str, object]:
         """The fields of the node's last event."""
-        fields: dict[str, object] = {"peer_id": self._transport.peer_id, "passes": self.service.progress.steps}
+        fields = self._work_fields(work_of(self.service)) | {"passes": self.service.progress.steps}
         if isinstance(self._runner, PacedRunner):
             fields |= {"late_passes": self._runner.late_passes, "emulated": self._record_emulation()}
         return fields
+
+    async def _tell_work(self, emit: Emit) -> None:
+        """Tell now and then what the node has done since it told last, if anything."""
+        told = work_of(self.service)
+        while True:
+            await asyncio.sleep(TELL_WORK_EVERY_S)
+            done = work_of(self.service)
+            if done != told:
+                emit("worked", self._work_fields(done.since(told)))
+                told = done
+
+    def _work_fields(self, work: Work) -> dict[str, object]:
+        names = {"peer_id": self._transport.peer_id, "model": self._served.model_name}
+        return names | asdict(work) | {"said": str(work)}
 
     def observed(self) -> "ObservedNode":
         """The node as its metrics see it."""
@@ -277,9 +306,12 @@ class RunningNode:
             LOG.warning("requests were still running after %g s; they will go on elsewhere", DRAIN_S)
 
     async def _watch(self) -> None:
-        """Announce a changed load or address soon."""
+        """Announce a changed load, address or speed soon."""
         while True:
             await asyncio.sleep(LOAD_CHECK_S)
+            if self._speed.refresh(time.monotonic()):
+                LOG.info("a pass over one token takes %.1f ms now", 1e3 * self._speed.pass_s)
+                self.service.pass_s = self._speed.pass_s
             self._addresses = await self._transport.visible_maddrs()
             self._announcer.changed()
 
@@ -297,7 +329,7 @@ class RunningNode:
             expertise=self._options.expertise,
             capacity_requests=self._options.max_requests,
             load_requests=self.service.requests,
-            pass_us=round(1e6 * self._curve.seconds(1)),
+            pass_us=round(1e6 * self._speed.pass_s),
             context_tokens=served.engine.context_tokens,
             eos=served.eos,
             addresses=self._addresses[:16],

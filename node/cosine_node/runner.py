@@ -8,6 +8,7 @@ from typing import Protocol
 
 from cosine_node.engine.base import Engine, PassAbandoned, Row, RowResult
 from cosine_node.engine.curve import CostCurve
+from cosine_node.pass_speed import PassSpeed
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,25 @@ class ThreadRunner:
 
     def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+class TimedRunner:
+    """Lets a `PassSpeed` follow how long passes really take."""
+
+    def __init__(self, runner: Runner, speed: PassSpeed) -> None:
+        self._runner = runner
+        self._speed = speed
+
+    async def forward(self, rows: Sequence[Row]) -> Pass:
+        done = await self._runner.forward(rows)
+        self._speed.note(tokens=count_tokens(rows), elapsed_s=done.elapsed_s)
+        return done
+
+    def abandon(self) -> None:
+        self._runner.abandon()
+
+    def close(self) -> None:
+        self._runner.close()
 
 
 class InlineRunner:

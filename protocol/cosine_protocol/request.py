@@ -4,6 +4,7 @@ See docs/design.md, "The output is a function of the request". A `Request` is th
 makes it, it travels as it is, and the verifier's sampler reads its `Sampling`.
 """
 
+import reprlib
 from dataclasses import dataclass, field
 from numbers import Real as RealNumber
 from typing import Annotated, Final
@@ -45,11 +46,11 @@ class Sampling:
         for name, kind in fields_of(Sampling):
             value = getattr(self, name)
             try:
-                if not isinstance(value, RealNumber):
+                if isinstance(value, bool) or not isinstance(value, RealNumber):
                     raise MalformedMessage("not a number")
                 kind.pack(value)
             except (MalformedMessage, OverflowError):
-                raise UsageError(f"{name} must {_MEANINGFUL[name]}, not {value}.") from None
+                raise UsageError(f"{name} must {_MEANINGFUL[name]}, not {reprlib.repr(value)}.") from None
 
     @property
     def is_greedy(self) -> bool:

@@ -26,6 +26,7 @@ from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
 
+NOBODY = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
 TOKENS = 24
 LOOK_UP_S = 0.3
 PROMPT = prompt_of(random.Random("client"))
@@ -171,7 +172,7 @@ def test_other_tokens_may_end_the_output() -> None:
     generation = generated(max_new_tokens=TOKENS, eos=[EXPECTED[9]])
     assert (generation.token_ids, generation.finish_reason) == (EXPECTED[: place + 1], "eos")
     for eos in ([-1], [0] * 65):
-        with pytest.raises(UsageError, match="eos must be at most 64"):
+        with pytest.raises(UsageError, match="eos must be a list of at most 64"):
             generated(eos=eos)
 
 
@@ -232,7 +233,7 @@ def test_lines_of_one_request_name_it_alike_everywhere(caplog: pytest.LogCapture
 
 def test_a_client_outside_its_block_says_so() -> None:
     with pytest.raises(UsageError, match="async with"):
-        run_virtual(AsyncClient(["/ip4/127.0.0.1/tcp/1"]).generate("a"))
+        run_virtual(AsyncClient([NOBODY]).generate("a"))
 
 
 class Asked(MemoryDirectory):
@@ -260,6 +261,29 @@ def wanted_with(**options: Any) -> dict[str, int | None]:
 
     run_virtual(run())
     return directory.wanted
+
+
+async def iterated(client: AsyncClient, prompt: Any, **options: Any) -> None:
+    async for _ in client.stream(prompt, **options):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options"), [("", {}), (None, {}), (["a", "b"], {}), ("a", {"top_k": 1.5}), ("a", {"topk": 1})]
+)
+@pytest.mark.parametrize("call", [AsyncClient.generate, AsyncClient.start, iterated])
+def test_nothing_is_looked_up_for_what_cannot_be(
+    call: Callable[..., Awaitable[Any]], prompt: Any, options: dict[str, Any]
+) -> None:
+    directory = Asked()
+
+    async def run() -> None:
+        async with SimulatedSwarm(directory_of=lambda _: directory) as swarm:
+            await call(await swarm.client(), prompt, **options)
+
+    with pytest.raises(UsageError):
+        run_virtual(run())
+    assert directory.wanted == {}
 
 
 def test_any_few_nodes_will_do() -> None:

@@ -2,6 +2,7 @@
 
 from cosine_p2p.drafter_ledger import DrafterLedger
 from cosine_p2p.generation import DrafterReport
+from cosine_protocol.nodes import BASE, Node, NodeBlock
 from tests.cosine_p2p.samples import identity_of, record_of
 
 PEERS = [identity_of(number) for number in range(3)]
@@ -10,6 +11,10 @@ RECORDS = [
     record_of(PEERS[1], now_s=0.0, expertise=("code", "math")),
     record_of(PEERS[2], now_s=0.0, expertise=()),
 ]
+
+
+def chain(tokens: int) -> NodeBlock:
+    return NodeBlock.of([Node(index - 1, 7, 1.0) for index in range(tokens)])
 
 
 def test_authors_count_from_one_in_the_order_of_records() -> None:
@@ -22,9 +27,9 @@ def test_authors_count_from_one_in_the_order_of_records() -> None:
 
 def test_reports_name_those_that_sent_anything() -> None:
     ledger = DrafterLedger(RECORDS)
-    ledger.note_drafted(2, 5)
-    ledger.note_drafted(2, 3)
-    ledger.note_drafted(3, 1)
+    ledger.note_drafted(2, chain(5), 0)
+    ledger.note_drafted(2, chain(3), 5)
+    ledger.note_drafted(3, chain(1), 0)
     ledger.note_rtt(2, 0.01234)
     ledger.credit(bytes([0, 2, 2, 0, 1]))
     assert ledger.drafted == 9
@@ -32,3 +37,24 @@ def test_reports_name_those_that_sent_anything() -> None:
         DrafterReport(PEERS[1].peer_id, "code,math", 8, 2, 12.34),
         DrafterReport(PEERS[2].peer_id, "tiny", 1, 0, 0.0),
     )
+
+
+def test_a_position_is_offered_once_however_many_nodes_stand_for_it() -> None:
+    ledger = DrafterLedger(RECORDS)
+    tree = NodeBlock.of([Node(BASE, 7, 1.0), Node(BASE, 8, 1.0), Node(1, 9, 1.0)])
+    ledger.note_drafted(1, tree, 1)
+    ledger.note_drafted(2, chain(2), 2)
+    ledger.credit(bytes([0, 1, 0]))
+    assert ledger.offered == 2
+    # What comes too late was not offered.
+    ledger.note_drafted(3, chain(3), 0)
+    ledger.credit(bytes([2, 0]))
+    assert ledger.offered == 3
+
+
+def test_positions_that_no_output_has_are_not_remembered() -> None:
+    ledger = DrafterLedger(RECORDS)
+    ledger.note_drafted(1, chain(3), 2**40)
+    ledger.note_drafted(1, chain(0), 0)
+    ledger.credit(bytes([0]))
+    assert (ledger.drafted, ledger.offered) == (3, 0)

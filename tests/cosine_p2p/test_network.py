@@ -1,16 +1,20 @@
 """The way into the network refuses what cannot work, in one sentence, and takes the transport that is asked for."""
 
 import asyncio
+import reprlib
+from collections.abc import Callable
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 
-from cosine_p2p import AsyncClient
+from cosine_p2p import AsyncClient, Client
 from cosine_p2p import network as network_module
 from cosine_p2p.network import TRANSPORT_VARIABLE, TransportKind, choose_transport, joining
 from cosine_protocol.errors import PeerLost, UsageError
 
 NOBODY = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
+SHORT = reprlib.repr(NOBODY)
 LIBRARIES = {TransportKind.FULL: "hivemind", TransportKind.LIGHT: "libp2p"}
 INSTALLED = [kind for kind, library in LIBRARIES.items() if find_spec(library)]
 
@@ -25,23 +29,34 @@ def install(monkeypatch: pytest.MonkeyPatch, *, full: bool, light: bool = True) 
     monkeypatch.setattr(network_module, "find_spec", lambda name: object() if present[name] else None)
 
 
-def join(address: str, transport: str) -> None:
-    async def joined() -> None:
-        await joining([address], network="test", transport=transport)()
-
-    asyncio.run(joined())
-
-
 def test_no_initial_peers() -> None:
     with pytest.raises(UsageError, match="--initial-peers"):
         joining([], network="test")
+
+
+@pytest.mark.parametrize(
+    ("initial_peers", "sentence"),
+    [
+        (NOBODY, f"initial_peers must be a list of addresses, not {SHORT}; write [{SHORT}]."),
+        (None, "initial_peers must be a list of addresses, not None."),
+        ([7], "initial_peers must be a list of addresses, not [7]."),
+        ([b"/ip4"], "initial_peers must be a list of addresses, not [b'/ip4']; decode bytes to text first."),
+    ],
+)
+@pytest.mark.parametrize("kind", [AsyncClient, Client])
+def test_what_is_no_list_of_addresses_is_refused_in_a_sentence(
+    kind: Callable[[Any], object], initial_peers: Any, sentence: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        kind(initial_peers)
+    assert str(refused.value) == sentence
 
 
 @pytest.mark.parametrize("transport", INSTALLED)
 @pytest.mark.parametrize("address", ["", "localhost:4001", "/ip4/not-an-address/tcp/1", "/ip4/127.0.0.1/tcp/1"])
 def test_a_malformed_address_is_named(address: str, transport: str) -> None:
     with pytest.raises(UsageError) as caught:
-        join(address, transport)
+        AsyncClient([NOBODY, address], transport=transport)
     assert "\n" not in str(caught.value)
     assert address in str(caught.value)
 
@@ -49,8 +64,11 @@ def test_a_malformed_address_is_named(address: str, transport: str) -> None:
 @pytest.mark.network
 @pytest.mark.skipif(TransportKind.LIGHT not in INSTALLED, reason="needs py-libp2p")
 def test_light_names_the_initial_peer_that_does_not_answer() -> None:
+    async def light() -> None:
+        await joining([NOBODY], network="test", transport="light")()
+
     with pytest.raises(PeerLost) as caught:
-        join(NOBODY, "light")
+        asyncio.run(light())
     assert str(caught.value) == f"{NOBODY}: connection refused at 127.0.0.1:1"
 
 

@@ -10,6 +10,7 @@ import cosine_p2p
 from cosine_p2p import AsyncClient, Chunk, Client, DrafterReport, Generation, GenerationOptions, VerifierReport
 from cosine_protocol.errors import UsageError
 
+NOBODY = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
 JSON_FIELDS = [
     "text",
     "token_ids",
@@ -73,7 +74,7 @@ def test_fields_of_results() -> None:
 def test_options_of_a_client() -> None:
     for kind in (Client, AsyncClient):
         assert "initial_peers" in inspect.signature(kind).parameters
-    AsyncClient(initial_peers=["/ip4/127.0.0.1/tcp/1"], target="zoo:target", strategy="cosine")
+    AsyncClient(initial_peers=[NOBODY], target="zoo:target", strategy="cosine")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_options_of_a_client() -> None:
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
 def test_options_that_mean_nothing_are_refused(kind: type, option: dict[str, object]) -> None:
     with pytest.raises(UsageError):
-        kind(initial_peers=["/ip4/127.0.0.1/tcp/1"], **option)
+        kind(initial_peers=[NOBODY], **option)
 
 
 @pytest.mark.parametrize(

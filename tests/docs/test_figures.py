@@ -1,49 +1,48 @@
 """Figures that pages quote are those of the benchmarks and tests they come from."""
 
+import json
 import re
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from tests.docs.pages import DOCS
 from tests.swarm.test_soak import SEEDS
 
-BENCHMARKS: Final = (DOCS / "benchmarks.md").read_text("utf-8")
 SECURITY: Final = (DOCS / "security.md").read_text("utf-8")
 QUESTIONS: Final = (DOCS / "faq.md").read_text("utf-8")
 
 
-def found(pattern: str, text: str) -> str:
+def told(pattern: str, text: str) -> str:
     (figure, *_) = re.findall(pattern, text)
     return str(figure)
 
 
-def speedups() -> dict[str, str]:
-    """Of `cosine` over plain decoding at temperature 0, by RTT in ms: the first table of the page."""
-    header = found(r"(?m)^\| strategy \|( 0 \|.*)$", BENCHMARKS)
-    row = found(r"(?m)^\| cosine \|(.*)$", BENCHMARKS)
-    return dict(zip(*([cell.strip() for cell in line.split("|")] for line in (header, row)), strict=True))
+def published(name: str) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads((DOCS / "benchmarks" / f"{name}.json").read_text("utf-8"))
+    return result
 
 
 @pytest.mark.parametrize(
-    ("rtt_ms", "told"), [("20", r"([\d.]+) times as fast"), ("300", r"([\d.]+) times at 300 ms")]
+    ("rtt_ms", "pattern"), [(20.0, r"([\d.]+) times as fast"), (300.0, r"([\d.]+) times at 300 ms")]
 )
-def test_the_speed_that_is_told(rtt_ms: str, told: str) -> None:
-    assert found(told, QUESTIONS) == speedups()[rtt_ms]
+def test_the_speed_that_is_told(rtt_ms: float, pattern: str) -> None:
+    place = {"part": "sweep", "strategy": "cosine", "temperature": 0.0, "rtt_ms": rtt_ms}
+    [row] = [row for row in published("rtt")["rows"] if place.items() <= row.items()]
+    assert told(pattern, QUESTIONS) == f"{row['speedup']:.2f}"
 
 
 def test_the_tokens_that_were_compared() -> None:
-    assert found(r"0 of ([\d,]+) tokens", SECURITY) == found(
-        r"([\d,]+) tokens were generated in these runs", BENCHMARKS
-    )
-    assert "0 requests differ from plain decoding" in BENCHMARKS
+    findings = published("rtt")["findings"]
+    assert told(r"0 of ([\d,]+) tokens", SECURITY) == f"{findings['tokens']:,}"
+    assert findings["mismatches"] == 0
 
 
 def test_what_the_costliest_liar_costs() -> None:
-    measured = found(r"The costliest liar .* makes requests take ([\d.]+) % longer", BENCHMARKS)
-    assert found(r"requests take ([\d.]+) % longer", SECURITY) == measured
-    assert found(r"measured: at most ([\d.]+) %", QUESTIONS) == measured
+    measured = f"{published('liars')['findings']['most_percent']:.1f}"
+    assert told(r"requests take ([\d.]+) % longer", SECURITY) == measured
+    assert told(r"measured: at most ([\d.]+) %", QUESTIONS) == measured
 
 
 def test_the_seeds_of_the_soak() -> None:
-    assert found(r"([\d,]+) seeds", SECURITY) == f"{SEEDS:,}"
+    assert told(r"([\d,]+) seeds", SECURITY) == f"{SEEDS:,}"

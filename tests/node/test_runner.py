@@ -10,7 +10,8 @@ import pytest
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.scripted import ScriptedEngine
-from cosine_node.runner import InlineRunner, PacedRunner, Pass, ThreadRunner, count_tokens
+from cosine_node.pass_speed import MIN_INTERVAL_S, MIN_PASSES, PassSpeed
+from cosine_node.runner import InlineRunner, PacedRunner, Pass, ThreadRunner, TimedRunner, count_tokens
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_protocol.request import Sampling
 
@@ -120,3 +121,21 @@ def test_pacing_holds_in_real_time() -> None:
     began_s = time.perf_counter()
     assert asyncio.run(run()) >= 0.049
     assert time.perf_counter() - began_s >= 0.049
+
+
+def test_passes_that_are_timed_are_told_to_the_speed() -> None:
+    engine = ScriptedEngine()
+    speed = PassSpeed(CURVE, now_s=0.0)
+
+    async def run() -> None:
+        inner = SlowRunner([0.6] * MIN_PASSES)
+        timed = TimedRunner(inner, speed)
+        for _ in range(MIN_PASSES):
+            assert (await timed.forward([row_of(engine)])).elapsed_s == 0.6
+        timed.abandon()
+        timed.close()
+        assert inner.is_closed
+
+    run_virtual(run())
+    assert speed.refresh(MIN_INTERVAL_S)
+    assert speed.pass_s == pytest.approx(0.3)

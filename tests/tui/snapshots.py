@@ -13,11 +13,16 @@ from cosine_tui.snapshot import (
     DrafterView,
     Event,
     EventKind,
+    Failure,
+    Moment,
     NodeView,
     Reachability,
+    RequestAccount,
     RequestState,
     RequestView,
     Snapshot,
+    Speeds,
+    Standing,
     SwarmConnection,
     TextRun,
 )
@@ -31,21 +36,46 @@ def peer_id_of(number: int) -> str:
 
 
 VERIFIER, SPARE, CODE, MATH = map(peer_id_of, (1, 2, 3, 4))
+VERIFIER_RECORD: dict[str, Any] = {
+    "expertise": ("target",),
+    "model": "someone/model",
+    "numerics": "bfloat16",
+    "pass_us": 62_000,
+    "capacity_requests": 16,
+    "context_tokens": 4096,
+}
 
 
-def node_of(peer_id: str, **changes: Any) -> NodeView:
+def record_of(number: int, role: Role = Role.DRAFTER, **changes: Any) -> NodeRecord:
     fields: dict[str, Any] = {
-        "peer_id": peer_id,
-        "role": Role.VERIFIER,
-        "domains": ("target",),
-        "model": "someone/model",
-        "numerics": "bfloat16",
-        "emulated": "",
+        "schema": 1,
+        "peer_id": peer_id_of(number),
+        "role": role,
+        "target": TARGET,
+        "target_digest": bytes(32),
+        "tokenizer_digest": bytes(32),
+        "numerics": "float32",
+        "model": "tiny",
+        "expertise": ("code",),
+        "capacity_requests": 4,
+        "load_requests": 1,
+        "pass_us": 900,
+        "context_tokens": 1024,
+        "eos": (2,),
+        "addresses": (),
         "software": "test",
-        "pass_ms": 62.0,
+        "emulated": "",
+        "sequence": 1,
+        "issued_at_s": 0.0,
+        "lifetime_s": 300.0,
+    }
+    return NodeRecord(**(fields | changes))
+
+
+def node_of(peer_id: str, *, record: NodeRecord | None = None, **changes: Any) -> NodeView:
+    fields: dict[str, Any] = {
+        "record": record or record_of(0, Role.VERIFIER, peer_id=peer_id, **VERIFIER_RECORD),
         "load": 2,
-        "capacity": 16,
-        "context_tokens": 4096,
         "reachability": Reachability.UP,
         "reason": "",
         "since_s": 0.0,
@@ -55,10 +85,10 @@ def node_of(peer_id: str, **changes: Any) -> NodeView:
     return NodeView(**(fields | changes))
 
 
-def drafter_of(peer_id: str, domain: str, author: int, **changes: Any) -> NodeView:
-    return node_of(
-        peer_id, role=Role.DRAFTER, domains=(domain,), model=f"tiny-{domain}", author=author, pass_ms=5.9, **changes
-    )
+def drafter_of(peer_id: str, domain: str, author: int, *, emulated: str = "", **changes: Any) -> NodeView:
+    facts: dict[str, Any] = {**VERIFIER_RECORD, "pass_us": 5900, "model": f"tiny-{domain}", "expertise": (domain,)}
+    record = record_of(0, Role.DRAFTER, peer_id=peer_id, **(facts | {"emulated": emulated}))
+    return node_of(peer_id, record=record, author=author, **changes)
 
 
 def request_of(number: int = 7, **changes: Any) -> RequestView:
@@ -73,13 +103,20 @@ def request_of(number: int = 7, **changes: Any) -> RequestView:
         "error": "",
         "seconds": 2.5,
         "first_s": 0.31,
-        "text": (TextRun("def add", 1), TextRun("(a, b", 0), TextRun("):\n    return a + b", 2)),
+        "text": (
+            TextRun("def add", 1),
+            TextRun("(a, ", 0),
+            TextRun("b", 0, is_copied=True),
+            TextRun("):\n    return a + b", 2),
+        ),
         "tokens": 12,
-        "own_tokens": 4,
+        "decoded_tokens": 3,
+        "copied_tokens": 1,
         "rounds": 6,
         "passes": (0, 2, 3, 0, 1, 2),
         "tokens_per_s": 17.3,
-        "own_per_s": 5.8,
+        "decoded_per_s": 4.3,
+        "copied_per_s": 1.5,
         "finish_reason": "",
         "verifiers": (VERIFIER,),
         "drafters": (
@@ -104,17 +141,44 @@ def request_of(number: int = 7, **changes: Any) -> RequestView:
                 accepted_per_s=4.4,
             ),
         ),
-        "why": ("code: 15 tokens deep, 8 nodes a pass", "math: released: weight 0.008"),
+        "speeds": Speeds(0.5, (0.0, 8.0, 20.0, 24.0, 17.0)),
+        "timeline": (
+            Moment(0.0, "asked"),
+            Moment(0.31, "the first token came"),
+            Moment(1.2, f"verifier {SPARE[-6:]} was lost: the stream ended", is_alert=True),
+        ),
+        "why": ("code: asked to draft, 10 ms away", "math: dropped, its guesses were seldom right (weight 1 %)"),
     }
     return RequestView(**(fields | changes))
 
 
+def account_of(**changes: Any) -> RequestAccount:
+    fields: dict[str, Any] = {
+        "drafted": 200,
+        "accepted": 8,
+        "prompt_tokens": 6,
+        "near_ties": 0,
+        "bytes_sent": 812,
+        "bytes_received": 64_200,
+        "verifiers": ((VERIFIER, 12),),
+    }
+    return RequestAccount(**(fields | changes))
+
+
+STANDING = Standing(
+    requests=3,
+    drafted=240,
+    accepted=42,
+    text_tokens=100,
+    failed=1,
+    failures=(Failure(40.0, "request 5: it was lost: the stream ended"),),
+)
 NODES = (
     node_of(VERIFIER),
     node_of(
         SPARE, reachability=Reachability.LOST, reason=LOST_REASON, since_s=50.0, rtt_ms=None, passes_per_s=None
     ),
-    drafter_of(CODE, "code", 1, text_share=0.42, accepted_tokens=5, emulated="60/6@10"),
+    drafter_of(CODE, "code", 1, standing=STANDING, emulated="60/6@10"),
     drafter_of(MATH, "math", 2, load=16),
 )
 EVENTS = (
@@ -168,32 +232,6 @@ class RecordingFeed(StillFeed):
 
     def close(self) -> None:
         self.is_closed = True
-
-
-def record_of(number: int, role: Role = Role.DRAFTER, **changes: Any) -> NodeRecord:
-    fields: dict[str, Any] = {
-        "schema": 1,
-        "peer_id": peer_id_of(number),
-        "role": role,
-        "target": TARGET,
-        "target_digest": bytes(32),
-        "tokenizer_digest": bytes(32),
-        "numerics": "float32",
-        "model": "tiny",
-        "expertise": ("code",),
-        "capacity_requests": 4,
-        "load_requests": 1,
-        "pass_us": 900,
-        "context_tokens": 1024,
-        "eos": (2,),
-        "addresses": (),
-        "software": "test",
-        "emulated": "",
-        "sequence": 1,
-        "issued_at_s": 0.0,
-        "lifetime_s": 300.0,
-    }
-    return NodeRecord(**(fields | changes))
 
 
 def sight_of(number: int, role: Role = Role.DRAFTER, *, reason: str = "", passes: int = 10) -> NodeSight:

@@ -60,7 +60,10 @@ def test_what_is_not_installed_is_named_with_its_extra(
 
     monkeypatch.setattr(builtins, "__import__", without)
     code, errors = told(("--demo", "--screenshot", str(tmp_path / "a.svg")), capsys)
-    assert (code, errors) == (2, f"Error: This needs {module}; install cosine-p2p[{extra}].\n")
+    assert (code, errors) == (
+        2,
+        f"Error: This needs {module}: `pip install '.[{extra}]'` in the clone of the repository.\n",
+    )
 
 
 @pytest.mark.thorough
@@ -73,16 +76,22 @@ def test_a_screenshot_of_the_demo_is_the_same_every_time(tmp_path: Path) -> None
     assert first == (tmp_path / "b.svg").read_text("utf-8") and "DRAFTERS" in first
 
 
-@pytest.mark.parametrize("end", quick_first([b"q", b"\x03", signal.SIGTERM, signal.SIGHUP]))
-def test_in_a_terminal_it_ends_cleanly(end: bytes | signal.Signals) -> None:
-    """The demo in a pseudo-terminal: whatever ends it, the exit code is 0 and the screen is given back."""
+@pytest.mark.parametrize("end", quick_first([b"\x11\x11", b"\x03\x03", signal.SIGTERM, signal.SIGHUP]))
+def test_in_a_terminal_typing_ahead_is_text_and_it_ends_cleanly(end: bytes | signal.Signals) -> None:
+    """The demo in a pseudo-terminal: a burst before the first paint becomes a prompt, and whatever ends the demo
+    then, asked twice by key, the exit code is 0 and the screen is given back.
+    """
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
     command = [sys.executable, "-m", "cosine_tui", "--demo"]
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
     try:
-        shown = read_until(ours, b"DRAFTERS")
+        shown = read_until(ours, ALTERNATE_SCREEN)
+        os.write(ours, b"pquick sort")
+        shown += read_until(ours, b"DRAFTERS")
+        os.write(ours, b"\r")
+        shown += read_until(ours, b"pquick")
         if isinstance(end, bytes):
             os.write(ours, end)
         else:

@@ -44,5 +44,19 @@ def test_a_sparkline_shows_the_last_values_and_nothing_as_a_dot() -> None:
     assert formatting.sparkline((16, 8), 9) == "█▄"
 
 
+def test_a_chart_is_drawn_row_by_row() -> None:
+    rows = [formatting.bars_in_row((0.0, 1.0, 2.0, 4.0), top=4.0, row=row, rows=2) for row in (1, 0)]
+    assert rows == ["   █", " ▄██"]
+
+
+def test_amounts_of_data() -> None:
+    assert [formatting.file_size(count) for count in (0, 999, 64_200, 3_100_000)] == [
+        "0 B",
+        "999 B",
+        "64.2 kB",
+        "3.1 MB",
+    ]
+
+
 def test_peers_are_named_by_their_end() -> None:
     assert formatting.short_name("12D3KooWabcdef") == "abcdef"

@@ -7,9 +7,9 @@ import pytest
 from cosine_p2p.generation import Chunk, DrafterReport, Progress
 from cosine_p2p.survey import NodeSight
 from cosine_protocol.records import Role
-from cosine_tui.monitor_state import KEPT_REQUESTS, MonitorState
+from cosine_tui.monitor_state import KEPT_FAILURES, KEPT_REQUESTS, MonitorState
 from cosine_tui.node_events import why_lost
-from cosine_tui.snapshot import ConnectionState, Event, EventKind, Reachability, RequestState
+from cosine_tui.snapshot import ConnectionState, Event, EventKind, Reachability, RequestState, Standing
 from cosine_tui.tracked_request import RequestDescription
 from tests.tui.snapshots import LOST_REASON, TARGET, peer_id_of, sight_of, survey_of
 
@@ -104,19 +104,33 @@ def test_a_failed_request_is_an_event_with_its_reason() -> None:
     assert kinds(snapshot.events) == [EventKind.FAILED] and snapshot.requests[0].error == "No verifier is left."
 
 
-def test_a_drafters_part_of_the_text_counts_running_and_finished_requests() -> None:
+def test_the_standing_of_a_drafter_counts_running_and_finished_requests() -> None:
     state = new_notebook()
     state.add_survey(survey_of(sight_of(3)), 1.0)
-    assert state.snapshot(1.0).nodes[0].text_share is None
+    assert state.snapshot(1.0).nodes[0].standing == Standing()
     for _ in range(2):
         log = state.add_request(ASKED, 1.0)
         log.note_chunk(Chunk("x", (1, 2, 3, 4), peer_id_of(3)), rounds=1, now_s=1.5)
         state.note_progress(log, progress_of(accepted=3), 2.0)
-    assert state.snapshot(2.0).nodes[0].text_share == pytest.approx(0.75)
+    before = state.snapshot(2.0).nodes[0]
     state.end_request(log, RequestState.FINISHED, 3.0)
     node = state.snapshot(3.0).nodes[0]
-    assert node.text_share == pytest.approx(0.75)
-    assert (node.accepted_tokens, node.author) == (6, 1)
+    assert node.standing == before.standing == Standing(requests=2, drafted=40, accepted=6, text_tokens=8)
+    assert node.standing.text_share == pytest.approx(0.75) and node.author == 1
+
+
+def test_the_standing_of_a_verifier_counts_requests_and_failures() -> None:
+    state = new_notebook()
+    state.add_survey(survey_of(sight_of(1, Role.VERIFIER)), 1.0)
+    peer_id = peer_id_of(1)
+    log = state.add_request(ASKED, 1.0)
+    state.note_progress(log, progress_of(serving=(peer_id,)), 1.5)
+    for number in range(2 * KEPT_FAILURES):
+        tried = (f"{peer_id} refused: full",) * (number + 1)
+        state.note_progress(log, progress_of(serving=(peer_id,), tried=tried), 2.0 + number)
+    standing = state.snapshot(40.0).nodes[0].standing
+    assert (standing.requests, standing.failed, len(standing.failures)) == (1, 2 * KEPT_FAILURES, KEPT_FAILURES)
+    assert standing.failures[-1].text == "request 1: it refused: full"
 
 
 def test_old_requests_are_forgotten_and_running_ones_never() -> None:

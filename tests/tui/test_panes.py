@@ -8,13 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_tui.listing import ALL, Listing
 from cosine_tui.panes.events import event_lines
-from cosine_tui.panes.flow import flow_lines
 from cosine_tui.panes.headline import headline
-from cosine_tui.panes.request import RequestPage, request_page, request_title
-from cosine_tui.panes.swarm import MAX_ROWS, swarm_lines
-from cosine_tui.snapshot import ConnectionState, EventKind, RequestState, Snapshot, SwarmConnection, TextRun
-from cosine_tui.styled_text import Tone, text_of, width_of
+from cosine_tui.panes.node_details import node_detail_lines
+from cosine_tui.panes.request import PLOT_FROM_HEIGHT, RequestPage, request_page, request_title
+from cosine_tui.panes.request_details import request_detail_lines
+from cosine_tui.panes.requests import request_rows
+from cosine_tui.panes.speed_plot import PLAIN_LINE, gain_over_plain, plain_per_s, resampled, speed_plot
+from cosine_tui.panes.swarm import MAX_ROWS, swarm_rows
+from cosine_tui.snapshot import (
+    ConnectionState,
+    EventKind,
+    RequestState,
+    Snapshot,
+    Speeds,
+    SwarmConnection,
+    TextRun,
+)
+from cosine_tui.styled_text import Line, Tone, text_of, width_of
 from tests.tui.snapshots import (
     CODE,
     LOST,
@@ -23,26 +35,38 @@ from tests.tui.snapshots import (
     SPARE,
     TARGET,
     VERIFIER,
+    account_of,
     drafter_of,
     peer_id_of,
     request_of,
 )
 
-NARROW = 78
+NARROW, HALF = 78, 48
+
+
+def swarm_lines(snapshot: Snapshot, width: int, listing: Listing = ALL) -> list[Line]:
+    return [row.line for row in swarm_rows(snapshot, width, listing)]
+
+
+def request_list(snapshot: Snapshot, width: int, listing: Listing = ALL) -> list[Line]:
+    return [row.line for row in request_rows(snapshot, width, listing)]
 
 
 def page(width: int = NARROW, *, has_marks: bool = False, **changes: Any) -> RequestPage:
     return request_page(SNAPSHOT, request_of(**changes), width, has_marks=has_marks)
 
 
-@given(st.integers(min_value=20, max_value=220))
+@given(st.integers(min_value=30, max_value=220))
 def test_nothing_sticks_out_at_any_width(width: int) -> None:
     for lines in (
         headline(SNAPSHOT, width),
         headline(LOST, width),
         swarm_lines(SNAPSHOT, width),
-        flow_lines(SNAPSHOT, width),
+        request_list(SNAPSHOT, width),
         request_page(SNAPSHOT, SNAPSHOT.requests[1], width).lines,
+        request_page(SNAPSHOT, SNAPSHOT.requests[1], width, height=PLOT_FROM_HEIGHT).lines,
+        request_detail_lines(SNAPSHOT, 7, width, has_marks=True),
+        node_detail_lines(SNAPSHOT, CODE, width),
     ):
         assert max(map(width_of, lines)) <= width
 
@@ -92,15 +116,31 @@ def test_wide_tables_have_more_columns() -> None:
     assert "passes/s" not in text_of(swarm_lines(SNAPSHOT, NARROW))
 
 
-def test_details_name_a_node_in_full() -> None:
-    text = text_of(swarm_lines(SNAPSHOT, 120, has_details=True))
-    assert f"{CODE}  test, 4,096 tokens of context" in text and CODE not in text_of(swarm_lines(SNAPSHOT, 120))
+def test_half_a_screen_still_shows_what_matters_of_a_node() -> None:
+    lines = text_of(swarm_lines(SNAPSHOT, HALF)).split("\n")
+    verifier = next(line for line in lines if VERIFIER[-6:] in line)
+    assert "62 ms" in verifier and "2/16" in verifier and "…" not in verifier
+    assert next(line for line in lines if CODE[-6:] in line).endswith("42 %")
+
+
+def test_a_long_reason_is_wrapped_below_its_node() -> None:
+    nodes = (replace(SNAPSHOT.nodes[1], reason=" ".join(f"word{number}" for number in range(12))),)
+    for width in (HALF, NARROW):
+        rows = swarm_rows(replace(SNAPSHOT, nodes=nodes), width)
+        assert "word11" in text_of(row.line for row in rows) and len(rows) > 5
+        assert [row.key for row in rows if row.key] == [SPARE]
+
+
+def test_a_filter_says_how_many_it_leaves() -> None:
+    text = text_of(swarm_lines(SNAPSHOT, NARROW, Listing("code")))
+    assert "VERIFIERS 0 of 2" in text and "DRAFTERS 1 of 2" in text and "is announced" not in text
 
 
 def test_a_swarm_of_thousands_is_cut_and_counted() -> None:
     nodes = tuple(drafter_of(peer_id_of(9), "code", 1) for _ in range(MAX_ROWS + 1234))
     text = text_of(swarm_lines(replace(SNAPSHOT, nodes=nodes), NARROW))
-    assert "DRAFTERS 1,734" in text and "and 1,234 more" in text and "no verifier is announced" in text
+    assert "DRAFTERS 1,734" in text and "and 1,234 more; /filter finds them" in text
+    assert "no verifier is announced" in text
 
 
 @pytest.mark.parametrize(
@@ -116,37 +156,90 @@ def test_an_empty_swarm_says_why_it_is_empty(state: ConnectionState, said: str) 
     assert said in text_of(swarm_lines(snapshot, NARROW))
 
 
-def test_the_map_names_request_verifier_drafters_and_rates() -> None:
-    text = text_of(flow_lines(SNAPSHOT, NARROW))
+def test_the_list_names_request_verifier_drafters_and_rates() -> None:
+    text = text_of(request_list(SNAPSHOT, NARROW))
     assert f"▶ 7 you code  2 drafters → verifier {VERIFIER[-6:]}" in text and "17.3 tokens/s" in text
     row = next(line for line in text.split("\n") if CODE[-6:] in line)
     assert "━▶" in row and row.rstrip().endswith("7.1 of 61.0 drafts/s")
-    assert "target itself" in text and "5.8 tokens/s" in text
 
 
-def test_the_map_leaves_out_what_is_over_and_says_when_nothing_goes_on() -> None:
-    assert "6 " not in text_of(flow_lines(SNAPSHOT, NARROW)).split("\n")[0]
-    idle = replace(SNAPSHOT, requests=SNAPSHOT.requests[:1])
-    assert "press p" in text_of(flow_lines(idle, NARROW))
+def test_the_target_s_own_tokens_are_decoded_or_copied() -> None:
+    lines = text_of(request_list(SNAPSHOT, NARROW)).split("\n")
+    decoded = next(line for line in lines if "target decoded" in line)
+    copied = next(line for line in lines if "target copied" in line)
+    assert decoded.rstrip().endswith("4.3 tokens/s") and copied.rstrip().endswith("1.5 tokens/s")
+    assert copied.startswith("  = ")
+    nothing = replace(SNAPSHOT, requests=(request_of(7, copied_per_s=0.0),))
+    assert "target copied" not in text_of(request_list(nothing, NARROW))
+
+
+def test_the_list_has_what_is_over_after_what_goes_on() -> None:
+    rows = request_rows(SNAPSHOT, NARROW)
+    assert [row.key for row in rows if row.key] == ["7", "6"]
+    text = text_of([rows[-1].line])
+    assert text.startswith("✓ 6 math") and "Add two numbers." in text and "12 tokens" in text
+
+
+def test_an_empty_list_says_why() -> None:
+    assert "type a prompt and press Enter" in text_of(request_list(replace(SNAPSHOT, requests=()), NARROW))
+    assert "/filter alone" in text_of(request_list(SNAPSHOT, HALF, Listing("nothing like it")))
 
 
 def test_a_request_shows_figures_legend_text_and_reasons() -> None:
     text = text_of(page().lines)
     assert "17.3 tokens/s   12 tokens   6 passes   2.5 s so far   0.31 s to the first" in text
     assert "accepted in each pass  ·▂▃·▁▂  at most 3, 2.0 tokens a pass" in text
-    assert f"a code {CODE[-6:]}" in text and re.search(r"target itself +4 ", text)
+    assert f"a code {CODE[-6:]}" in text
+    assert re.search(r"target decoded +3 ", text) and re.search(r"= target copied +1 ", text)
     assert "def add(a, b):\n    return a + b" in text
-    assert "code        15 tokens deep, 8 nodes a pass" in text
+    assert "math        dropped, its guesses were seldom right (weight 1 %)" in text
+
+
+def test_figures_that_do_not_fit_go_on_below() -> None:
+    text = " ".join(text_of(page(HALF).lines).split())
+    assert "17.3 tokens/s 12 tokens 6 passes 2.5 s so far 0.31 s to the first" in text
+
+
+def test_the_speed_is_a_line_on_a_small_pane_and_a_plot_on_a_large_one() -> None:
+    small = text_of(page().lines)
+    assert re.search(r"speed  ·*▃+▇+█+▆+  1.1 times plain \(16.1\)", small)
+    large = text_of(request_page(SNAPSHOT, request_of(), NARROW, height=PLOT_FROM_HEIGHT).lines)
+    assert "tokens/s over time, ╌ plain" in large and PLAIN_LINE * 3 in large and "1.1 times plain (16.1)" in large
+
+
+def test_a_plot_reaches_its_top_at_the_greatest_speed_and_marks_plain_decoding() -> None:
+    lines = text_of(speed_plot(Speeds(0.5, (0.0, 5.0, 10.0, 20.0)), 5.0, 46, 4)).split("\n")
+    assert [line[:6] for line in lines] == [" 20.0 ", "      ", "  5.0 ", "      ", "      "]
+    assert lines[0].endswith("█" * 10) and lines[2][6:16] == PLAIN_LINE * 10 and lines[3][16:26] == "█" * 10
+    assert lines[4].startswith("      0 s") and lines[4].endswith("2 s")
+
+
+def test_a_plot_without_room_or_time_is_none() -> None:
+    assert speed_plot(Speeds(), 5.0, 46, 4) == [] == speed_plot(Speeds(1.0, (1.0,)), 5.0, 10, 4)
+
+
+def test_plain_decoding_is_a_token_a_pass_of_the_verifier() -> None:
+    assert plain_per_s(SNAPSHOT, request_of()) == pytest.approx(1000 / 62)
+    assert plain_per_s(SNAPSHOT, request_of(verifiers=())) is None
+    assert gain_over_plain(SNAPSHOT, request_of(verifiers=())) == ""
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=40), st.integers(1, 60))
+def test_a_curve_on_other_columns_stays_within_its_bounds(values: list[float], columns: int) -> None:
+    shown = resampled(values, columns)
+    assert len(shown) == columns and min(values) - 1e-9 <= min(shown) and max(shown) <= max(values) + 1e-9
+    assert resampled(values, len(values)) == pytest.approx(values)
 
 
 def test_tokens_have_the_tone_of_their_author() -> None:
     spans = [span for line in page().lines for span in line]
     assert ("def ", Tone.AUTHOR_1) in spans and ("    return ", Tone.AUTHOR_2) in spans
+    assert ("b", Tone.COPIED) in spans
     assert any(span.text.startswith("(a,") and span.tone is Tone.PLAIN for span in spans)
 
 
 def test_marks_put_letters_before_the_tokens_of_drafters() -> None:
-    assert "ᵃdef add(a, bᵇ):\n    return a + b" in text_of(page(has_marks=True).lines)
+    assert "ᵃdef add(a, ⁼bᵇ):\n    return a + b" in text_of(page(has_marks=True).lines)
 
 
 @pytest.mark.parametrize("state", RequestState)
@@ -175,6 +268,47 @@ def test_where_there_is_room_there_are_more_reasons() -> None:
 def test_what_strangers_write_cannot_steer_the_terminal() -> None:
     text = text_of(page(text=(TextRun("\x1b]0;owned\x07 text", 0),)).lines)
     assert "\x1b" not in text and "\x07" not in text
+
+
+def test_a_page_of_a_node_tells_its_record_speed_load_and_reputation_here() -> None:
+    text = text_of(node_detail_lines(SNAPSHOT, CODE, NARROW))
+    assert f"code drafter {CODE[-6:]}" in text and CODE in text and "● up for 1 min 02 s" in text
+    assert "5.9 ms for one token, as announced, emulated: profile 60/6@10" in " ".join(text.split())
+    assert "2 of 16 requests" in text and "41 ms" in text and "7.5 a second" in text
+    assert "drafted for 3 requests seen here" in text and "240 tokens in trees, 42 of them right (18 %)" in text
+    assert re.search(r"failures +1\n00:40 +request 5: it was lost: the stream ended", text)
+    assert "tiny-code" in text and "4,096 tokens" in text
+
+
+def test_a_page_of_a_silent_node_says_why_in_full() -> None:
+    node = replace(SNAPSHOT.nodes[1], reason=" ".join(f"word{number}" for number in range(40)))
+    text = text_of(node_detail_lines(replace(SNAPSHOT, nodes=(node,)), SPARE, HALF))
+    assert "✗ unreachable for 12 s" in text and "word39" in text
+
+
+def test_a_page_of_a_node_that_left_says_so() -> None:
+    assert "no longer announced" in text_of(node_detail_lines(SNAPSHOT, "nobody", NARROW))
+
+
+def test_an_announcement_s_age_is_told_where_the_clock_is_known() -> None:
+    text = text_of(node_detail_lines(replace(SNAPSHOT, began_unix_s=58.0), VERIFIER, NARROW))
+    assert re.search(r"announced +2 min 00 s ago, for 5 min 00 s", text)
+
+
+def test_a_page_of_a_request_tells_text_timeline_and_accounts() -> None:
+    over = request_of(7, state=RequestState.FINISHED, account=account_of())
+    text = text_of(request_detail_lines(replace(SNAPSHOT, requests=(over,)), 7, NARROW, has_marks=False))
+    assert "def add(a, b):\n    return a + b" in text and "tokens/s over time" in text
+    assert f"   1.20 s  verifier {SPARE[-6:]} was lost: the stream ended" in text
+    assert re.search(rf"a code {CODE[-6:]} +120 +5 +4 % +40 ms", text)
+    assert re.search(rf"verifier {VERIFIER[-6:]} +committed 12 tokens", text)
+    assert "3 tokens decoded, 1 copied" in text and "812 B sent, 64.2 kB received" in text
+
+
+def test_a_page_of_a_request_that_goes_on_or_is_gone() -> None:
+    running = text_of(request_detail_lines(SNAPSHOT, 7, NARROW, has_marks=True))
+    assert "ᵃdef add" in running and "follow when the request is over" in running
+    assert "no longer kept" in text_of(request_detail_lines(SNAPSHOT, 99, NARROW, has_marks=False))
 
 
 def test_titles_of_requests() -> None:

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_protocol.errors import UsageError
-from cosine_tui.prompt_line import OPTIONS, History, OptionChange, Options, PromptEntry, read_entry
+from cosine_tui.commands import COMMANDS, MonitorCommand
+from cosine_tui.prompt_line import OPTIONS, CommandEntry, History, OptionChange, Options, PromptEntry, read_entry
 
 
 def changed(line: str, options: Options | None = None) -> Options:
@@ -15,12 +16,12 @@ def changed(line: str, options: Options | None = None) -> Options:
 
 
 def test_text_is_a_prompt() -> None:
-    assert read_entry("  Once upon a time ", Options()) == PromptEntry("Once upon a time")
+    assert read_entry("  Once upon a time ", Options()) == PromptEntry("Once upon a time", Options())
     assert read_entry("   ", Options()) is None
 
 
 def test_two_slashes_begin_a_prompt_with_a_slash() -> None:
-    assert read_entry("//usr/bin", Options()) == PromptEntry("/usr/bin")
+    assert read_entry("//usr/bin", Options()) == PromptEntry("/usr/bin", Options())
 
 
 def test_options_change_one_by_one_and_hold() -> None:
@@ -38,6 +39,30 @@ def test_options_change_one_by_one_and_hold() -> None:
     assert changed("/reset", options) == Options()
 
 
+def test_options_before_a_prompt_are_its_own() -> None:
+    given = Options(top_k=4)
+    entry = read_entry("--temperature 0.8 --tokens=9 --chat  Once  upon --a time", given)
+    expected = Options(top_k=4, temperature=0.8, max_new_tokens=9, is_chat=True)
+    assert entry == PromptEntry("Once  upon --a time", expected)
+    assert read_entry("--max-new-tokens 9 x", given) == PromptEntry("x", Options(top_k=4, max_new_tokens=9))
+
+
+def test_options_without_a_prompt_hold_from_now_on() -> None:
+    assert read_entry("--temperature 0.8 --chat", Options()) == OptionChange(
+        Options(temperature=0.8, is_chat=True), "temperature is 0.8, chat is on from now on."
+    )
+
+
+def test_two_dashes_end_the_options() -> None:
+    assert read_entry("-- --verbose is a flag", Options()) == PromptEntry("--verbose is a flag", Options())
+    assert read_entry("--seed 7 -- --x", Options()) == PromptEntry("--x", Options(seed=7))
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_every_command_can_be_typed(command: MonitorCommand) -> None:
+    assert read_entry(f"/{command.name}  two words ", Options()) == CommandEntry(command.name, "two words")
+
+
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_example_can_be_typed(name: str) -> None:
     assert isinstance(read_entry(f"/{name} {OPTIONS[name]}", Options()), OptionChange)
@@ -46,7 +71,11 @@ def test_every_example_can_be_typed(name: str) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("/warmth 3", "There is no option /warmth"),
+        ("/warmth 3", "There is no command /warmth"),
+        ("--warmth 3", "There is no option --warmth"),
+        ("--temperature", "--temperature needs a value, for example --temperature 0.8"),
+        ("--temperature hot x", "--temperature cannot be 'hot'"),
+        ("--", "There is no prompt behind --."),
         ("/temperature", "/temperature needs a value, for example /temperature 0.8"),
         ("/temperature hot", "/temperature cannot be 'hot'"),
         ("/temperature nan", "/temperature cannot be 'nan'"),
@@ -69,9 +98,9 @@ def test_nothing_that_is_typed_breaks_it(line: str) -> None:
     try:
         entry = read_entry(line, Options())
     except UsageError as error:
-        assert line.strip().startswith("/") and str(error).endswith(".")
+        assert line.strip().startswith(("/", "--")) and str(error).endswith(".")
     else:
-        assert entry is None or isinstance(entry, PromptEntry | OptionChange)
+        assert (entry is None) == (not line.strip())
 
 
 @given(st.sampled_from(sorted(OPTIONS)), st.text(max_size=12))
@@ -82,9 +111,10 @@ def test_an_option_takes_a_value_or_says_why_not(name: str, value: str) -> None:
         assert str(error).endswith(".")
 
 
-def test_the_history_goes_back_and_forth() -> None:
+def test_the_history_goes_back_and_forth_and_keeps_what_was_not_sent() -> None:
     history = History(limit=2)
     for line in ("one", "two", "two", "  ", "three"):
         history.add(line)
-    assert [history.older(), history.older(), history.older()] == ["three", "two", None]
-    assert [history.newer(), history.newer(), history.newer()] == ["three", "", ""]
+    assert history.newer("unsent") == "unsent"
+    assert [history.older("unsent"), history.older("three"), history.older("two")] == ["three", "two", "two"]
+    assert [history.newer("two"), history.newer("three"), history.newer("unsent")] == ["three", "unsent", "unsent"]

@@ -9,7 +9,7 @@ from cosine_tui.feed import StillFeed
 from cosine_tui.themes import DARK, LIGHT
 from tests.tui.snapshots import LOST, SNAPSHOT
 
-NARROW, WIDE = (80, 24), (160, 48)
+NARROW, TWO, WIDE = (80, 24), (100, 30), (160, 48)
 
 Compare = Callable[..., bool]
 
@@ -19,7 +19,7 @@ def test_wide(snap_compare: Compare, theme: str) -> None:
     assert snap_compare(MonitorApp(StillFeed(SNAPSHOT), theme=theme), terminal_size=WIDE)
 
 
-@pytest.mark.parametrize("key", ["1", "2", "3", "4"])
+@pytest.mark.parametrize("key", ["f2", "f3", "f4", "f5"])
 def test_narrow(snap_compare: Compare, key: str) -> None:
     assert snap_compare(MonitorApp(StillFeed(SNAPSHOT)), terminal_size=NARROW, press=[key])
 
@@ -29,4 +29,22 @@ def test_lost(snap_compare: Compare) -> None:
 
 
 def test_help(snap_compare: Compare) -> None:
-    assert snap_compare(MonitorApp(StillFeed(SNAPSHOT)), terminal_size=NARROW, press=["question_mark"])
+    assert snap_compare(MonitorApp(StillFeed(SNAPSHOT)), terminal_size=NARROW, press=["f1"])
+
+
+def test_two_panes(snap_compare: Compare) -> None:
+    assert snap_compare(MonitorApp(StillFeed(SNAPSHOT)), terminal_size=TWO)
+
+
+def test_node_page(snap_compare: Compare) -> None:
+    keys = ["f2", "down", "down", "down", "enter"]
+    assert snap_compare(MonitorApp(StillFeed(SNAPSHOT)), terminal_size=TWO, press=keys)
+
+
+def test_request_page(snap_compare: Compare) -> None:
+    assert snap_compare(MonitorApp(StillFeed(SNAPSHOT)), terminal_size=WIDE, press=["ctrl+o"])
+
+
+def test_error_on_the_prompt_line(snap_compare: Compare) -> None:
+    keys = [*"/strategy magic", "enter"]
+    assert snap_compare(MonitorApp(StillFeed(SNAPSHOT)), terminal_size=NARROW, press=keys)

@@ -8,13 +8,16 @@ from rich.cells import cell_len
 
 from cosine_tui.styled_text import (
     AUTHOR_TONES,
+    Line,
     Span,
     Tone,
     author_mark,
     author_tone,
     clean,
+    clean_text,
     cut,
     fit,
+    pack,
     spread,
     text_of,
     width_of,
@@ -80,3 +83,19 @@ def test_every_drafter_has_a_tone_and_a_letter_and_the_target_neither() -> None:
     assert author_tone(1) is author_tone(1 + AUTHOR_TONES)
     assert len({author_tone(number) for number in range(1, AUTHOR_TONES + 1)}) == AUTHOR_TONES
     assert [author_mark(number) for number in (1, 2, 26, 27)] == ["a", "b", "z", "a"]
+
+
+def test_items_stand_side_by_side_and_none_is_broken() -> None:
+    items: list[Line] = [(Span("one"),), (Span("two"), Span("2")), (Span("three"),)]
+    assert text_of(pack(items, 80)) == "one  two2  three"
+    assert text_of(pack(items, 10, gap=1)) == "one two2\nthree"
+    assert text_of(pack(items, 4)) == "one\ntwo2\nthr…" and pack([], 10) == []
+
+
+def test_copied_text_keeps_its_lines_and_nothing_that_steers() -> None:
+    assert clean_text("a\n\tb\x1b[2J\r\u202e") == "a\n\tb·[2J··"
+
+
+def test_what_is_copied_has_a_sign_and_a_tone_of_its_own() -> None:
+    assert [author_mark(0), author_mark(0, is_copied=True), author_mark(1)] == [" ", "=", "a"]
+    assert author_tone(0, is_copied=True) is Tone.COPIED and author_tone(0) is Tone.PLAIN

@@ -1,9 +1,11 @@
 """One request as it is heard: authors, passes, rates, and what stays when it is over."""
 
+from dataclasses import replace
+
 import pytest
 
 from cosine_p2p.generation import TARGET_SOURCE, Chunk, DrafterReport, Progress
-from cosine_tui.snapshot import RequestState, TextRun
+from cosine_tui.snapshot import Moment, RequestState, TextRun
 from cosine_tui.tracked_request import Rate, RequestDescription, TrackedRequest
 from tests.tui.snapshots import CODE, MATH, SPARE, VERIFIER
 
@@ -42,9 +44,11 @@ def test_text_keeps_its_authors_and_joins_what_one_wrote_in_a_row() -> None:
     log.note_chunk(Chunk(" add", (2,), CODE), rounds=2, now_s=10.6)
     log.note_chunk(Chunk("(", (3,), TARGET_SOURCE), rounds=2, now_s=10.6)
     log.note_chunk(Chunk("", (4,), MATH), rounds=3, now_s=10.7)
+    log.note_chunk(Chunk("a, b", (5, 6), TARGET_SOURCE, is_copied=True), rounds=4, now_s=10.8)
     view = log.view()
-    assert view.text == (TextRun("def add", 1), TextRun("(", 0))
-    assert (view.state, view.tokens, view.own_tokens, view.first_s) == (RequestState.WRITING, 4, 1, 0.5)
+    assert view.text == (TextRun("def add", 1), TextRun("(", 0), TextRun("a, b", 0, is_copied=True))
+    assert (view.state, view.tokens, view.first_s) == (RequestState.WRITING, 6, 0.5)
+    assert (view.decoded_tokens, view.copied_tokens) == (1, 2)
 
 
 def test_each_pass_counts_the_drafted_tokens_it_accepted() -> None:
@@ -64,7 +68,7 @@ def test_rates_are_of_just_now_and_of_the_whole_once_it_is_over() -> None:
     assert log.view().tokens_per_s == 0.0
     log.end(RequestState.FINISHED, 20.0, finish_reason="length")
     view = log.view()
-    assert (view.tokens_per_s, view.own_per_s, view.seconds) == pytest.approx((4.0, 0.0, 10.0))
+    assert (view.tokens_per_s, view.decoded_per_s, view.seconds) == pytest.approx((4.0, 0.0, 10.0))
     assert (view.drafters[0].drafted_per_s, view.drafters[0].accepted_per_s) == pytest.approx((8.0, 4.0))
 
 
@@ -76,6 +80,32 @@ def test_the_last_verifier_stays_named_when_the_request_is_over() -> None:
     log.note_progress(progress_of(serving=()), 13.0)
     log.end(RequestState.FINISHED, 13.0)
     assert log.view().verifiers == (SPARE,)
+
+
+def test_the_timeline_tells_what_happened_and_when() -> None:
+    log = new_log()
+    log.note_progress(progress_of(serving=(VERIFIER,)), 10.5)
+    log.note_chunk(Chunk("x", (1,), CODE), rounds=1, now_s=11.0)
+    lost = replace(progress_of(serving=(SPARE,)), tried=(f"{VERIFIER} was lost: the stream ended",))
+    log.note_progress(replace(lost, why=("code: 15 tokens deep", "code: dropped"), decisions=2), 12.0)
+    log.end(RequestState.FAILED, 13.0, error="Nobody is left.")
+    assert log.view().timeline == (
+        Moment(0.0, "asked"),
+        Moment(0.5, f"verifier {VERIFIER[-6:]} serves it from token 0"),
+        Moment(0.5, "code: 15 tokens deep"),
+        Moment(1.0, "the first token came"),
+        Moment(2.0, f"verifier {VERIFIER[-6:]} was lost: the stream ended", is_alert=True),
+        Moment(2.0, f"verifier {SPARE[-6:]} serves it from token 1"),
+        Moment(2.0, "code: dropped"),
+        Moment(3.0, "failed: Nobody is left.", is_alert=True),
+    )
+
+
+def test_everyone_with_a_part_in_it_is_known() -> None:
+    log = new_log()
+    log.note_progress(progress_of(serving=(VERIFIER,)), 11.0)
+    log.note_progress(progress_of(serving=(SPARE,)), 12.0)
+    assert log.peer_ids == (VERIFIER, SPARE, CODE)
 
 
 def test_a_rate_looks_back_over_its_window_only() -> None:

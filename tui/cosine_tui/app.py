@@ -1,56 +1,72 @@
-"""The screen: panes side by side where there is room, one at a time where there is not."""
+"""The screen: panes side by side where there is room, fewer at a time where there is not, and the prompt line."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
 from typing import ClassVar, Final
 
-from textual.app import App, ComposeResult
+from textual import events
+from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
-from textual.widgets import Footer, Static
+from textual.command import CommandPalette
+from textual.screen import Screen
+from textual.widgets import Footer
 
+from cosine_protocol.errors import UsageError
+from cosine_tui.commands import COMMANDS
 from cosine_tui.feed import FRAMES_PER_S, Feed
-from cosine_tui.help import HelpScreen
-from cosine_tui.panes.events import event_lines
-from cosine_tui.panes.flow import flow_lines
+from cosine_tui.formatting import counted
+from cosine_tui.listing import Listing, Order
+from cosine_tui.node_events import node_title
 from cosine_tui.panes.headline import headline
-from cosine_tui.panes.request import request_page, request_title
-from cosine_tui.panes.swarm import swarm_lines
-from cosine_tui.snapshot import ConnectionState, RequestView, Snapshot
-from cosine_tui.styled_text import Line
+from cosine_tui.panes.request import request_title
+from cosine_tui.snapshot import RequestView, Snapshot
+from cosine_tui.styled_text import clean, clean_text
 from cosine_tui.themes import DARK, LIGHT, THEMES
+from cosine_tui.view import Page, PageKind, PaneName, View
 from cosine_tui.widgets.line_pane import LinePane
-from cosine_tui.widgets.pane import Pane
+from cosine_tui.widgets.list_pane import ListPane
+from cosine_tui.widgets.pane_grid import PaneGrid
 from cosine_tui.widgets.prompt_box import PromptBox
 
-WIDE_COLUMNS: Final = 130
-"""From this width on all panes fit side by side without cutting their tables."""
-PANES: Final = {"swarm": "Swarm", "flow": "Who drafts for whom", "request": "Request", "events": "Events"}
-"""Titles by the ids of the panes in `app.tcss`."""
+TWO_COLUMNS: Final = 100
+"""From this width on two panes fit side by side: the request and another one."""
+ALL_COLUMNS: Final = 130
+"""From this width on all panes fit without cutting their tables, if there are also `ALL_ROWS`."""
+ALL_ROWS: Final = 32
+"""A choice: fewer rows leave three panes above each other too little."""
 
 
 class MonitorApp(App[None]):
-    """Draws the snapshots of a feed and hands it the user's commands. `return_code` is 1 if the feed failed."""
+    """Draws the snapshots of a feed and hands it the user's commands. `return_code` is 1 if the feed failed.
 
-    CSS_PATH = "app.tcss"
+    Whatever is typed is text for the prompt line, wherever the focus is; commands have keys that print nothing.
+    """
+
+    CSS_PATH = Path(__file__).with_name("app.tcss")
     TITLE = "CoSine"
-    ENABLE_COMMAND_PALETTE = False
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE_COLUMNS, "-wide")]  # noqa: RUF012 - declared so by textual
+    AUTO_FOCUS = "#prompt-input"
+    COMMAND_PALETTE_DISPLAY = "Ctrl+P"
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (TWO_COLUMNS, "-two"), (ALL_COLUMNS, "-wide")]  # noqa: RUF012 - as below
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (ALL_ROWS, "-tall")]  # noqa: RUF012 - declared so by textual
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("p", "prompt", "Prompt"),
-        Binding("slash", "option", "Option", show=False),
-        Binding("x", "cancel", "Cancel"),
-        Binding("left_square_bracket", "request(-1)", "Before", key_display="["),
-        Binding("right_square_bracket", "request(1)", "After", key_display="]"),
-        Binding("right_curly_bracket", "latest", "Latest", show=False),
-        Binding("d", "details", "Details"),
-        Binding("m", "marks", "Marks"),
-        Binding("t", "theme", "Theme"),
-        *[Binding(str(number), f"pane('{name}')", show=False) for number, name in enumerate(PANES, 1)],
-        Binding("escape", "leave", "Leave", show=False),
-        Binding("question_mark", "help", "Help", key_display="?"),
-        Binding("q", "quit", "Quit"),
-        Binding("ctrl+c", "quit", "Quit", show=False, priority=True),
+        *[
+            Binding(
+                command.key,
+                f"run_command('{command.name}')",
+                command.footer or command.name,
+                key_display=command.key_label,
+                show=bool(command.footer),
+                priority=command.name == "quit",
+            )
+            for command in COMMANDS
+            if command.key
+        ],
+        Binding("ctrl+c", "run_command('quit')", "Quit", show=False, priority=True),
+        Binding("escape", "leave", "Back", show=False),
+        Binding("pageup", "scroll(-1)", "Up", show=False),
+        Binding("pagedown", "scroll(1)", "Down", show=False),
     ]
 
     def __init__(self, feed: Feed, *, theme: str = DARK, frames_per_s: float = FRAMES_PER_S) -> None:
@@ -60,36 +76,42 @@ class MonitorApp(App[None]):
         self.theme = theme
         self.snapshot = Snapshot()
         self.failure: BaseException | None = None
+        self.view = View(has_marks="NO_COLOR" in os.environ)
         self._feed = feed
         self._frames_per_s = frames_per_s
-        self._has_details = False
-        self._has_marks = "NO_COLOR" in os.environ
-        self._shown_pane = "swarm"
-        self._pinned: int | None = None
-        self._follows_own = True
         self._headline = LinePane(id="headline")
         self._headline.can_focus = False
-        self._tabs = Static(id="tabs", markup=False)
-        self._panes = {name: Pane(title, id=name) for name, title in PANES.items()}
+        self._grid = PaneGrid(id="grid")
         self._prompt = PromptBox(id="prompt")
+        self._performers: dict[str, Callable[[str], None]] = {
+            "help": lambda _: self._open_page(Page(PageKind.HELP)),
+            "swarm": lambda _: self.show_pane(PaneName.SWARM),
+            "requests": lambda _: self.show_pane(PaneName.REQUESTS),
+            "request": self._show_request,
+            "events": lambda _: self.show_pane(PaneName.EVENTS),
+            "marks": lambda _: self._toggle_marks(),
+            "before": lambda _: self.view.step_request(self.snapshot, -1),
+            "after": lambda _: self.view.step_request(self.snapshot, 1),
+            "latest": lambda _: self.view.follow_latest(),
+            "details": lambda _: self._open_request(),
+            "cancel": lambda _: self._cancel(),
+            "copy": lambda _: self._copy(),
+            "filter": self._filter,
+            "sort": self._sort,
+            "theme": lambda _: self._toggle_theme(),
+            "quit": lambda _: self._quit(),
+        }
 
     def compose(self) -> ComposeResult:
         yield self._headline
-        yield self._tabs
-        with Horizontal(id="columns"):
-            with Vertical(id="left"):
-                yield self._panes["swarm"]
-                yield self._panes["flow"]
-                yield self._panes["events"]
-            with Vertical(id="right"):
-                yield self._panes["request"]
+        yield self._grid
         yield self._prompt
-        yield Footer(show_command_palette=False, compact=True)
+        yield Footer(compact=True)
 
     def on_mount(self) -> None:
         self._feed.start()
         self.set_interval(1 / self._frames_per_s, self.update_snapshot)
-        self.action_pane(self._shown_pane)
+        self._lay_out()
         self.call_after_refresh(self.update_snapshot)
 
     def on_unmount(self) -> None:
@@ -98,113 +120,180 @@ class MonitorApp(App[None]):
     def on_resize(self) -> None:
         self.call_after_refresh(self.draw)
 
+    async def on_event(self, event: events.Event) -> None:
+        """Direct what is typed or pasted to the prompt line, before anything can take it for a command."""
+        if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
+            is_text = isinstance(event, events.Paste) or event.is_printable
+            if not isinstance(self.screen, CommandPalette) and (is_text or self.focused is None):
+                self.screen.set_focus(self._prompt.input)
+        await super().on_event(event)
+
     def on_prompt_box_sent(self, event: PromptBox.Sent) -> None:
-        self._pinned, self._follows_own = None, True
+        self.view.forget_warning()
+        self.view.follow_own(self.snapshot)
         self._feed.ask(event.prompt, event.options)
-        self.action_pane("request")
+        self.show_pane(PaneName.REQUEST, takes_focus=False)
 
-    def action_prompt(self) -> None:
-        self._prompt.open()
+    def on_prompt_box_commanded(self, event: PromptBox.Commanded) -> None:
+        self.perform(event.name, event.argument)
 
-    def action_option(self) -> None:
-        self._prompt.open("/")
+    def on_prompt_box_typed(self) -> None:
+        self.view.forget_warning()
+
+    def on_list_pane_selected(self, event: ListPane.Selected) -> None:
+        if event.pane is self._grid.requests:
+            self.view.pin_request(int(event.key))
+            self.draw()
+
+    def on_list_pane_chosen(self, event: ListPane.Chosen) -> None:
+        kind = PageKind.NODE if event.pane is self._grid.swarm else PageKind.REQUEST
+        self._open_page(Page(kind, event.key))
+
+    def action_run_command(self, name: str) -> None:
+        self.perform(name)
+
+    async def action_quit(self) -> None:
+        self.perform("quit")
 
     def action_leave(self) -> None:
-        self._panes[self._shown_pane].lines.focus()
+        """Close the page, or go back to the prompt line."""
+        self.view.forget_warning()
+        self._prompt.say("")
+        self._close_page()
+        self._prompt.input.focus()
 
-    def action_cancel(self) -> None:
+    def action_scroll(self, pages: int) -> None:
+        """Scroll what is shown by pages, from the prompt line too."""
+        lines = self._grid.shown_lines(self.view)
+        lines.focus()
+        lines.scroll_relative(y=pages * max(1, lines.scrollable_content_region.height - 1), animate=False)
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """The commands of the palette: the monitor's own, orders of the lists, nodes and requests."""
+        for command in COMMANDS:
+            if command.name != "filter":
+                label = f"{command.name.capitalize()}{f' ({command.key_label})' if command.key else ''}"
+                yield SystemCommand(label, command.what, partial(self.perform, command.name))
+        for order in Order:
+            yield SystemCommand(
+                f"Sort by {order}",
+                "the lists of nodes and requests",
+                partial(self.perform, "sort", order),
+            )
+        for node in self.snapshot.nodes:
+            show = partial(self._open_page, Page(PageKind.NODE, node.peer_id))
+            yield SystemCommand(clean(f"Node {node_title(node)}"), "everything about it", show)
+        for request in self.snapshot.requests:
+            show = partial(self._open_page, Page(PageKind.REQUEST, str(request.number)))
+            yield SystemCommand(clean(request_title(request)), "everything about it", show)
+
+    def perform(self, name: str, argument: str = "") -> None:
+        """Do what a command says; what it cannot do is said above the prompt line."""
+        if name != "quit":
+            self.view.forget_warning()
+            self._prompt.say("")
+        try:
+            self._performers[name](argument)
+        except UsageError as error:
+            self._prompt.say(f"✗ {error}", is_error=True)
+        self.draw()
+
+    def show_pane(self, name: PaneName, *, takes_focus: bool = True) -> None:
+        """Show a pane where not all are, and let the keys go to it."""
+        self._close_page()
+        self.view.pane = name
+        self._lay_out()
+        if takes_focus:
+            self._grid.shown_lines(self.view).focus()
+
+    def _show_request(self, number: str) -> None:
+        known = [str(request.number) for request in self.snapshot.requests]
+        if number and number not in known:
+            there_are = f"there are {', '.join(known)}" if known else "none has been made yet"
+            raise UsageError(f"There is no request {number!r} here; {there_are}.")
+        if number:
+            self.view.pin_request(int(number))
+        self.show_pane(PaneName.REQUEST)
+
+    def _open_request(self) -> None:
+        request = self.shown_request
+        if request is None:
+            raise UsageError("Nothing has been asked yet.")
+        self._open_page(Page(PageKind.REQUEST, str(request.number)))
+
+    def _cancel(self) -> None:
         request = self.shown_request
         if request is None or not request.is_own or request.state.is_over:
-            self.notify("Only a request of your own that still goes on can be cancelled.", timeout=3)
-            return
+            raise UsageError("Only a request of your own that still goes on can be cancelled.")
         self._feed.cancel(request.number)
 
-    def action_request(self, step: int) -> None:
-        """Show the request before or after the one that is shown, and stay with it."""
-        numbers = [request.number for request in self.snapshot.requests]
-        shown = self.shown_request
-        if shown is None:
-            return
-        index = min(len(numbers) - 1, max(0, numbers.index(shown.number) + step))
-        self._pinned = numbers[index]
-        self.draw()
+    def _copy(self) -> None:
+        page, request = self.view.page, self.shown_request
+        if page is not None and page.kind is PageKind.NODE:
+            text, what = page.key, "The peer id"
+        elif request is not None and request.text:
+            text, what = "".join(run.text for run in request.text), f"The text of request {request.number}"
+        else:
+            raise UsageError("There is no text to copy yet.")
+        self.copy_to_clipboard(clean_text(text))
+        letters = counted(len(text), "character")
+        self._prompt.say(f"{what}, {letters}, was given to the terminal's clipboard (OSC 52).")
 
-    def action_latest(self) -> None:
-        """Show whatever is written now, whoever asked for it."""
-        self._pinned, self._follows_own = None, False
-        self.draw()
+    def _filter(self, words: str) -> None:
+        self.view.listing = Listing(words, self.view.listing.order)
 
-    def action_details(self) -> None:
-        self._has_details = not self._has_details
-        self.draw()
+    def _sort(self, order: str) -> None:
+        if order and order not in list(Order):
+            raise UsageError(f"The lists cannot be sorted by {order!r}; choose one of {', '.join(Order)}.")
+        listing = self.view.listing
+        self.view.listing = Listing(listing.words, Order(order) if order else listing.order.next)
+        self._prompt.say(f"The lists are in the order: {self.view.listing.order}.")
 
-    def action_marks(self) -> None:
-        self._has_marks = not self._has_marks
-        self.draw()
+    def _toggle_marks(self) -> None:
+        self.view.has_marks = not self.view.has_marks
 
-    def action_theme(self) -> None:
+    def _toggle_theme(self) -> None:
         self.theme = LIGHT if self.theme == DARK else DARK
 
-    def action_pane(self, name: str) -> None:
-        self._shown_pane = name
-        for known, pane in self._panes.items():
-            pane.set_class(known == name, "-shown")
-        for column in self.query("#left, #right"):
-            column.set_class(any(pane.has_class("-shown") for pane in column.query(Pane)), "-shown")
-        self._panes[name].lines.focus()
-        self._draw_tabs()
-        self.call_after_refresh(self.draw)
+    def _quit(self) -> None:
+        if self.view.may_quit(self.snapshot):
+            self.exit()
+            return
+        numbers = self.view.own_running(self.snapshot)
+        goes_on = f"{counted(len(numbers), 'request')} of yours still {'goes' if len(numbers) == 1 else 'go'} on"
+        self._prompt.say(f"{goes_on}; quit once more to end that and leave.", is_error=True)
 
-    def action_help(self) -> None:
-        self.push_screen(HelpScreen())
+    def _open_page(self, page: Page) -> None:
+        """Put a page in the place of the panes; help that is open already closes."""
+        if self.view.page == page and page.kind is PageKind.HELP:
+            self.action_leave()
+            return
+        self.view.page = page
+        self._lay_out()
+        self._grid.page.scroll_home(animate=False)
+        self._grid.page.focus()
+
+    def _close_page(self) -> None:
+        if self.view.page is not None:
+            self.view.page = None
+            self._lay_out()
+
+    def _lay_out(self) -> None:
+        self._grid.lay_out(self.view)
+        self.call_after_refresh(self.draw)
 
     @property
     def shown_request(self) -> RequestView | None:
-        """The request the user chose; else the latest of their own; else the oldest that is written now."""
-        requests = self.snapshot.requests
-        pinned = next((request for request in requests if request.number == self._pinned), None)
-        if pinned is not None:
-            return pinned
-        own = [request for request in requests if request.is_own]
-        if own and self._follows_own:
-            return own[-1]
-        writing = [request for request in requests if request.text and not request.state.is_over]
-        return writing[0] if writing else (requests[-1] if requests else None)
+        """The request of an open page, else the one the view shows."""
+        page = self.view.page
+        if page is not None and page.kind is PageKind.REQUEST:
+            return self.snapshot.request(int(page.key))
+        return self.view.shown_request(self.snapshot)
 
     def draw(self) -> None:
-        """Draw every pane from the snapshot."""
-        snapshot = self.snapshot
-        is_stale = snapshot.connection.state is ConnectionState.LOST
-        self._headline.show(headline(snapshot, self._headline.scrollable_content_region.width))
-        self._show(
-            "swarm", lambda width: swarm_lines(snapshot, width, has_details=self._has_details), is_stale=is_stale
-        )
-        self._show("flow", lambda width: flow_lines(snapshot, width), is_stale=is_stale)
-        self._show("events", lambda width: event_lines(snapshot, width), is_stale=False)
-        self._draw_request()
-
-    def _draw_request(self) -> None:
-        pane = self._panes["request"]
-        width, height = pane.lines.scrollable_content_region.size
-        if width > 0:
-            request = self.shown_request
-            page = request_page(self.snapshot, request, width, has_marks=self._has_marks, height=height)
-            pane.show(page.lines, title=request_title(request), keep_visible=page.end)
-
-    def _show(self, name: str, lines: Callable[[int], Sequence[Line]], *, is_stale: bool) -> None:
-        pane = self._panes[name]
-        width = pane.lines.scrollable_content_region.width
-        if width > 0:
-            pane.show(lines(width), title=PANES[name], is_stale=is_stale)
-
-    def _draw_tabs(self) -> None:
-        marks = {name: "▸" if name == self._shown_pane else " " for name in PANES}
-        titles = ("Swarm", "Who drafts", "Request", "Events")
-        tabs = [
-            f"{marks[name]}{number} {title}"
-            for number, (name, title) in enumerate(zip(PANES, titles, strict=True), 1)
-        ]
-        self._tabs.update("   ".join(tabs))
+        """Draw everything that is shown from the snapshot."""
+        self._headline.show(headline(self.snapshot, self._headline.scrollable_content_region.width))
+        self._grid.draw(self.snapshot, self.view)
 
     def update_snapshot(self) -> None:
         """Draw the latest snapshot, if there is a new one."""

@@ -143,7 +143,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         extra = EXTRAS.get((missing.name or "").partition(".")[0])
         if extra is None:
             raise
-        sys.stderr.write(f"Error: This needs {missing.name}; install cosine-p2p[{extra}].\n")
+        sys.stderr.write(
+            f"Error: This needs {missing.name}: `pip install '.[{extra}]'` in the clone of the repository.\n"
+        )
         sys.exit(USAGE_EXIT)
     except CosineError as error:
         sys.stderr.write(f"Error: {error}\n")

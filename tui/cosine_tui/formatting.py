@@ -70,6 +70,22 @@ def sparkline(values: Sequence[int], width: int) -> str:
     return "".join(GAP if value <= 0 else _HEIGHTS[math.ceil(8 * value / top) - 1] for value in shown)
 
 
+def bars_in_row(values: Sequence[float], *, top: float, row: int, rows: int) -> str:
+    """One row of a bar chart `rows` rows high, the lowest row 0; a value of `top` reaches its upper edge."""
+    cells = []
+    for value in values:
+        eighths = round(8 * rows * max(0.0, value) / top) - 8 * row
+        cells.append(" " if eighths <= 0 else _HEIGHTS[min(8, eighths) - 1])
+    return "".join(cells)
+
+
+def file_size(count: int) -> str:
+    """`812 B`, `64.2 kB`, `3.1 MB`."""
+    if count < 1000:
+        return f"{count} B"
+    return f"{count / 1e3:.1f} kB" if count < 1e6 else f"{count / 1e6:.1f} MB"
+
+
 def short_name(peer_id: str) -> str:
     """The end of a peer id: every Ed25519 one begins alike."""
     return peer_id[-6:]

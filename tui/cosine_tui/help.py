@@ -1,70 +1,61 @@
-"""The help screen."""
+"""The page of help: keys, commands, options and signs."""
 
-from collections.abc import Sequence
-from typing import ClassVar, Final
+from collections.abc import Iterable, Iterator
+from typing import Final
 
-from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
-from textual.screen import ModalScreen
-from textual.widgets import Static
-
-from cosine_tui.prompt_line import OPTIONS
+from cosine_tui.commands import COMMANDS
+from cosine_tui.prompt_line import OPTIONS, RESET
 from cosine_tui.snapshot import EventKind, RequestState
+from cosine_tui.styled_text import BLANK, Line, Span, Tone, fit, pack, wrap
 
-# The rows of the screen and its width in cells: it must fit 80x24.
-COLUMNS: Final = 70
-KEYS: Final = (
-    ("1 2 3 4", "swarm, who drafts for whom, request, events"),
-    ("Tab", "next pane; arrows and PgUp/PgDn scroll"),
-    ("p", "type a prompt; Enter sends it, Up brings back earlier ones"),
-    ("/", "type an option, for example /temperature 0.8"),
-    ("Esc", "leave the prompt"),
-    ("x", "cancel the request that is shown, if it is yours"),
-    ("[ ] }", "the request before, after; whatever is written now"),
-    ("d", "full peer ids and more of every node"),
-    ("m", "each drafter's letter before its tokens"),
-    ("t", "dark or light"),
-    ("q Ctrl+C", "quit"),
+TYPING: Final = (
+    ("text", "a prompt; Enter sends it, Up brings back earlier ones"),
+    ("Tab", "completes a command or an option; else goes to the next pane"),
+    ("Esc", "back to the prompt line, from a page or a pane"),
+    ("Up Down", "in a list: select; Enter shows everything about it"),
+    ("PgUp PgDn", "scroll"),
+    ("Ctrl+P", "the command palette"),
+    ("Ctrl+C", "as Ctrl+Q"),
 )
-SIGNS: Final = ("● up", "✗ lost", "~ emulated speed", "! full", "a b c drafters")
+"""Keys that are no commands, and what they do."""
+SIGNS: Final = ("● up", "✗ lost", "~ emulated speed", "! full", "a b c drafters", "= copied from the text so far")
+"""Signs that are neither of a request's state nor of an event."""
+_KEY: Final = 11
+_NAME: Final = 17
 
 
-def help_text() -> str:
-    """Keys, prompt options and signs, on 80x24 without scrolling."""
+def help_lines(width: int) -> list[Line]:
+    """Everything that can be typed or pressed, long texts wrapped."""
     states = [f"{state.sign} {state.word}" for state in RequestState]
     events = [f"{kind.sign} {kind.word}" for kind in EventKind]
-    return "\n".join(
-        (
-            "KEYS",
-            *(f"  {key:<9} {what}" for key, what in KEYS),
-            "",
-            "OPTIONS, each holds until changed",
-            *_rows([f"/{name} {example}".rstrip() for name, example in OPTIONS.items()]),
-            "",
-            "SIGNS",
-            *_rows(list(dict.fromkeys([*states, *events, *SIGNS]))),
-        )
-    )
+    options = [f"--{name} {example}" for name, example in OPTIONS.items()]
+    hold = f"Before a prompt an option is for that prompt; alone, or as /name value, it holds until /{RESET}."
+    return [
+        *_heading("TYPING"),
+        *(line for key, what in TYPING for line in _row("", key, what, width)),
+        *_heading("COMMANDS"),
+        *(line for command in COMMANDS for line in _row(command.usage, command.key_label, command.what, width)),
+        *_heading("OPTIONS"),
+        *_items(options, width),
+        *((Span("  "), *line) for line in wrap([Span(hold, Tone.MUTED)], width - 2)),
+        *_heading("SIGNS"),
+        *_items(dict.fromkeys([*states, *events, *SIGNS]), width),
+    ][1:]
 
 
-def _rows(items: Sequence[str]) -> list[str]:
-    """Items side by side, none of them broken."""
-    rows = [""]
-    for item in items:
-        if len(rows[-1]) + 2 + len(item) > COLUMNS:
-            rows.append("")
-        rows[-1] += f"  {item}"
-    return rows
+def _heading(text: str) -> tuple[Line, Line]:
+    return BLANK, (Span(text, Tone.HEADING),)
 
 
-class HelpScreen(ModalScreen[None]):
-    """Shown over the panes until a key closes it."""
+def _row(name: str, key: str, what: str, width: int) -> Iterator[Line]:
+    """A key, the command it stands for if it does, and what that does."""
+    head = (Span("  " + fit(key, _KEY), Tone.ACCENT), *((Span(fit(name, _NAME)),) if name else ()))
+    indent = 2 + _KEY + (_NAME if name else 0)
+    first, *rest = wrap([Span(what, Tone.MUTED)], max(10, width - indent))
+    yield (*head, *first)
+    for line in rest:
+        yield (Span(" " * indent), *line)
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,question_mark,q", "dismiss", "Close"),
-    ]
 
-    def compose(self) -> ComposeResult:
-        with VerticalScroll(id="help"):
-            yield Static(help_text(), markup=False)
+def _items(items: Iterable[str], width: int) -> list[Line]:
+    return [(Span("  "), *line) for line in pack([(Span(item),) for item in items], width - 2)]

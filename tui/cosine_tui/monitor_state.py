@@ -1,6 +1,6 @@
 """The state of the monitor: nodes, requests and events so far, and the snapshot of them. No clock, no network."""
 
-from collections import Counter, deque
+from collections import deque
 from dataclasses import replace
 from itertools import count
 from typing import Final
@@ -14,10 +14,13 @@ from cosine_tui.snapshot import (
     ConnectionState,
     Event,
     EventKind,
+    Failure,
     NodeView,
     Reachability,
+    RequestAccount,
     RequestState,
     Snapshot,
+    Standing,
     SwarmConnection,
 )
 from cosine_tui.tracked_request import RequestDescription, TrackedRequest
@@ -25,6 +28,7 @@ from cosine_tui.tracked_request import RequestDescription, TrackedRequest
 # Bounds memory: more than anybody scrolls back.
 MAX_EVENTS: Final = 200
 KEPT_REQUESTS: Final = 24
+KEPT_FAILURES: Final = 8
 
 
 class MonitorState:
@@ -43,8 +47,7 @@ class MonitorState:
         self._requests: dict[int, TrackedRequest] = {}
         self._numbers = count(1)
         self._authors: dict[str, int] = {}
-        self._accepted: Counter[str] = Counter()
-        self._seen: Counter[str] = Counter()
+        self._standings: dict[str, Standing] = {}
 
     def number_of(self, peer_id: str) -> int:
         """The number a drafter has in every snapshot, from 1 in the order they were first seen."""
@@ -89,6 +92,11 @@ class MonitorState:
         before = request.progress
         for tried in progress.tried[len(before.tried) :] if before is not None else ():
             peer_id, space, reason = tried.partition(" ")
+            standing = self._standings.get(peer_id, Standing())
+            failures = (*standing.failures, Failure(now_s, f"request {request.number}: it {reason}"))
+            self._standings[peer_id] = replace(
+                standing, failed=standing.failed + 1, failures=failures[-KEPT_FAILURES:]
+            )
             names = ", ".join(map(short_name, progress.serving))
             then = f"{names} goes on" if progress.serving else "looking for another"
             lost = f"{short_name(peer_id)}{space}{reason}"
@@ -104,17 +112,18 @@ class MonitorState:
         *,
         error: str = "",
         finish_reason: str = "",
+        account: RequestAccount | None = None,
     ) -> None:
-        """End a request; its tokens count for the shares of its drafters."""
-        request.end(state, now_s, error=error, finish_reason=finish_reason)
-        for peer_id, accepted in request.tokens_of().items():
-            self._accepted[peer_id] += accepted
-            self._seen[peer_id] += request.tokens
+        """End a request; it counts for the standing of its nodes."""
+        request.end(state, now_s, error=error, finish_reason=finish_reason, account=account)
+        for peer_id in request.peer_ids:
+            self._standings[peer_id] = _with_request(self._standings.get(peer_id, Standing()), peer_id, request)
         if state is RequestState.FAILED:
             self._note(EventKind.FAILED, f"request {request.number}: {error}", now_s)
 
     def snapshot(self, now_s: float) -> Snapshot:
-        emulated = sorted({node.emulated for node in self.nodes.values() if node.emulated})
+        standings = self._standings_now()
+        emulated = sorted({node.record.emulated for node in self.nodes.values() if node.record.emulated})
         return Snapshot(
             at_s=now_s,
             began_unix_s=self._began_unix_s,
@@ -123,7 +132,9 @@ class MonitorState:
             note=self._note_text or (f"emulated devices: {', '.join(emulated)}" if emulated else ""),
             problem=self._problem,
             connection=self.connection,
-            nodes=tuple(self._with_share(node) for node in self.nodes.values()),
+            nodes=tuple(
+                replace(node, standing=standings.get(node.peer_id, Standing())) for node in self.nodes.values()
+            ),
             requests=tuple(request.view() for request in self._requests.values()),
             events=tuple(self._events),
         )
@@ -137,17 +148,8 @@ class MonitorState:
         reachability = Reachability.LOST if seen.reason else Reachability.UP
         is_new = old is None or old.reachability is not reachability
         return NodeView(
-            peer_id=record.peer_id,
-            role=Role(record.role),
-            domains=record.expertise,
-            model=record.model,
-            numerics=record.numerics,
-            emulated=record.emulated,
-            software=record.software,
-            pass_ms=record.pass_us / 1e3,
+            record=record,
             load=record.load_requests if seen.requests is None else seen.requests,
-            capacity=record.capacity_requests,
-            context_tokens=record.context_tokens,
             reachability=reachability,
             reason=seen.reason,
             since_s=now_s if is_new or old is None else old.since_s,
@@ -167,12 +169,26 @@ class MonitorState:
         self._passes[peer_id] = (now_s, passes)
         return (passes - before) / (now_s - before_s) if now_s > before_s and passes >= before else None
 
-    def _with_share(self, node: NodeView) -> NodeView:
-        accepted, seen = self._accepted[node.peer_id], self._seen[node.peer_id]
+    def _standings_now(self) -> dict[str, Standing]:
+        """The standings after the requests that are over, and those that go on as far as they have come."""
+        standings = dict(self._standings)
         for request in self._requests.values():
-            if not request.state.is_over and node.peer_id in (by_peer := request.tokens_of()):
-                accepted += by_peer[node.peer_id]
-                seen += request.tokens
-        if not seen:
-            return node
-        return replace(node, text_share=accepted / seen, accepted_tokens=accepted)
+            if not request.state.is_over:
+                for peer_id in request.peer_ids:
+                    standings[peer_id] = _with_request(standings.get(peer_id, Standing()), peer_id, request)
+        return standings
+
+
+def _with_request(standing: Standing, peer_id: str, request: TrackedRequest) -> Standing:
+    """The standing of a node with its part in one more request."""
+    reports = request.progress.drafters if request.progress else ()
+    report = next((report for report in reports if report.peer_id == peer_id), None)
+    if report is None:
+        return replace(standing, requests=standing.requests + 1)
+    return replace(
+        standing,
+        requests=standing.requests + 1,
+        drafted=standing.drafted + report.drafted,
+        accepted=standing.accepted + report.accepted,
+        text_tokens=standing.text_tokens + request.tokens,
+    )

@@ -10,7 +10,8 @@ from cosine_tui.snapshot import Event, EventKind, NodeView, Reachability
 
 def node_title(node: NodeView) -> str:
     """A node in a few words: `code drafter 4fQk2v`."""
-    domains = f"{'+'.join(node.domains)} " if node.domains and node.role == Role.DRAFTER else ""
+    expertise = node.record.expertise
+    domains = f"{'+'.join(expertise)} " if expertise and node.role == Role.DRAFTER else ""
     return f"{domains}{node.role} {short_name(node.peer_id)}"
 
 

@@ -1,13 +1,14 @@
-"""Lines typed into the prompt box: text to generate from, or `/name value` for an option."""
+"""Lines typed into the prompt box: text to generate from, options, or a command of the monitor."""
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from cosine_p2p.strategies import STRATEGIES
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
+from cosine_tui.commands import BY_NAME
 
 MAX_TOKENS: Final = 1 << 20
 """Beyond the context of any model; the swarm refuses what is too long for its own."""
@@ -39,9 +40,10 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class PromptEntry:
-    """A prompt to generate from."""
+    """A prompt to generate from with these options."""
 
     prompt: str
+    options: Options
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,42 +54,91 @@ class OptionChange:
     notice: str
 
 
-Entry = PromptEntry | OptionChange
+@dataclass(frozen=True, slots=True)
+class CommandEntry:
+    """A command of the monitor and what follows its name."""
+
+    name: str
+    argument: str
 
 
-def read_entry(line: str, options: Options, *, strategies: Collection[str] = tuple(STRATEGIES)) -> Entry | None:
-    """The entry in a line, None for an empty one; a line that begins with // is a prompt that begins with /.
+Entry = PromptEntry | OptionChange | CommandEntry
 
-    Raises `UsageError` for an option that does not exist or a value it cannot have.
+
+def read_entry(line: str, options: Options) -> Entry | None:
+    """The entry in a line, None for an empty one.
+
+    `/name value` is a command, or an option from now on; a line that begins with // is a prompt that begins with /.
+    `--name value` before a prompt is an option of that prompt, without a prompt an option from now on; `--` alone
+    ends the options. Raises `UsageError` for what does not exist or a value that an option cannot have.
     """
     text = line.strip()
     if not text:
         return None
     if text.startswith("//"):
-        return PromptEntry(text[1:])
-    if not text.startswith("/"):
-        return PromptEntry(text)
-    name, _, value = text[1:].partition(" ")
-    return _changed(name.lower().replace("_", "-"), value.strip(), options, strategies)
+        return PromptEntry(text[1:], options)
+    if text.startswith("/"):
+        word, _, value = text[1:].partition(" ")
+        name = option_name(word)
+        if name in BY_NAME:
+            return CommandEntry(name, value.strip())
+        if name == RESET:
+            return OptionChange(Options(), "All options are as at the start.")
+        if name not in OPTIONS:
+            raise UsageError(f"There is no command /{word}; Tab lists them, and // begins a prompt with a slash.")
+        return OptionChange(
+            _changed(options, f"/{name}", name, value.strip()), f"{name} is {value.strip()} from now on."
+        )
+    return _with_options(text, options)
 
 
-def _changed(name: str, value: str, options: Options, strategies: Collection[str]) -> OptionChange:
-    if name == "reset":
-        return OptionChange(Options(), "options are as at the start")
-    if name not in _READERS:
-        raise UsageError(f"There is no option /{name}; there are {', '.join(f'/{known}' for known in OPTIONS)}.")
+def option_name(word: str) -> str:
+    """The name that a word on the line stands for."""
+    name = word.lower().replace("_", "-")
+    return _ALIASES.get(name, name)
+
+
+def _with_options(text: str, options: Options) -> Entry:
+    """A prompt behind the options of its own."""
+    changed, rest, names = options, text, []
+    while rest.startswith("--"):
+        word, _, rest = rest.partition(" ")
+        rest = rest.strip()
+        if word == "--":
+            break
+        shown, has_value, value = word.partition("=")
+        name = option_name(shown[2:])
+        if name not in OPTIONS:
+            raise UsageError(f"There is no option {shown}; Tab lists them, and -- alone ends the options.")
+        if not has_value:
+            if name == SWITCH:
+                value = "on"
+            else:
+                value, _, rest = rest.partition(" ")
+        changed = _changed(changed, f"--{name}", name, value)
+        names.append(f"{name} is {value}")
+        rest = rest.strip()
+    if rest:
+        return PromptEntry(rest, changed)
+    if not names:
+        raise UsageError("There is no prompt behind --.")
+    return OptionChange(changed, f"{', '.join(names)} from now on.")
+
+
+def _changed(options: Options, shown: str, name: str, value: str) -> Options:
+    """The options with another value of one. Raises `UsageError`."""
     if not value:
-        raise UsageError(f"/{name} needs a value, for example /{name} {OPTIONS[name]}.")
+        raise UsageError(f"{shown} needs a value, for example {shown} {OPTIONS[name]}.")
     field, read = _READERS[name]
-    if name == "strategy" and value not in strategies:
-        raise UsageError(f"There is no strategy {value!r}; choose one of {', '.join(sorted(strategies))}.")
+    if name == "strategy" and value not in STRATEGIES:
+        raise UsageError(f"There is no strategy {value!r}; choose one of {', '.join(sorted(STRATEGIES))}.")
     try:
         changed = replace(options, **{field: read(value)})
         _check(changed)
     except (ValueError, OverflowError, UsageError) as error:
         what = f" ({error})" if isinstance(error, UsageError) else ""
-        raise UsageError(f"/{name} cannot be {value!r}{what}; for example /{name} {OPTIONS[name]}.") from None
-    return OptionChange(changed, f"{name} is {value} from now on")
+        raise UsageError(f"{shown} cannot be {value!r}{what}; for example {shown} {OPTIONS[name]}.") from None
+    return changed
 
 
 def _check(options: Options) -> None:
@@ -130,19 +181,25 @@ OPTIONS: Final = {
     "seed": "7",
     "strategy": "plain",
     "chat": "on",
-    "reset": "",
 }
 """Option names with an example of a value each."""
+SWITCH: Final = "chat"
+"""The option that `--` switches on without a value, as on the command line."""
+RESET: Final = "reset"
+"""Typed as a command, it brings back the options of the start."""
+_ALIASES: Final = {"max-new-tokens": "tokens"}
+"""Names of `cosine-node generate` that are shorter here."""
 assert {field for field, _ in _READERS.values()} == {field.name for field in fields(Options)}
 
 
 class History:
-    """Lines typed before; `older` and `newer` walk through them."""
+    """Lines typed before; `older` and `newer` walk through them, from the line being typed and back to it."""
 
     def __init__(self, limit: int = 200) -> None:
         self._lines: list[str] = []
         self._limit = limit
         self._index = 0
+        self._unsent = ""
 
     def add(self, line: str) -> None:
         """Remember a line and go back to the end; a repeated one counts once."""
@@ -150,14 +207,18 @@ class History:
             self._lines = [*self._lines, line][-self._limit :]
         self._index = len(self._lines)
 
-    def older(self) -> str | None:
-        """The line before, None at the first."""
+    def older(self, line: str) -> str:
+        """The line before `line`, which is itself where there is none before."""
         if self._index == 0:
-            return None
+            return line
+        if self._index == len(self._lines):
+            self._unsent = line
         self._index -= 1
         return self._lines[self._index]
 
-    def newer(self) -> str:
-        """The line after, empty behind the last."""
-        self._index = min(self._index + 1, len(self._lines))
-        return self._lines[self._index] if self._index < len(self._lines) else ""
+    def newer(self, line: str) -> str:
+        """The line after `line`; behind the last comes what was typed and not sent."""
+        if self._index == len(self._lines):
+            return line
+        self._index += 1
+        return self._lines[self._index] if self._index < len(self._lines) else self._unsent

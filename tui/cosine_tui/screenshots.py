@@ -37,9 +37,9 @@ SCENES: Final = (
         seed=1,
         after_s=17.2,
         prompts={3.0: "a page of literature", 14.4: "another page of literature"},
-        keys=("3",),
+        keys=("f4",),
     ),
-    Scene(name="dead-verifier", seed=1, after_s=21.5, prompts={17.0: "some code"}, keys=("1",)),
+    Scene(name="dead-verifier", seed=1, after_s=21.5, prompts={17.0: "some code"}, keys=("f2",)),
 )
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
-from cosine_protocol.records import Role
+from cosine_protocol.records import NodeRecord, Role
 
 
 class ConnectionState(StrEnum):
@@ -31,34 +31,69 @@ class Reachability(StrEnum):
     LOST = "lost"
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A request that a node refused, lost or broke, `at_s` seconds after the monitor began."""
+
+    at_s: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """The reputation of a node here: its part in the requests seen by this monitor.
+
+    A drafter drafted `drafted` nodes for `requests` requests of together `text_tokens` tokens, of which `accepted`
+    were its own; a verifier served `requests` requests. `failures` are the latest of `failed`.
+    """
+
+    requests: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    text_tokens: int = 0
+    failed: int = 0
+    failures: tuple[Failure, ...] = ()
+
+    @property
+    def text_share(self) -> float | None:
+        """The share of the text that a drafter wrote where it was asked, None before the first token."""
+        return self.accepted / self.text_tokens if self.text_tokens else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
     """A node as announced and as seen from here.
 
-    `since_s` is when its reachability last changed. `text_share` is the share of the text that it drafted, in the
-    requests seen here that it was asked for, None before the first. `author` is a drafter's number, 0 for none.
+    `since_s` is when its reachability last changed, `load` the requests it serves now. `author` is a drafter's
+    number, 0 for none.
     """
 
-    peer_id: str
-    role: Role
-    domains: tuple[str, ...]
-    model: str
-    numerics: str
-    emulated: str
-    software: str
-    pass_ms: float
+    record: NodeRecord
     load: int
-    capacity: int
-    context_tokens: int
     reachability: Reachability
     reason: str
     since_s: float
     rtt_ms: float | None = None
     passes_per_s: float | None = None
     uptime_s: float | None = None
-    text_share: float | None = None
-    accepted_tokens: int = 0
+    standing: Standing = Standing()
     author: int = 0
+
+    @property
+    def peer_id(self) -> str:
+        return self.record.peer_id
+
+    @property
+    def role(self) -> Role:
+        return Role(self.record.role)
+
+    @property
+    def pass_ms(self) -> float:
+        return self.record.pass_us / 1e3
+
+    @property
+    def capacity(self) -> int:
+        return self.record.capacity_requests
 
 
 class RequestState(Enum):
@@ -85,10 +120,41 @@ class RequestState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TextRun:
-    """Text of one author in a row; 0 is the target itself."""
+    """Text of one author in a row; 0 is the target itself, which decoded or copied it."""
 
     text: str
     author: int
+    is_copied: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """The speed of a request since it began, tokens a second in every `interval_s`."""
+
+    interval_s: float = 1.0
+    per_s: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One thing that happened in a request, `at_s` seconds after it began."""
+
+    at_s: float
+    text: str
+    is_alert: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestAccount:
+    """The figures of a request that is over. `verifiers` are peer ids with the tokens each committed."""
+
+    drafted: int
+    accepted: int
+    prompt_tokens: int
+    near_ties: int
+    bytes_sent: int
+    bytes_received: int
+    verifiers: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +175,8 @@ class DrafterView:
 class RequestView:
     """One request. `passes` are the drafted tokens that each of the verifier's last passes accepted.
 
-    `own_tokens` were the target's own; `own_per_s` and `tokens_per_s` are of just now, of the whole request once it
-    is over.
+    Of the target's own tokens it decoded some and copied others from the text so far. Rates are of just now, of the
+    whole request once it is over.
     """
 
     number: int
@@ -125,15 +191,20 @@ class RequestView:
     first_s: float | None
     text: tuple[TextRun, ...]
     tokens: int
-    own_tokens: int
+    decoded_tokens: int
+    copied_tokens: int
     rounds: int
     passes: tuple[int, ...]
     tokens_per_s: float
-    own_per_s: float
+    decoded_per_s: float
+    copied_per_s: float
     finish_reason: str
     verifiers: tuple[str, ...]
     drafters: tuple[DrafterView, ...]
     why: tuple[str, ...]
+    speeds: Speeds = Speeds()
+    timeline: tuple[Moment, ...] = ()
+    account: RequestAccount | None = None
 
 
 class EventKind(Enum):
@@ -198,3 +269,6 @@ class Snapshot:
 
     def node(self, peer_id: str) -> NodeView | None:
         return next((node for node in self.nodes if node.peer_id == peer_id), None)
+
+    def request(self, number: int) -> RequestView | None:
+        return next((request for request in self.requests if request.number == number), None)

@@ -30,6 +30,7 @@ class Tone(StrEnum):
     WARNING = "warning"
     BAD = "bad"
     ACCENT = "accent"
+    COPIED = "copied"
     AUTHOR_1 = "author-1"
     AUTHOR_2 = "author-2"
     AUTHOR_3 = "author-3"
@@ -48,24 +49,42 @@ class Span(NamedTuple):
 
 
 Line = tuple[Span, ...]
+
+
+class ListRow(NamedTuple):
+    """A line of a list. With a key it is one that can be selected: a peer id, or a request's number."""
+
+    line: Line
+    key: str = ""
+
+
 Align = Literal["left", "right"]
 BLANK: Final[Line] = ()
 """An empty line."""
 
 
-def author_tone(author: int) -> Tone:
-    """The tone of a drafter by its number from 1; 0 is the target itself."""
-    return Tone(f"author-{(author - 1) % AUTHOR_TONES + 1}") if author else Tone.PLAIN
+def author_tone(author: int, *, is_copied: bool = False) -> Tone:
+    """The tone of a drafter by its number from 1; 0 is the target itself, which decodes or copies."""
+    if not author:
+        return Tone.COPIED if is_copied else Tone.PLAIN
+    return Tone(f"author-{(author - 1) % AUTHOR_TONES + 1}")
 
 
-def author_mark(author: int) -> str:
-    """The letter of a drafter, so that nobody needs the colours; the target has none."""
-    return chr(ord("a") + (author - 1) % 26) if author else " "
+def author_mark(author: int, *, is_copied: bool = False) -> str:
+    """The letter of a drafter, so that nobody needs the colours; `=` if the target copied, else it has none."""
+    if not author:
+        return "=" if is_copied else " "
+    return chr(ord("a") + (author - 1) % 26)
 
 
 def clean(text: str) -> str:
     """Text from a stranger, safe to print: whatever steers a terminal or hides is replaced by a dot."""
     return "".join(STAND_IN if unicodedata.category(letter) in _UNPRINTABLE else letter for letter in text)
+
+
+def clean_text(text: str) -> str:
+    """As `clean`, but line breaks and tabs stay: text of a stranger that is copied to be pasted elsewhere."""
+    return "".join(letter if letter in "\n\t" else clean(letter) for letter in text)
 
 
 def fit(text: str, width: int, align: Align = "left") -> str:
@@ -109,6 +128,18 @@ def spread(left: Line, right: Line, width: int) -> Line:
         return cut(right, width)
     left = cut(left, room - 1)
     return (*left, Span(" " * (room - width_of(left))), *right)
+
+
+def pack(items: Iterable[Line], width: int, gap: int = 2) -> list[Line]:
+    """Items side by side, `gap` cells apart, none of them broken unless it is wider than a line."""
+    lines: list[Line] = []
+    for item in items:
+        line = (*lines[-1], Span(" " * gap), *item) if lines else item
+        if lines and width_of(line) <= width:
+            lines[-1] = line
+        else:
+            lines.append(item)
+    return [cut(line, width) for line in lines]
 
 
 def wrap(spans: Sequence[Span], width: int) -> list[Line]:

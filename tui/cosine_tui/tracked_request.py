@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from cosine_p2p.generation import TARGET_SOURCE, Chunk, DrafterReport, Progress
-from cosine_tui.snapshot import DrafterView, RequestState, RequestView, TextRun
+from cosine_tui.formatting import short_name
+from cosine_tui.snapshot import DrafterView, Moment, RequestAccount, RequestState, RequestView, TextRun
+from cosine_tui.speed_history import SpeedHistory
 
 RATE_WINDOW_S: Final = 3.0
 """A choice: long enough that one pass does not make a rate jump, short enough to follow a change."""
@@ -14,6 +16,8 @@ MAX_PASSES: Final = 256
 """Bounds memory: more passes than a line of any terminal is wide."""
 MAX_TEXT_RUNS: Final = 4096
 """More than any request has tokens that anybody reads; the oldest are let go."""
+MAX_MOMENTS: Final = 256
+"""Bounds memory: more of what happened than anybody scrolls back; the oldest are let go."""
 
 
 class Rate:
@@ -66,31 +70,42 @@ class TrackedRequest:
         self._seconds = 0.0
         self._text: deque[TextRun] = deque(maxlen=MAX_TEXT_RUNS)
         self._tokens = 0
-        self._own_tokens = 0
+        self._decoded = 0
+        self._copied = 0
         self._passes: deque[int] = deque(maxlen=MAX_PASSES)
         self._last_round = 0
         self._verifiers: list[str] = []
         self._token_rate = Rate(began_s=began_s)
-        self._own_rate = Rate(began_s=began_s)
+        self._decoded_rate = Rate(began_s=began_s)
+        self._copied_rate = Rate(began_s=began_s)
         self._drafter_rates: dict[str, tuple[Rate, Rate]] = {}
+        self._speeds = SpeedHistory(began_s=began_s)
+        self._timeline: deque[Moment] = deque([Moment(0.0, "asked")], maxlen=MAX_MOMENTS)
+        self._account: RequestAccount | None = None
 
     @property
     def tokens(self) -> int:
         return self._tokens
 
-    def tokens_of(self) -> dict[str, int]:
-        """Tokens of the text by the drafter that proposed them; all that were asked are there."""
-        return {report.peer_id: report.accepted for report in self.progress.drafters} if self.progress else {}
+    @property
+    def peer_ids(self) -> tuple[str, ...]:
+        """Everyone with a part in it: verifiers that served it, drafters that sent anything."""
+        reports = self.progress.drafters if self.progress else ()
+        return (*self._verifiers, *(report.peer_id for report in reports))
 
     def note_chunk(self, chunk: Chunk, *, rounds: int, now_s: float) -> None:
         """Take in text of the pass with the number `rounds`."""
         author = 0 if chunk.source == TARGET_SOURCE else self._number_of(chunk.source)
         if chunk.text:
-            before = self._text.pop().text if self._text and self._text[-1].author == author else ""
-            self._text.append(TextRun(before + chunk.text, author))
+            last = self._text[-1] if self._text else TextRun("", author, chunk.is_copied)
+            goes_on = (last.author, last.is_copied) == (author, chunk.is_copied)
+            before = self._text.pop().text if self._text and goes_on else ""
+            self._text.append(TextRun(before + chunk.text, author, chunk.is_copied))
         tokens = len(chunk.token_ids)
         self._tokens += tokens
-        self._own_tokens += 0 if author else tokens
+        if not author:
+            self._copied += tokens if chunk.is_copied else 0
+            self._decoded += 0 if chunk.is_copied else tokens
         if rounds != self._last_round and tokens:
             self._passes.append(0)
             self._last_round = rounds
@@ -98,14 +113,18 @@ class TrackedRequest:
             self._passes[-1] += tokens
         if tokens and self._first_s is None:
             self._first_s = now_s - self._began_s
+            self._note("the first token came", now_s)
         self.state = RequestState.WRITING
 
     def note_progress(self, progress: Progress, now_s: float) -> None:
         """Take in how far it has come; call this several times a second."""
-        self.progress = progress
+        before, self.progress = self.progress, progress
+        self._note_news(before, progress, now_s)
         self._seconds = now_s - self._began_s
+        self._speeds.note(self._tokens, now_s)
         self._token_rate.note(self._tokens, now_s)
-        self._own_rate.note(self._own_tokens, now_s)
+        self._decoded_rate.note(self._decoded, now_s)
+        self._copied_rate.note(self._copied, now_s)
         for report in progress.drafters:
             drafted, accepted = self._drafter_rates.setdefault(
                 report.peer_id, (Rate(began_s=self._began_s), Rate(began_s=self._began_s))
@@ -114,11 +133,37 @@ class TrackedRequest:
             accepted.note(report.accepted, now_s)
         self._verifiers += [peer_id for peer_id in progress.serving if peer_id not in self._verifiers]
 
-    def end(self, state: RequestState, now_s: float, *, error: str = "", finish_reason: str = "") -> None:
+    def _note_news(self, before: Progress | None, progress: Progress, now_s: float) -> None:
+        """Note what happened since the progress before: verifiers lost and found, decisions about drafters."""
+        for tried in progress.tried[len(before.tried) if before else 0 :]:
+            peer_id, _, reason = tried.partition(" ")
+            self._note(f"verifier {short_name(peer_id)} {reason}", now_s, is_alert=True)
+        for peer_id in progress.serving:
+            if before is None or peer_id not in before.serving:
+                self._note(f"verifier {short_name(peer_id)} serves it from token {self._tokens}", now_s)
+        news = min(progress.decisions - (before.decisions if before else 0), len(progress.why))
+        for reason in progress.why[len(progress.why) - news :]:
+            self._note(reason, now_s)
+
+    def _note(self, text: str, now_s: float, *, is_alert: bool = False) -> None:
+        self._timeline.append(Moment(now_s - self._began_s, text, is_alert))
+
+    def end(
+        self,
+        state: RequestState,
+        now_s: float,
+        *,
+        error: str = "",
+        finish_reason: str = "",
+        account: RequestAccount | None = None,
+    ) -> None:
+        """Note its end; the verifier's account is None if it never began."""
         self.state = state
         self.error = error
         self.finish_reason = finish_reason
+        self._account = account
         self._seconds = now_s - self._began_s
+        self._note(f"{state.word}: {error}" if error else state.word, now_s, is_alert=bool(error))
 
     def view(self) -> RequestView:
         progress = self.progress
@@ -136,15 +181,20 @@ class TrackedRequest:
             first_s=self._first_s,
             text=tuple(self._text),
             tokens=self._tokens,
-            own_tokens=self._own_tokens,
+            decoded_tokens=self._decoded,
+            copied_tokens=self._copied,
             rounds=progress.rounds if progress else 0,
             passes=tuple(self._passes),
             tokens_per_s=self._per_s(self._tokens, self._token_rate),
-            own_per_s=self._per_s(self._own_tokens, self._own_rate),
+            decoded_per_s=self._per_s(self._decoded, self._decoded_rate),
+            copied_per_s=self._per_s(self._copied, self._copied_rate),
             finish_reason=self.finish_reason,
             verifiers=serving or tuple(self._verifiers[-1:]),
             drafters=tuple(map(self._drafter, progress.drafters)) if progress else (),
             why=progress.why if progress else (),
+            speeds=self._speeds.speeds,
+            timeline=tuple(self._timeline),
+            account=self._account,
         )
 
     def _drafter(self, report: DrafterReport) -> DrafterView:

@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from cosine_node import zoo
-from cosine_node.bench.engine_models import EMBEDDED, EngineLoad, measured_model
+from cosine_node.bench.engine_models import EMBEDDED, EngineOptions
 from cosine_node.bench.engine_parts import (
     BATCH_TOKENS,
     CACHES,
@@ -17,8 +17,14 @@ from cosine_node.bench.engine_parts import (
     plain,
     verification,
 )
-from cosine_node.bench.engine_transformers import DoesNotFit, copied_bytes_per_s, device_name, versions
-from cosine_node.bench.experiment import ExperimentOptions, JsonRow, Say, setup_of
+from cosine_node.bench.engine_transformers import (
+    DoesNotFit,
+    copied_bytes_per_s,
+    device_name,
+    measured_model,
+    versions,
+)
+from cosine_node.bench.experiment import JsonRow, Say, setup_of
 from cosine_node.engine.loading import resolve_device
 from cosine_node.engine.threads import limit_threads
 
@@ -28,47 +34,6 @@ PLAIN_OTHERS: Final = 1.0
 CONTINUOUS: Final = 1.3
 ONE_BY_ONE: Final = 4.0
 PADDED: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineOptions(ExperimentOptions):
-    """The models, their load and the repeats. Those of `cuda_models` are measured only on a CUDA device."""
-
-    device: str = "auto"
-    dtype: str = "auto"
-    threads: int = 1
-    repeats: int = 5
-    tokens: int = 128
-    prompt_tokens: int = 64
-    requests: int = 16
-    cuda_requests: int = 32
-    draft_tokens: int = 4
-    longest_context_tokens: int = 512
-    models: tuple[str, ...] = (EMBEDDED, "llama-100m")
-    cuda_models: tuple[str, ...] = ("llama-1b", "llama-8b")
-
-    @classmethod
-    def quick(cls) -> "EngineOptions":
-        return cls(
-            repeats=2,
-            tokens=6,
-            prompt_tokens=8,
-            requests=3,
-            longest_context_tokens=32,
-            models=("llama-tiny",),
-            cuda_models=(),
-        )
-
-    @property
-    def load(self) -> EngineLoad:
-        return EngineLoad(
-            prompt_tokens=self.prompt_tokens,
-            tokens=self.tokens,
-            requests=self.requests,
-            draft_tokens=self.draft_tokens,
-            longest_context_tokens=self.longest_context_tokens,
-            repeats=self.repeats,
-        )
 
 
 def run(options: EngineOptions, *, say: Say) -> JsonRow:
@@ -103,10 +68,8 @@ def run(options: EngineOptions, *, say: Say) -> JsonRow:
 
 def _rows(options: EngineOptions, name: str, say: Say, *, is_large: bool = False) -> Iterator[JsonRow]:
     """The rows of a model; a large one is given more requests, and compared with the bandwidth of the memory."""
-    load = replace(options.load, requests=options.cuda_requests) if is_large else options.load
-    model = measured_model(
-        name, seed=options.seed, device=options.device, dtype=options.dtype, pool_tokens=load.pool_tokens
-    )
+    load = replace(options, requests=options.cuda_requests) if is_large else options
+    model = measured_model(name, load)
     for measure in (plain, concurrent, verification, curve):
         yield measure(model, load, clock=time.perf_counter)
         say(f"{name}: {measure.__name__}")

@@ -1,16 +1,11 @@
-"""The models that engines are compared on, the embedded target and random Llamas of known sizes, and their load."""
+"""The models that engines are compared on, the embedded target and Llamas of known sizes, and their load."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
-from cosine_node import zoo
-from cosine_node.bench.engine_rivals import NEAR_TIE, SIXTEEN_BIT_NEAR_TIE
-from cosine_node.bench.engine_transformers import Pair, random_pair, stored_pair
-from cosine_node.bench.texts import Tokens, embedded_prompts, random_prompts
-from cosine_protocol.errors import UsageError
+from cosine_node.bench.experiment import ExperimentOptions
 
 EMBEDDED: Final = "zoo:target"
 """The name of the embedded target, as it stands in the JSON file."""
@@ -55,15 +50,37 @@ SHAPES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineLoad:
-    """The load: tokens of prompts and outputs, requests at once, repeats that count."""
+class EngineOptions(ExperimentOptions):
+    """The models, their load and the repeats. Those of `cuda_models` are measured only on a CUDA device.
 
-    prompt_tokens: int
-    tokens: int
-    requests: int
-    draft_tokens: int
-    longest_context_tokens: int
-    repeats: int
+    The load: `requests` at once, of `cuda_models` `cuda_requests`, with prompts and outputs of about
+    `prompt_tokens` and `tokens`; drafts of `draft_tokens` after contexts of up to `longest_context_tokens`.
+    """
+
+    device: str = "auto"
+    dtype: str = "auto"
+    threads: int = 1
+    repeats: int = 5
+    tokens: int = 128
+    prompt_tokens: int = 64
+    requests: int = 16
+    cuda_requests: int = 32
+    draft_tokens: int = 4
+    longest_context_tokens: int = 512
+    models: tuple[str, ...] = (EMBEDDED, "llama-100m")
+    cuda_models: tuple[str, ...] = ("llama-1b", "llama-8b")
+
+    @classmethod
+    def quick(cls) -> "EngineOptions":
+        return cls(
+            repeats=2,
+            tokens=6,
+            prompt_tokens=8,
+            requests=3,
+            longest_context_tokens=32,
+            models=("llama-tiny",),
+            cuda_models=(),
+        )
 
     @property
     def request_tokens(self) -> int:
@@ -75,35 +92,3 @@ class EngineLoad:
         """Room for everything, pages begun included."""
         longest = max(self.request_tokens, self.longest_context_tokens + self.draft_tokens + 1)
         return self.requests * (longest + 64) + 1024
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredModel:
-    """A model to measure on, and where its prompts come from."""
-
-    name: str
-    pair: Pair
-    seed: int
-
-    def prompts(self, lengths: Sequence[int]) -> list[Tokens]:
-        """A prompt of each length."""
-        if self.name == EMBEDDED:
-            return embedded_prompts(lengths)
-        return random_prompts(lengths, vocab_tokens=self.pair.vocab_tokens, seed=self.seed)
-
-    @property
-    def near_tie(self) -> float:
-        """The distance of the two best scores within which rounding may decide."""
-        return SIXTEEN_BIT_NEAR_TIE if self.pair.is_sixteen_bit else NEAR_TIE
-
-
-def measured_model(name: str, *, seed: int, device: str, dtype: str, pool_tokens: int) -> MeasuredModel:
-    """The model of that name. Raises `UsageError`."""
-    if name != EMBEDDED and name not in SHAPES:
-        raise UsageError(f"There is no model {name!r} to measure; choose one of {', '.join((EMBEDDED, *SHAPES))}.")
-    made = (
-        partial(stored_pair, zoo.folder("target"))
-        if name == EMBEDDED
-        else partial(random_pair, SHAPES[name], seed=seed)
-    )
-    return MeasuredModel(name, made(device=device, dtype=dtype, pool_tokens=pool_tokens), seed)

@@ -1,17 +1,17 @@
 """The parts of the comparison of engines, one row each: rivals take turns on one model, dtype and thread count."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from enum import StrEnum
 from functools import partial
 from typing import Final
 
-from cosine_node.bench.engine_models import EngineLoad, MeasuredModel
+from cosine_node.bench.engine_models import EngineOptions
 from cosine_node.bench.engine_rivals import Agreement, Decoded, PackedBatch, Timed, alternately, decoded
-from cosine_node.bench.engine_transformers import RivalFailed
+from cosine_node.bench.engine_transformers import MeasuredModel, RivalFailed
 from cosine_node.bench.experiment import JsonRow
 from cosine_node.bench.texts import Tokens, mixed, random_prompts, spread
-from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import measure_curve
 from cosine_node.verifier.scheduler import pass_budget_tokens
 
@@ -44,10 +44,10 @@ class EnginePart(StrEnum):
     BANDWIDTH = "bandwidth"
 
 
-def plain(model: MeasuredModel, load: EngineLoad, *, clock: Clock) -> JsonRow:
+def plain(model: MeasuredModel, load: EngineOptions, *, clock: Clock) -> JsonRow:
     """One request, prefill included: tokens a second of this engine and of `generate`."""
     [prompt] = model.prompts([load.prompt_tokens])
-    engine, rival = model.pair.engine, model.pair.rival
+    engine, rival = model.engine, model.rival
     timed = alternately(
         {
             OURS: lambda: decoded(engine, [prompt], [load.tokens]),
@@ -66,17 +66,17 @@ def plain(model: MeasuredModel, load: EngineLoad, *, clock: Clock) -> JsonRow:
     }
 
 
-def concurrent(model: MeasuredModel, load: EngineLoad, *, clock: Clock) -> JsonRow:
+def concurrent(model: MeasuredModel, load: EngineOptions, *, clock: Clock) -> JsonRow:
     """Requests of unequal length, a number at once: this engine and continuous batching; and a few one by one."""
     served = ROUNDS * load.requests
     tokens = mixed(spread(served, least=max(1, load.tokens // 4), most=load.tokens), seed=model.seed)
     lengths = spread(served, least=max(1, load.prompt_tokens // 2), most=2 * load.prompt_tokens)
     prompts = model.prompts(mixed(lengths, seed=model.seed + 1))
-    engine = model.pair.engine
+    engine = model.engine
     some = slice(0, ALONE_REQUESTS)
     runs: dict[str, Run] = {
         OURS: lambda: decoded(engine, prompts, tokens, at_once=load.requests),
-        ALONE: lambda: [_alone(engine, *one) for one in zip(prompts[some], tokens[some], strict=True)],
+        ALONE: lambda: decoded(engine, prompts[some], tokens[some], at_once=1),
     }
     with ExitStack() as stack:
         batching, errors = _continuous(stack, model, load, prompts, tokens)
@@ -97,18 +97,14 @@ def concurrent(model: MeasuredModel, load: EngineLoad, *, clock: Clock) -> JsonR
     }
 
 
-def _alone(engine: Engine, prompt: Tokens, tokens: int) -> Decoded:
-    return decoded(engine, [prompt], [tokens])[0]
-
-
 def _continuous(
-    stack: ExitStack, model: MeasuredModel, load: EngineLoad, prompts: Sequence[Tokens], tokens: Sequence[int]
+    stack: ExitStack, model: MeasuredModel, load: EngineOptions, prompts: Sequence[Tokens], tokens: Sequence[int]
 ) -> tuple[dict[str, Run], list[str]]:
     """The runs of continuous batching that are possible here, and the reasons why others are not."""
     runs: dict[str, Run] = {}
     errors: list[str] = []
     for batch_tokens in BATCH_TOKENS:
-        serving = model.pair.rival.continuous_batching(
+        serving = model.rival.continuous_batching(
             requests=load.requests, request_tokens=load.request_tokens, batch_tokens=batch_tokens
         )
         try:
@@ -117,40 +113,31 @@ def _continuous(
         except RivalFailed as failure:
             errors.append(str(failure))
         else:
-            runs[f"continuous batching, {batch_tokens} tokens a pass"] = partial(_served, serve, prompts, tokens)
+            runs[f"continuous batching, {batch_tokens} tokens a pass"] = partial(
+                lambda serve: [_of(text) for text in serve(prompts, tokens)], serve
+            )
     return runs, errors
 
 
-def _served(
-    serve: Callable[[Sequence[Tokens], Sequence[int]], list[Tokens]],
-    prompts: Sequence[Tokens],
-    tokens: Sequence[int],
-) -> list[Decoded]:
-    return [_of(text) for text in serve(prompts, tokens)]
-
-
-def verification(model: MeasuredModel, load: EngineLoad, *, clock: Clock) -> JsonRow:
+def verification(model: MeasuredModel, load: EngineOptions, *, clock: Clock) -> JsonRow:
     """Passes over sequences of unequal length with drafts: packed, and padded to the longest."""
     longest = load.longest_context_tokens
     lengths = spread(load.requests, least=max(1, longest // LONGEST_TO_SHORTEST), most=longest)
     contexts = model.prompts(lengths)
     width = load.draft_tokens + 1
-    vocab_tokens = model.pair.vocab_tokens
+    vocab_tokens = model.engine.vocab_tokens
     fed = random_prompts([width] * load.requests, vocab_tokens=vocab_tokens, seed=model.seed + 2)
     padded = {
-        f"padded, {name}": model.pair.rival.padded(contexts, fed_tokens=width, has_static_cache=is_static)
+        f"padded, {name}": model.rival.padded(contexts, fed_tokens=width, has_static_cache=is_static)
         for name, is_static in CACHES.items()
     }
     runs: dict[str, Run] = {
         name: partial(lambda batch: [_of(tokens) for tokens in batch.verify(fed)], batch)
         for name, batch in padded.items()
     }
-    packed = PackedBatch(model.pair.engine, contexts)
-    try:
+    with closing(PackedBatch(model.engine, contexts)) as packed:
         runs = {OURS: lambda: packed.verify(fed), **runs}
         timed = alternately(runs, repeats=load.repeats, clock=clock)
-    finally:
-        packed.close()
     best = _quickest(timed, padded)
     return {
         **_head(EnginePart.VERIFICATION, model),
@@ -160,13 +147,13 @@ def verification(model: MeasuredModel, load: EngineLoad, *, clock: Clock) -> Jso
         "padding_share": 1.0 - sum(lengths) / (max(lengths) * len(lengths)),
         "pass_ms": {name: 1e3 * run.median_s for name, run in timed.items()},
         "ratio": timed[best].median_s / timed[OURS].median_s,
-        **_differing_choices(model, timed, list(padded)),
+        **_differing_choices(model, timed, padded),
     }
 
 
-def curve(model: MeasuredModel, load: EngineLoad, *, clock: Clock) -> JsonRow:
+def curve(model: MeasuredModel, load: EngineOptions, *, clock: Clock) -> JsonRow:
     """Milliseconds of a pass by its tokens, and how many tokens a verifier would then take in one."""
-    measured = measure_curve(model.pair.engine, clock=clock, repeats=load.repeats)
+    measured = measure_curve(model.engine, clock=clock, repeats=load.repeats)
     return {
         **_head(EnginePart.CURVE, model),
         "pass_ms": {str(tokens): 1e3 * seconds for tokens, seconds in measured.points},
@@ -175,21 +162,18 @@ def curve(model: MeasuredModel, load: EngineLoad, *, clock: Clock) -> JsonRow:
 
 
 def bandwidth(
-    model: MeasuredModel, load: EngineLoad, *, requests: int, bytes_per_s: float, clock: Clock
+    model: MeasuredModel, load: EngineOptions, *, requests: int, bytes_per_s: float, clock: Clock
 ) -> JsonRow:
     """A pass of one token for each of some requests, and how long its weights take at `bytes_per_s`."""
     prompts = model.prompts([load.prompt_tokens] * requests)
-    packed = PackedBatch(model.pair.engine, prompts)
     fed = [prompt[:1] for prompt in prompts]
-    try:
+    with closing(PackedBatch(model.engine, prompts)) as packed:
         timed = alternately({OURS: lambda: packed.verify(fed)}, repeats=load.repeats, clock=clock)
-    finally:
-        packed.close()
-    limit_s = model.pair.read_bytes / bytes_per_s
+    limit_s = model.read_bytes / bytes_per_s
     return {
         **_head(EnginePart.BANDWIDTH, model),
         "requests": requests,
-        "read_bytes": model.pair.read_bytes,
+        "read_bytes": model.read_bytes,
         "copied_bytes_per_s": bytes_per_s,
         "limit_ms": 1e3 * limit_s,
         "pass_ms": 1e3 * timed[OURS].median_s,
@@ -198,7 +182,7 @@ def bandwidth(
 
 
 def _head(part: EnginePart, model: MeasuredModel) -> JsonRow:
-    return {"part": str(part), "model": model.name, "dtype": model.pair.dtype}
+    return {"part": str(part), "model": model.name, "dtype": model.dtype}
 
 
 def _of(tokens: Sequence[int]) -> Decoded:
@@ -209,32 +193,31 @@ def _quickest(timed: Mapping[str, Timed[list[Decoded]]], names: Mapping[str, obj
     return min(names, key=lambda name: timed[name].median_s, default="")
 
 
-def _agreement(model: MeasuredModel, timed: Mapping[str, Timed[list[Decoded]]], others: Sequence[str]) -> JsonRow:
+def _agreement(model: MeasuredModel, timed: Mapping[str, Timed[list[Decoded]]], others: Iterable[str]) -> JsonRow:
     """Count the texts that others wrote otherwise than this engine."""
-    found = [
+    return _counted(
         own.compared(text.tokens, near_tie=model.near_tie)
         for name in others
         for own, text in zip(timed[OURS].done, timed[name].done, strict=False)
-    ]
-    return _counted(found)
+    )
 
 
 def _differing_choices(
-    model: MeasuredModel, timed: Mapping[str, Timed[list[Decoded]]], others: Sequence[str]
+    model: MeasuredModel, timed: Mapping[str, Timed[list[Decoded]]], others: Iterable[str]
 ) -> JsonRow:
     """Count the choices that differ; each stands for itself, for what was fed is equal."""
-    found = [
+    return _counted(
         Decoded([own], [margin]).compared([other], near_tie=model.near_tie)
         for name in others
         for ours, theirs in zip(timed[OURS].done, timed[name].done, strict=True)
         for own, margin, other in zip(ours.tokens, ours.margins, theirs.tokens, strict=True)
-    ]
-    return _counted(found)
+    )
 
 
-def _counted(found: Sequence[Agreement]) -> JsonRow:
+def _counted(found: Iterable[Agreement]) -> JsonRow:
+    counts = Counter(found)
     return {
-        "compared": len(found),
-        "mismatches": found.count(Agreement.DIFFERENT),
-        "near_ties": found.count(Agreement.NEAR_TIE),
+        "compared": counts.total(),
+        "mismatches": counts[Agreement.DIFFERENT],
+        "near_ties": counts[Agreement.NEAR_TIE],
     }

@@ -1,20 +1,15 @@
 """This engine decoding as the verifier does, and rivals that take turns on the clock."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from statistics import median
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from cosine_node.engine.base import Choice, Engine, Row
-from cosine_protocol.errors import CosineError
 from cosine_protocol.request import Sampling
 
-NEAR_TIE: Final = 1e-3
-"""Scores so close that another order of float32 sums may swap them."""
-SIXTEEN_BIT_NEAR_TIE: Final = 0.25
-"""The same in 16 bits: a few roundings of a bfloat16 score between 4 and 16."""
 _Done = TypeVar("_Done")
 
 
@@ -46,22 +41,6 @@ class Decoded:
         return Agreement.EQUAL if len(self.tokens) == len(others) else Agreement.DIFFERENT
 
 
-@dataclass(slots=True)
-class _DecodingRequest:
-    sequence: int
-    unfed: tuple[int, ...]
-    decoded: Decoded
-
-    def row(self) -> Row:
-        return Row.chain(self.sequence, self.unfed, scored_from=len(self.unfed) - 1)
-
-    def commit(self, engine: Engine, row: Row, choice: Choice) -> None:
-        engine.keep(self.sequence, row.nodes)
-        engine.prune(self.sequence, row.nodes)
-        self.decoded.note([choice])
-        self.unfed = (choice.token,)
-
-
 def decoded(
     engine: Engine, prompts: Sequence[Sequence[int]], tokens: Sequence[int], *, at_once: int | None = None
 ) -> list[Decoded]:
@@ -71,32 +50,28 @@ def decoded(
     """
     done = [Decoded() for _ in prompts]
     waiting = deque(zip(prompts, tokens, done, strict=True))
-    live: list[tuple[_DecodingRequest, int]] = []
+    live: dict[int, tuple[int, Decoded]] = {}
+    unfed: dict[int, Sequence[int]] = {}
     try:
         while waiting or live:
             while waiting and len(live) < (at_once or len(prompts)):
                 prompt, count, text = waiting.popleft()
                 sequence = engine.open(sampling=Sampling(), prompt_tokens=len(prompt))
-                live.append((_DecodingRequest(sequence, tuple(prompt), text), count))
-            rows = [request.row() for request, _ in live]
-            for (request, _), row, result in zip(live, rows, engine.forward(rows), strict=True):
-                _check(result.error)
-                request.commit(engine, row, result.choices[0])
-            live = _stayed(engine, live)
+                live[sequence], unfed[sequence] = (count, text), prompt
+            rows = [Row.chain(one, unfed[one], scored_from=len(unfed[one]) - 1) for one in live]
+            for row, choices in _forward(engine, rows):
+                engine.keep(row.sequence, row.nodes)
+                engine.prune(row.sequence, row.nodes)
+                count, text = live[row.sequence]
+                text.note(choices)
+                unfed[row.sequence] = text.tokens[-1:]
+                if len(text.tokens) >= count:
+                    engine.release(row.sequence)
+                    del live[row.sequence]
     finally:
-        for request, _ in live:
-            engine.release(request.sequence)
+        for sequence in live:
+            engine.release(sequence)
     return done
-
-
-def _stayed(engine: Engine, requests: Sequence[tuple[_DecodingRequest, int]]) -> list[tuple[_DecodingRequest, int]]:
-    stayed = []
-    for request, tokens in requests:
-        if len(request.decoded.tokens) < tokens:
-            stayed.append((request, tokens))
-        else:
-            engine.release(request.sequence)
-    return stayed
 
 
 class PackedBatch:
@@ -109,19 +84,17 @@ class PackedBatch:
             Row.chain(number, context, scored_from=len(context))
             for number, context in zip(self._sequences, contexts, strict=True)
         ]
-        for row, result in zip(rows, engine.forward(rows), strict=True):
-            _check(result.error)
+        for row, _ in _forward(engine, rows):
             engine.keep(row.sequence, row.nodes)
 
     def verify(self, fed: Sequence[Sequence[int]]) -> list[Decoded]:
         """The tokens that follow each fed token, one list a sequence; afterwards the engine is as before."""
         rows = [Row.chain(number, tokens) for number, tokens in zip(self._sequences, fed, strict=True)]
         found = []
-        for row, result in zip(rows, self._engine.forward(rows), strict=True):
-            _check(result.error)
+        for row, choices in _forward(self._engine, rows):
             self._engine.prune(row.sequence, row.nodes)
             found.append(Decoded())
-            found[-1].note(result.choices)
+            found[-1].note(choices)
         return found
 
     def close(self) -> None:
@@ -130,9 +103,12 @@ class PackedBatch:
             self._engine.release(number)
 
 
-def _check(error: CosineError | None) -> None:
-    if error is not None:
-        raise error
+def _forward(engine: Engine, rows: Sequence[Row]) -> Iterator[tuple[Row, Sequence[Choice]]]:
+    """The choices of every row of a pass. Raises its error."""
+    for row, result in zip(rows, engine.forward(rows), strict=True):
+        if result.error is not None:
+            raise result.error
+        yield row, result.choices
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,15 @@
 """Transformers' own decoding of a model, to measure this engine against: greedy, without end tokens.
 
-A rival shares its weights with the engine of its `Pair`, so both read the same memory in the same dtype.
+A rival shares its weights with the engine it is compared with, so both read the same memory in the same dtype.
 """
 
 import copy
 import logging
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -26,6 +25,9 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
+from cosine_node import zoo
+from cosine_node.bench.engine_models import EMBEDDED, SHAPES, EngineOptions
+from cosine_node.bench.texts import Tokens, embedded_prompts, random_prompts
 from cosine_node.engine.loading import resolve_device, resolve_dtype
 from cosine_node.engine.support import is_sixteen_bit
 from cosine_node.engine.torch_engine import TorchEngine
@@ -33,6 +35,10 @@ from cosine_protocol.errors import CosineError, UsageError
 
 ATTENTION: Final = "sdpa"
 """The fastest attention that transformers has without further packages, and its default."""
+NEAR_TIE: Final = 1e-3
+"""Scores so close that another order of float32 sums may swap them."""
+SIXTEEN_BIT_NEAR_TIE: Final = 0.25
+"""The same in 16 bits: a few roundings of a bfloat16 score between 4 and 16."""
 PAGE_TOKENS: Final = 256
 """The default page of transformers' continuous batching, given so that blocks can be counted in it."""
 POLL_S: Final = 1.0
@@ -57,72 +63,6 @@ class DoesNotFit(UsageError):
     """A device has no room for a model and what it is to be fed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
-    """One model twice, its weights once: in this engine and as transformers runs it.
-
-    `read_bytes` are the weights that every pass reads: all but an input embedding that is not the output's too.
-    """
-
-    engine: TorchEngine
-    rival: "TransformersModel"
-    parameters: int
-    read_bytes: int
-    dtype: str
-    is_sixteen_bit: bool
-
-    @property
-    def vocab_tokens(self) -> int:
-        return self.engine.vocab_tokens
-
-
-def stored_pair(folder: Path, *, device: str, dtype: str, pool_tokens: int) -> Pair:
-    """The model in a folder. Raises `UsageError` for an unknown device or dtype."""
-    where = resolve_device(device)
-    kind = resolve_dtype(dtype, device=where, config=AutoConfig.from_pretrained(folder, trust_remote_code=False))
-    if not sys.stderr.isatty():
-        disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=kind, attn_implementation=ATTENTION, trust_remote_code=False
-    )
-    return _pair(model.to(where), pool_tokens=pool_tokens)
-
-
-def random_pair(shape: Mapping[str, Any], *, seed: int, device: str, dtype: str, pool_tokens: int) -> Pair:
-    """A Llama of these `LlamaConfig` fields with random weights, the same for the same seed and device.
-
-    Raises `UsageError` for an unknown device or dtype, and its kind `DoesNotFit`.
-    """
-    where = resolve_device(device)
-    stored = torch.float32 if where.type == "cpu" else torch.bfloat16
-    config = LlamaConfig(**shape, dtype=stored, bos_token_id=None, eos_token_id=None)
-    kind = resolve_dtype(dtype, device=where, config=config)
-    try:
-        with torch.random.fork_rng([where] if where.type == "cuda" else []), where:
-            torch.manual_seed(seed)
-            model = AutoModelForCausalLM.from_config(
-                config, dtype=kind, attn_implementation=ATTENTION, trust_remote_code=False
-            )
-        return _pair(model, pool_tokens=pool_tokens)
-    except torch.OutOfMemoryError as error:
-        raise DoesNotFit(f"The memory of {where} has no room for it.") from error
-
-
-def _pair(model: Any, *, pool_tokens: int) -> Pair:
-    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    twin = copy.deepcopy(model, shared)
-    embedding, output = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-    read = [parameter for parameter in model.parameters() if parameter is not embedding or embedding is output]
-    return Pair(
-        engine=TorchEngine(twin, pool_tokens=pool_tokens),
-        rival=TransformersModel(model),
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
-        read_bytes=sum(parameter.nbytes for parameter in read),
-        dtype=str(model.dtype).removeprefix("torch."),
-        is_sixteen_bit=is_sixteen_bit(model.dtype),
-    )
-
-
 class TransformersModel:
     """A model in transformers' own hands; not thread-safe."""
 
@@ -132,7 +72,7 @@ class TransformersModel:
 
     def generate(self, prompt: Sequence[int], *, tokens: int) -> tuple[int, ...]:
         """`tokens` greedy tokens by `generate` with its default cache."""
-        ids = self._tensor([prompt])
+        ids = torch.tensor([list(prompt)], dtype=torch.int64, device=self._model.device)
         output = self._model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens)
         return tuple(output[0, len(prompt) :].tolist())
 
@@ -170,9 +110,6 @@ class TransformersModel:
     ) -> "PaddedBatch":
         """Sequences padded to the longest, ready to be fed `fed_tokens` tokens each, again and again."""
         return PaddedBatch(self._model, contexts, fed_tokens=fed_tokens, has_static_cache=has_static_cache)
-
-    def _tensor(self, rows: Sequence[Sequence[int]]) -> Tensor:
-        return torch.tensor([list(row) for row in rows], dtype=torch.int64, device=self._model.device)
 
 
 class PaddedBatch:
@@ -274,3 +211,76 @@ def device_name(device: str) -> str:
 def versions() -> dict[str, str]:
     """The libraries whose speed is measured."""
     return {"torch": torch.__version__, "transformers": transformers.__version__}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredModel:
+    """One model twice, its weights once: in this engine and as transformers runs it; and where prompts come from.
+
+    `read_bytes` are the weights that every pass reads: all but an input embedding that is not the output's too.
+    """
+
+    name: str
+    seed: int
+    engine: TorchEngine
+    rival: TransformersModel
+    read_bytes: int
+    dtype: str
+    near_tie: float
+    """The distance of the two best scores within which rounding may decide."""
+
+    def prompts(self, lengths: Sequence[int]) -> list[Tokens]:
+        """A prompt of each length."""
+        if self.name == EMBEDDED:
+            return embedded_prompts(lengths)
+        return random_prompts(lengths, vocab_tokens=self.engine.vocab_tokens, seed=self.seed)
+
+
+def measured_model(name: str, options: EngineOptions) -> MeasuredModel:
+    """The model of that name. Raises `UsageError`, for one without room its kind `DoesNotFit`."""
+    if name != EMBEDDED and name not in SHAPES:
+        raise UsageError(f"There is no model {name!r} to measure; choose one of {', '.join((EMBEDDED, *SHAPES))}.")
+    try:
+        model = (_stored if name == EMBEDDED else _random)(name, options)
+        shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+        engine = TorchEngine(copy.deepcopy(model, shared), pool_tokens=options.pool_tokens)
+    except torch.OutOfMemoryError as error:
+        raise DoesNotFit(f"The memory of {resolve_device(options.device)} has no room for it.") from error
+    embedding, output = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    read = [parameter for parameter in model.parameters() if parameter is not embedding or embedding is output]
+    return MeasuredModel(
+        name=name,
+        seed=options.seed,
+        engine=engine,
+        rival=TransformersModel(model),
+        read_bytes=sum(parameter.nbytes for parameter in read),
+        dtype=str(model.dtype).removeprefix("torch."),
+        near_tie=SIXTEEN_BIT_NEAR_TIE if is_sixteen_bit(model.dtype) else NEAR_TIE,
+    )
+
+
+def _stored(name: str, options: EngineOptions) -> Any:
+    """The embedded target in transformers' hands."""
+    folder, device = zoo.folder(name.removeprefix("zoo:")), resolve_device(options.device)
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    if not sys.stderr.isatty():
+        disable_progress_bar()
+    return AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype=resolve_dtype(options.dtype, device=device, config=config),
+        attn_implementation=ATTENTION,
+        trust_remote_code=False,
+    ).to(device)
+
+
+def _random(name: str, options: EngineOptions) -> Any:
+    """A Llama with random weights, the same for the same seed and device."""
+    device = resolve_device(options.device)
+    stored = torch.float32 if device.type == "cpu" else torch.bfloat16
+    config = LlamaConfig(**SHAPES[name], dtype=stored, bos_token_id=None, eos_token_id=None)
+    dtype = resolve_dtype(options.dtype, device=device, config=config)
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), device:
+        torch.manual_seed(options.seed)
+        return AutoModelForCausalLM.from_config(
+            config, dtype=dtype, attn_implementation=ATTENTION, trust_remote_code=False
+        )

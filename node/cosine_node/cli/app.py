@@ -3,9 +3,9 @@
 import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -25,6 +25,7 @@ from cosine_node.cli.status import status
 from cosine_node.cli.systemd_unit import service
 from cosine_node.cli.waiting import clear
 from cosine_node.cli.zoo import zoo
+from cosine_p2p.__version__ import __version__
 from cosine_protocol.errors import CosineError, UsageError
 
 LOG = logging.getLogger(__name__)
@@ -37,24 +38,59 @@ EXTRAS: Final = {
 LEAVING_AT_ONCE: Final = frozenset({"generate", "status", DOCTOR})
 """The commands that Ctrl-C ends wherever they are (`interrupts`); the others end what they have started."""
 
+COMMANDS: Final[Mapping[str, Mapping[Callable[..., None], str]]] = {
+    "Use a swarm": {
+        generate: 'generate "Once upon a time" --initial-peers ADDRESS',
+        status: "status --initial-peers ADDRESS --watch",
+        serve: "serve --initial-peers ADDRESS --port 8000",
+    },
+    "Give a machine to a swarm": {
+        join: "join --role drafter --model zoo:draft-code --initial-peers ADDRESS",
+        bootstrap: "bootstrap --host-maddr /ip4/0.0.0.0/tcp/4001",
+        doctor: "doctor --role drafter --initial-peers ADDRESS",
+        service: "service --role drafter --initial-peers ADDRESS",
+        identity: "identity",
+        zoo: "zoo draft-code",
+    },
+    "Try and measure": {
+        demo: "demo",
+        simulate: "simulate --scenario strangers",
+        bench: "bench rtt --quick --out /tmp/bench",
+    },
+}
+"""The commands under their headings in the help, each with an example; ADDRESS is what a node prints."""
+
 app = typer.Typer(
     name="cosine-node",
     help="Volunteers' GPUs generate text together: drafters guess, verifiers check, the text is the target's.",
     no_args_is_help=True,
-    rich_markup_mode=None,
+    rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     add_completion=True,
     context_settings={"token_normalize_func": lambda token: token.replace("_", "-")},
 )
 
 
+def show_version(is_wanted: bool) -> None:
+    """Write the version and exit."""
+    if is_wanted:
+        sys.stdout.write(f"cosine-node {__version__}\n")
+        raise typer.Exit
+
+
 @app.callback()
 def configure(
     context: typer.Context,
     config: Annotated[
-        Path | None, typer.Option(envvar="COSINE_CONFIG", help="TOML file of options, one table per command.")
+        Path | None,
+        typer.Option(metavar="FILE", envvar="COSINE_CONFIG", help="TOML file of options, one table per command."),
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens, to stderr.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", metavar="", help="Log what happens, to stderr.")
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", metavar="", callback=show_version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None:
     """Options given here hold for every command."""
     if context.invoked_subcommand not in LEAVING_AT_ONCE:
@@ -80,10 +116,12 @@ def is_worth_logging(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("Unknown child process pid")
 
 
-for command in (join, bootstrap, generate, serve, status, doctor, demo, simulate, bench, identity, zoo):
-    app.command()(command)
-# What follows its own options is for the command that the unit runs.
-app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(service)
+for heading, commands in COMMANDS.items():
+    for command, example in commands.items():
+        # What follows its own options is for the command that the unit runs.
+        passes_on = {"allow_extra_args": True, "ignore_unknown_options": True} if command is service else None
+        epilog = f"Example: cosine-node {example}"
+        app.command(rich_help_panel=heading, epilog=epilog, context_settings=passes_on)(command)
 
 
 def spread_peers(arguments: Sequence[str]) -> list[str]:
@@ -104,14 +142,18 @@ def spread_peers(arguments: Sequence[str]) -> list[str]:
 def run(given: Sequence[str]) -> None:
     """Run a command and exit, with the code and the sentence of an error."""
     try:
-        app(args=spread_peers(given), prog_name="cosine-node")
+        program: Any = typer.main.get_command(app)
+        if given and "--help" not in given:
+            # Help has headings and frames; an error of usage is a plain sentence like any other.
+            program.rich_markup_mode = None
+        program(args=spread_peers(given), prog_name="cosine-node")
     except KeyboardInterrupt:
         sys.exit(INTERRUPT_EXIT)
     except ModuleNotFoundError as missing:
         extra = next((extra for extra, packages in EXTRAS.items() if missing.name in packages), None)
         if extra is None:
             raise
-        sentence = f"This command needs {missing.name}; install cosine-p2p[{extra}]."
+        sentence = f"This command needs {missing.name}: `pip install '.[{extra}]'` in the clone of the repository."
         code = USAGE_EXIT
     except CosineError as error:
         sentence = str(error)

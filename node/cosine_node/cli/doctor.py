@@ -47,7 +47,8 @@ MARKS: Final = {
 """The word before a finding and its colour, all of one width, so that what was found stands in one column."""
 
 RoleName = Annotated[
-    str | None, typer.Option(envvar="COSINE_ROLE", help="What the machine is to be: drafter or verifier.")
+    str | None,
+    typer.Option(metavar="ROLE", envvar="COSINE_ROLE", help="What the machine is to be: drafter or verifier."),
 ]
 
 

@@ -19,7 +19,12 @@ SENTENCES: Final[Mapping[str, str]] = {
     "loading": "Loading {model} ...",
     "measuring": "Measuring {model} on this machine ...",
     "ready": "Ready as {role} {peer_id}, reachable at:",
-    "stopped": "Stopped after {passes} passes.",
+    "alone": (
+        "It is alone in its network {network!r}, since --initial-peers named nobody to join. Others join it with "
+        "--initial-peers and an address from above."
+    ),
+    "worked": "{model} {said}.",
+    "stopped": "Stopped after {passes} passes. {model} {said}.",
 }
 """What people read of a node's events; of all others they read nothing."""
 

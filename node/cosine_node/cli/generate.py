@@ -4,13 +4,23 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cosine_node.cli.asking import joining_once
 from cosine_node.cli.interrupts import run_interruptibly
-from cosine_node.cli.options import DEFAULT_TARGET, AsJson, InitialPeers, Network, Target, TrustedPeers, several
+from cosine_node.cli.options import (
+    DEFAULT_TARGET,
+    PEERS_PANEL,
+    SAMPLING_PANEL,
+    AsJson,
+    InitialPeers,
+    Network,
+    Target,
+    TrustedPeers,
+    several,
+)
 from cosine_node.cli.printing import json_safe, short_peer_id
 from cosine_node.cli.waiting import WaitingLine, telling_stages
 from cosine_p2p.options import ClientOptions, Prompt
@@ -21,34 +31,78 @@ if TYPE_CHECKING:
     from cosine_p2p.generation import Generation, Progress
 
 
+def text_option(metavar: str, envvar: str | None, help_text: str) -> Any:
+    """An option that says how the text is written."""
+    return typer.Option(metavar=metavar, envvar=envvar, help=help_text, rich_help_panel=SAMPLING_PANEL)
+
+
+MaxNewTokens = Annotated[int, text_option("TOKENS", "COSINE_MAX_NEW_TOKENS", "Generate at most so many.")]
+Temperature = Annotated[float, text_option("NUMBER", "COSINE_TEMPERATURE", "0 is greedy.")]
+TopP = Annotated[float, text_option("SHARE", "COSINE_TOP_P", "Sample from the likeliest tokens that hold so much.")]
+TopK = Annotated[int, text_option("COUNT", "COSINE_TOP_K", "Sample from so many of the likeliest; 0 is off.")]
+MinP = Annotated[
+    float, text_option("SHARE", "COSINE_MIN_P", "Sample from tokens at least so likely, by the likeliest.")
+]
+RepetitionPenalty = Annotated[
+    float, text_option("NUMBER", "COSINE_REPETITION_PENALTY", "Divides scores of tokens seen before; 1 is off.")
+]
+Seed = Annotated[int | None, text_option("NUMBER", None, "Same seed, same text; drawn and printed if absent.")]
+Stop = Annotated[list[str] | None, text_option("TEXT", None, "Stop before this text; may be repeated.")]
+StrategyName = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        envvar="COSINE_STRATEGY",
+        help="cosine, plain, or one of those it is measured against (docs/strategies.md).",
+        rich_help_panel=PEERS_PANEL,
+    ),
+]
+VerifierDtype = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DTYPE",
+        envvar="COSINE_DTYPE",
+        help="Only verifiers that run in it, for example float32.",
+        rich_help_panel=PEERS_PANEL,
+    ),
+]
+Timeout = Annotated[
+    float, typer.Option(metavar="SECONDS", envvar="COSINE_TIMEOUT", help="For the whole generation.")
+]
+MaxDrafters = Annotated[
+    int | None,
+    typer.Option(
+        metavar="COUNT",
+        envvar="COSINE_MAX_DRAFTERS",
+        help="Ask at most so many; 0 sends the prompt to no drafter.",
+        rich_help_panel=PEERS_PANEL,
+    ),
+]
+OnlyVerifier = Annotated[
+    str | None, typer.Option(metavar="PEER", help="Only this verifier.", rich_help_panel=PEERS_PANEL)
+]
+
+
 def generate(
-    prompt: Annotated[str, typer.Argument(help="The prompt, or - to read it from stdin.")],
-    chat: Annotated[bool, typer.Option("--chat", help="Apply the target's chat template.")] = False,
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The prompt, or - to read it from stdin.")],
+    chat: Annotated[bool, typer.Option("--chat", metavar="", help="Apply the target's chat template.")] = False,
     initial_peers: InitialPeers = None,
     network: Network = DEFAULT_NETWORK,
     target: Target = DEFAULT_TARGET,
-    max_new_tokens: Annotated[int, typer.Option(envvar="COSINE_MAX_NEW_TOKENS")] = 128,
-    temperature: Annotated[float, typer.Option(envvar="COSINE_TEMPERATURE", help="0 is greedy.")] = 0.0,
-    top_p: Annotated[float, typer.Option(envvar="COSINE_TOP_P")] = 1.0,
-    top_k: Annotated[int, typer.Option(envvar="COSINE_TOP_K", help="0 is off.")] = 0,
-    min_p: Annotated[float, typer.Option(envvar="COSINE_MIN_P")] = 0.0,
-    repetition_penalty: Annotated[float, typer.Option(envvar="COSINE_REPETITION_PENALTY")] = 1.0,
-    seed: Annotated[int | None, typer.Option(help="Same seed, same text; drawn and printed if absent.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="Stop before this text; may be repeated.")] = None,
-    strategy: Annotated[
-        str,
-        typer.Option(
-            envvar="COSINE_STRATEGY",
-            help="cosine, plain, or one of those it is measured against (docs/strategies.md)",
-        ),
-    ] = "cosine",
-    dtype: Annotated[str | None, typer.Option(envvar="COSINE_DTYPE", help="Only verifiers that run in it.")] = None,
-    timeout: Annotated[float, typer.Option(envvar="COSINE_TIMEOUT", help="Seconds.")] = 600.0,
-    max_drafters: Annotated[
-        int | None, typer.Option(envvar="COSINE_MAX_DRAFTERS", help="0 sends the prompt to no drafter.")
-    ] = None,
+    max_new_tokens: MaxNewTokens = 128,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    top_k: TopK = 0,
+    min_p: MinP = 0.0,
+    repetition_penalty: RepetitionPenalty = 1.0,
+    seed: Seed = None,
+    stop: Stop = None,
+    strategy: StrategyName = "cosine",
+    dtype: VerifierDtype = None,
+    timeout: Timeout = 600.0,
+    max_drafters: MaxDrafters = None,
     trust: TrustedPeers = None,
-    verifier: Annotated[str | None, typer.Option(help="Only this verifier.")] = None,
+    verifier: OnlyVerifier = None,
     as_json: AsJson = False,
 ) -> None:
     """Generate text with a swarm; it is exactly what the target alone would write."""

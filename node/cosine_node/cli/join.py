@@ -10,6 +10,8 @@ from cosine_node.cli.node_loop import run_until_stopped
 from cosine_node.cli.options import (
     DEFAULT_DRAFTER,
     DEFAULT_TARGET,
+    MODEL_PANEL,
+    OPERATION_PANEL,
     AnnounceMaddrs,
     AsJson,
     Device,
@@ -32,24 +34,64 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_EXPERTISE
 from cosine_protocol.records import Role
 
-RoleName = Annotated[str, typer.Option(envvar="COSINE_ROLE", help="drafter or verifier")]
+RoleName = Annotated[str, typer.Option(metavar="ROLE", envvar="COSINE_ROLE", help="drafter or verifier.")]
+Expertise = Annotated[
+    str,
+    typer.Option(
+        metavar="DOMAINS",
+        envvar="COSINE_EXPERTISE",
+        help="What a drafter is good at, separated by commas; embedded drafters know theirs.",
+        rich_help_panel=MODEL_PANEL,
+    ),
+]
+MaxRequests = Annotated[
+    int,
+    typer.Option(
+        metavar="COUNT", envvar="COSINE_MAX_REQUESTS", help="Served at once.", rich_help_panel=OPERATION_PANEL
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        metavar="COUNT", envvar="COSINE_THREADS", help="CPU threads of a pass.", rich_help_panel=MODEL_PANEL
+    ),
+]
 SharePrefixes = Annotated[
     bool,
     typer.Option(
         "--share-prefixes",
+        metavar="",
         envvar="COSINE_SHARE_PREFIXES",
         help="Compute prompts that begin alike once for all clients, who can then tell by the time it takes.",
+        rich_help_panel=OPERATION_PANEL,
     ),
 ]
 Emulate = Annotated[
     str | None,
-    typer.Option(envvar="COSINE_EMULATE", help="VERIFIER_MS/DRAFTER_MS@RTT_MS: an emulated device and link."),
+    typer.Option(
+        metavar="PROFILE",
+        envvar="COSINE_EMULATE",
+        help="VERIFIER_MS/DRAFTER_MS@RTT_MS: an emulated device and link.",
+        rich_help_panel=OPERATION_PANEL,
+    ),
 ]
 MetricsPort = Annotated[
-    int | None, typer.Option(envvar="COSINE_METRICS_PORT", help="Serve Prometheus metrics there.")
+    int | None,
+    typer.Option(
+        metavar="PORT",
+        envvar="COSINE_METRICS_PORT",
+        help="Serve Prometheus metrics there.",
+        rich_help_panel=OPERATION_PANEL,
+    ),
 ]
 MetricsHost = Annotated[
-    str, typer.Option(envvar="COSINE_METRICS_HOST", help="Where to serve them; 0.0.0.0 is on every address.")
+    str,
+    typer.Option(
+        metavar="HOST",
+        envvar="COSINE_METRICS_HOST",
+        help="Where to serve them; 0.0.0.0 is on every address.",
+        rich_help_panel=OPERATION_PANEL,
+    ),
 ]
 
 
@@ -57,7 +99,7 @@ def join(
     role: RoleName,
     model: Models = None,
     target: TargetName = None,
-    expertise: Annotated[str, typer.Option(envvar="COSINE_EXPERTISE", help="Domains, separated by commas.")] = "",
+    expertise: Expertise = "",
     initial_peers: InitialPeers = None,
     network: Network = DEFAULT_NETWORK,
     identity: IdentityFile = None,
@@ -67,9 +109,9 @@ def join(
     device: Device = "auto",
     dtype: Dtype = "auto",
     quantize: Quantize = None,
-    max_requests: Annotated[int, typer.Option(envvar="COSINE_MAX_REQUESTS", help="Served at once.")] = 16,
+    max_requests: MaxRequests = 16,
     share_prefixes: SharePrefixes = False,
-    threads: Annotated[int | None, typer.Option(envvar="COSINE_THREADS", help="CPU threads a pass.")] = None,
+    threads: Threads = None,
     emulate: Emulate = None,
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = "127.0.0.1",

@@ -13,28 +13,67 @@ from cosine_protocol.records import Role
 DEFAULT_TARGET: Final = "zoo:target"
 DEFAULT_DRAFTER: Final = "zoo:draft-general"
 
+# Headings of the help.
+NETWORK_PANEL: Final = "Network"
+MODEL_PANEL: Final = "Model"
+PEERS_PANEL: Final = "Who serves"
+SAMPLING_PANEL: Final = "Text"
+OPERATION_PANEL: Final = "Operation"
+
 # Options of the network.
 InitialPeers = Annotated[
     list[str] | None,
-    typer.Option(envvar="COSINE_INITIAL_PEERS", help="Address of a node of the network; may be repeated."),
+    typer.Option(
+        metavar="ADDRESS",
+        envvar="COSINE_INITIAL_PEERS",
+        help="Address of a node of the network, as nodes print it; may be repeated.",
+        rich_help_panel=NETWORK_PANEL,
+    ),
 ]
-Network = Annotated[str, typer.Option(envvar="COSINE_NETWORK", help="Name of the network.")]
+Network = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME", envvar="COSINE_NETWORK", help="Name of the network.", rich_help_panel=NETWORK_PANEL
+    ),
+]
 IdentityFile = Annotated[
-    Path | None, typer.Option(envvar="COSINE_IDENTITY", help="Key file; created if it does not exist.")
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        envvar="COSINE_IDENTITY",
+        help="Key file; created if it does not exist.",
+        rich_help_panel=NETWORK_PANEL,
+    ),
 ]
 HostMaddrs = Annotated[
     list[str] | None,
-    typer.Option("--host-maddr", envvar="COSINE_HOST_MADDR", help="Address to listen on; may be repeated."),
+    typer.Option(
+        "--host-maddr",
+        metavar="ADDRESS",
+        envvar="COSINE_HOST_MADDR",
+        help="Address to listen on, for example /ip4/0.0.0.0/tcp/4001; may be repeated.",
+        rich_help_panel=NETWORK_PANEL,
+    ),
 ]
 AnnounceMaddrs = Annotated[
     list[str] | None,
     typer.Option(
-        "--announce-maddr", envvar="COSINE_ANNOUNCE_MADDR", help="Address others shall dial; may be repeated."
+        "--announce-maddr",
+        metavar="ADDRESS",
+        envvar="COSINE_ANNOUNCE_MADDR",
+        help="Address that others shall dial; may be repeated.",
+        rich_help_panel=NETWORK_PANEL,
     ),
 ]
 Relays = Annotated[
     list[str] | None,
-    typer.Option("--relay", envvar="COSINE_RELAY", help="Relay for a node behind NAT; may be repeated."),
+    typer.Option(
+        "--relay",
+        metavar="ADDRESS",
+        envvar="COSINE_RELAY",
+        help="Relay for a node behind NAT; may be repeated.",
+        rich_help_panel=NETWORK_PANEL,
+    ),
 ]
 
 # Options of the model that a node serves.
@@ -42,34 +81,74 @@ Models = Annotated[
     list[str] | None,
     typer.Option(
         "--model",
+        metavar="MODEL",
         envvar="COSINE_MODEL",
         help="zoo:NAME, a folder, a Hugging Face id, or ngram; may be repeated for several drafters.",
+        rich_help_panel=MODEL_PANEL,
     ),
 ]
 TargetName = Annotated[
-    str | None, typer.Option(envvar="COSINE_TARGET", help="Target drafted for; for a verifier its public name.")
+    str | None,
+    typer.Option(
+        metavar="MODEL",
+        envvar="COSINE_TARGET",
+        help="The target that is drafted for; of a verifier its public name.",
+        rich_help_panel=MODEL_PANEL,
+    ),
 ]
-Device = Annotated[str, typer.Option(envvar="COSINE_DEVICE", help="auto, cpu, cuda, cuda:0, mps")]
-Dtype = Annotated[str, typer.Option(envvar="COSINE_DTYPE", help="auto, float32, bfloat16, float16")]
+Device = Annotated[
+    str,
+    typer.Option(
+        metavar="DEVICE",
+        envvar="COSINE_DEVICE",
+        help="auto, cpu, cuda, cuda:0 or mps.",
+        rich_help_panel=MODEL_PANEL,
+    ),
+]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        metavar="DTYPE",
+        envvar="COSINE_DTYPE",
+        help="auto, float32, bfloat16 or float16.",
+        rich_help_panel=MODEL_PANEL,
+    ),
+]
 Quantize = Annotated[
     str | None,
     typer.Option(
-        envvar="COSINE_QUANTIZE", help="int8, or int4 on CUDA: hold weights in fewer bits; needs torchao."
+        metavar="KIND",
+        envvar="COSINE_QUANTIZE",
+        help="int8, or int4 on CUDA: hold weights in fewer bits; needs torchao.",
+        rich_help_panel=MODEL_PANEL,
     ),
 ]
 
 # Options of clients.
 Target = Annotated[
     str,
-    typer.Option(envvar="COSINE_TARGET", help="Target model: zoo:NAME, a folder, or a Hugging Face id[@DIGEST]."),
+    typer.Option(
+        metavar="MODEL",
+        envvar="COSINE_TARGET",
+        help="Target model, as its verifiers announce it: zoo:NAME, a Hugging Face id, NAME@DIGEST; or a folder.",
+        rich_help_panel=PEERS_PANEL,
+    ),
 ]
-TrustedPeers = Annotated[list[str] | None, typer.Option(help="Only these peers; may be repeated.")]
+TrustedPeers = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PEER", help="Only these peers; may be repeated.", rich_help_panel=PEERS_PANEL),
+]
 
 # Options of the output.
 LogFormat = Annotated[
-    str, typer.Option(envvar="COSINE_LOG_FORMAT", help="pretty, or json for one event a line on stdout.")
+    str,
+    typer.Option(
+        metavar="FORMAT", envvar="COSINE_LOG_FORMAT", help="pretty, or json for one event a line on stdout."
+    ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, all else on stderr.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", metavar="", help="Print one JSON object on stdout, all else on stderr.")
+]
 
 
 def several(values: list[str] | None) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from cosine_node.cli.events import telling
 from cosine_node.cli.node_loop import run_until_stopped
 from cosine_node.cli.options import (
     DEFAULT_TARGET,
+    PEERS_PANEL,
     AsJson,
     InitialPeers,
     LogFormat,
@@ -37,31 +38,58 @@ SENTENCES: Final = {
 
 ApiKeys = Annotated[
     list[str] | None,
-    typer.Option("--api-key", envvar="COSINE_API_KEY", help="Key that a request must carry; may be repeated."),
+    typer.Option(
+        "--api-key", metavar="KEY", envvar="COSINE_API_KEY", help="Key that a request must carry; may be repeated."
+    ),
 ]
 CorsOrigins = Annotated[
     list[str] | None,
     typer.Option(
-        "--cors-origin", envvar="COSINE_CORS_ORIGIN", help="Web page that may ask from a browser; may be repeated."
+        "--cors-origin",
+        metavar="ORIGIN",
+        envvar="COSINE_CORS_ORIGIN",
+        help="Web page that may ask from a browser; may be repeated.",
+    ),
+]
+
+
+Host = Annotated[str, typer.Option(metavar="HOST", envvar="COSINE_HOST", help="Address to listen on.")]
+Port = Annotated[int, typer.Option(metavar="PORT", envvar="COSINE_PORT", help="0 is any free one.")]
+GatewayStrategy = Annotated[
+    str,
+    typer.Option(metavar="NAME", envvar="COSINE_STRATEGY", help="cosine or plain.", rich_help_panel=PEERS_PANEL),
+]
+GatewayDrafters = Annotated[
+    int | None,
+    typer.Option(
+        metavar="COUNT",
+        envvar="COSINE_MAX_DRAFTERS",
+        help="Ask at most so many; 0 sends no prompt to any.",
+        rich_help_panel=PEERS_PANEL,
+    ),
+]
+GenerationTimeout = Annotated[
+    float, typer.Option(metavar="SECONDS", envvar="COSINE_TIMEOUT", help="For a generation.")
+]
+ConcurrentRequests = Annotated[
+    int,
+    typer.Option(
+        metavar="COUNT", envvar="COSINE_MAX_REQUESTS", help="Generations at once; four times as many wait."
     ),
 ]
 
 
 def serve(
-    host: Annotated[str, typer.Option(envvar="COSINE_HOST", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(envvar="COSINE_PORT", help="0 is any free one.")] = DEFAULT_PORT,
+    host: Host = "127.0.0.1",
+    port: Port = DEFAULT_PORT,
     initial_peers: InitialPeers = None,
     network: Network = DEFAULT_NETWORK,
     target: Target = DEFAULT_TARGET,
-    strategy: Annotated[str, typer.Option(envvar="COSINE_STRATEGY", help="cosine or plain")] = "cosine",
-    max_drafters: Annotated[
-        int | None, typer.Option(envvar="COSINE_MAX_DRAFTERS", help="0 sends no prompt to any drafter.")
-    ] = None,
+    strategy: GatewayStrategy = "cosine",
+    max_drafters: GatewayDrafters = None,
     trust: TrustedPeers = None,
-    timeout: Annotated[float, typer.Option(envvar="COSINE_TIMEOUT", help="Seconds for a generation.")] = 600.0,
-    max_requests: Annotated[
-        int, typer.Option(envvar="COSINE_MAX_REQUESTS", help="Generations at once; four times as many wait.")
-    ] = 16,
+    timeout: GenerationTimeout = 600.0,
+    max_requests: ConcurrentRequests = 16,
     api_key: ApiKeys = None,
     cors_origin: CorsOrigins = None,
     log_format: LogFormat = "pretty",

@@ -23,18 +23,29 @@ def simulate(
     scenario: Annotated[
         str,
         typer.Option(
-            envvar="COSINE_SCENARIO", help="A TOML file, or default, home, busy, strangers, family, soak."
+            metavar="SCENARIO",
+            envvar="COSINE_SCENARIO",
+            help="A TOML file, or default, home, busy, strangers, family, soak.",
         ),
     ] = "default",
-    nodes: Annotated[int | None, typer.Option(help="Verifiers and drafters together.")] = None,
-    clients: Annotated[int | None, typer.Option(help="Clients that ask at the same time.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Same seed, same run.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="FIRST:END, for the soak: one run for each seed.")] = None,
-    strategy: Annotated[str | None, typer.Option(envvar="COSINE_STRATEGY", help="What the clients use.")] = None,
-    rtt_ms: Annotated[float | None, typer.Option(help="Round-trip time of every pair.")] = None,
-    loss: Annotated[float | None, typer.Option(help="Share of packets lost, for example 0.01.")] = None,
+    nodes: Annotated[int | None, typer.Option(metavar="COUNT", help="Verifiers and drafters together.")] = None,
+    clients: Annotated[int | None, typer.Option(metavar="COUNT", help="Clients that ask at the same time.")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="NUMBER", help="Same seed, same run.")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="FIRST:END", help="For the soak: one run for each seed.")
+    ] = None,
+    strategy: Annotated[
+        str | None, typer.Option(metavar="NAME", envvar="COSINE_STRATEGY", help="What the clients use.")
+    ] = None,
+    rtt_ms: Annotated[float | None, typer.Option(metavar="MS", help="Round-trip time of every pair.")] = None,
+    loss: Annotated[
+        float | None, typer.Option(metavar="SHARE", help="Share of packets lost, for example 0.01.")
+    ] = None,
     faults: Annotated[
-        str | None, typer.Option(help="What goes wrong: random, or for example kill-drafter=2,stall=1,liar=flood.")
+        str | None,
+        typer.Option(
+            metavar="FAULTS", help="What goes wrong: random, or for example kill-drafter=2,stall=1,liar=flood."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -57,7 +57,9 @@ def status(
     initial_peers: InitialPeers = None,
     network: Network = DEFAULT_NETWORK,
     target: Target = DEFAULT_TARGET,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again every 2 s until interrupted.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", metavar="", help="Look again every 2 s until interrupted.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show every verifier and drafter of a target: what it runs, how busy and far it is, or why it is silent."""

@@ -32,12 +32,14 @@ MODEL_OPTIONS: Final = frozenset({"model", "target"})
 
 def service(
     context: typer.Context,
-    system: Annotated[bool, typer.Option("--system", help="For the whole machine, not for your session.")] = False,
+    system: Annotated[
+        bool, typer.Option("--system", metavar="", help="For the whole machine, not for your session.")
+    ] = False,
     command: Annotated[
-        str, typer.Option("--for", help="The command to keep running: join, bootstrap or serve.")
+        str, typer.Option("--for", metavar="COMMAND", help="The command to keep running: join, bootstrap or serve.")
     ] = JOIN,
     user: Annotated[
-        str | None, typer.Option(help="With --system the account it runs as; yours if not given.")
+        str | None, typer.Option(metavar="NAME", help="With --system the account it runs as; yours if not given.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

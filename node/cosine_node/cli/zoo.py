@@ -10,9 +10,10 @@ from cosine_node.cli.options import AsJson
 
 
 def zoo(
-    name: Annotated[str | None, typer.Argument(help="Show one model only.")] = None, as_json: AsJson = False
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show one model only.")] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """List the embedded models: what each is for, its size, its measured acceptance, its folder."""
+    """List the embedded models: what each is for, its size, how often it is right, its folder."""
     from cosine_node.zoo import acceptance, expertise, folder, names
 
     rows: list[dict[str, Any]] = []
@@ -33,7 +34,7 @@ def zoo(
         sys.stdout.write(json.dumps({"models": rows}) + "\n")
         return
     for row in rows:
-        rate = "" if row["acceptance"] is None else f"  acceptance {row['acceptance']:.2f}"
+        rate = "" if row["acceptance"] is None else f"  right at {100 * row['acceptance']:.0f} % of positions"
         served_domains = ", ".join(row["expertise"]) or "target"
         sys.stdout.write(f"zoo:{row['name']:<18} {served_domains:<11} {row['bytes'] / 1e6:5.1f} MB{rate}\n")
         if name:

@@ -52,7 +52,7 @@ def judge_extras(missing: Mapping[str, Sequence[str]], *, needs_node: bool) -> F
     if not lacking:
         return fine("extras", there)
     found = f"{there}; [node] lacks {', '.join(lacking)}"
-    fix = "To join with a model: `pip install 'cosine-p2p[node]'`."
+    fix = "To join with a model: `pip install '.[node]'` in the clone of the repository."
     return failure("extras", found, fix) if needs_node else warning("extras", found, fix)
 
 

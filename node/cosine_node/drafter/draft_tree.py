@@ -69,6 +69,7 @@ class DraftTree:
 
     `plan` gives the row to feed, `absorb` takes its result. The known tokens at the engine that are not yet in its
     prefix (`take_kept`) are nodes too. Nodes far below the root are held back for up to `held_passes` passes.
+    `offered` counts the committed tokens for which nodes had been sent, `taken` those that were among them.
     """
 
     def __init__(
@@ -95,6 +96,8 @@ class DraftTree:
             self._name(node, 0.0)
         self._dropped: list[int] = []
         self._sent: set[TreeNode] = set()
+        self.offered = 0
+        self.taken = 0
         self._unsent: list[TreeNode] = []
         self._passes_unsent = 0
         self._is_new = True
@@ -223,6 +226,9 @@ class DraftTree:
             return None
         for token in tokens[known:]:
             root = self._tree.root
+            offered = {child.token for child in root.children.values() if child in self._sent}
+            self.offered += bool(offered)
+            self.taken += token in offered
             for child in root.children.values():
                 state = self._states[child]
                 if state.estimate is not None:

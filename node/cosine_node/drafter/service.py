@@ -69,14 +69,17 @@ class FollowedRequest:
 
 
 class DrafterService:
-    """Serves `/cosine/draft`. `run` is the drafting loop; cancel it to stop."""
+    """Serves `/cosine/draft`. `run` is the drafting loop; cancel it to stop.
+
+    `pass_s` is the time of a one-token pass that clients are told.
+    """
 
     def __init__(
         self, *, engine: Engine, runner: Runner, curve: CostCurve, identity: Identity, config: DrafterConfig
     ) -> None:
         self._engine = engine
         self._runner = runner
-        self._curve = curve
+        self.pass_s = curve.seconds(1)
         self._identity = identity
         self._config = config
         self._followed: dict[tuple[Channel, int], FollowedRequest] = {}
@@ -195,9 +198,19 @@ class DrafterService:
                     self._send(followed, followed.tree.assign(branch))
             case m.Advance():
                 if max(message.tokens, default=0) < self._engine.vocab_tokens:
-                    self._send(followed, followed.tree.advance(message.position, message.tokens))
+                    self._advance(followed, message)
             case m.Release():
                 self._finish(followed)
+
+    def _advance(self, followed: FollowedRequest, message: m.Advance) -> None:
+        tree, counts = followed.tree, self.counts
+        position, offered, taken = tree.position, tree.offered, tree.taken
+        block = tree.advance(message.position, message.tokens)
+        if followed.sent_nodes:
+            counts.text_tokens += tree.position - position
+        counts.offered_positions += tree.offered - offered
+        counts.taken_tokens += tree.taken - taken
+        self._send(followed, block)
 
     def _next_rows(self) -> list[tuple[FollowedRequest, Row]]:
         """Rows of the next pass within its budget, round robin: the request served last comes last."""
@@ -253,7 +266,7 @@ class DrafterService:
         if not followed.has_started:
             followed.has_started = True
             self.counts.prompt_tokens += len(row.tokens)
-            token_us = round(1e6 * self._curve.seconds(1))
+            token_us = round(1e6 * self.pass_s)
             followed.channel.post(m.Started(followed.number, result.nll or 0.0, token_us))
         self._send(followed, block)
 
@@ -264,6 +277,7 @@ class DrafterService:
         if followed.channel.waiting_bytes > MAX_FRAGMENT_BACKLOG_BYTES:
             self.counts.dropped_fragments += 1
             return
+        self.counts.drafted_requests += not followed.sent_fragments
         followed.sent_fragments += 1
         followed.sent_nodes += len(block.nodes)
         nodes = NodeBlock.of(block.nodes)

@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from math import inf
 from statistics import median
 from typing import Final
 
@@ -13,6 +14,12 @@ from cosine_protocol.request import Sampling
 
 MEASURED_TOKENS: Final = (1, 2, 4, 8, 16, 32, 64)
 """A choice: from plain decoding to a wide token tree; between them the curve is taken to be straight."""
+
+CONTEXT_CHUNK_TOKENS: Final = 32
+"""A choice: so many tokens more of the context before the time is looked at."""
+
+CONTEXT_SHARE: Final = 0.25
+"""A choice: the context is there to be attended to, which costs a pass little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,29 +64,47 @@ def measure_curve(
     tokens: Sequence[int] = MEASURED_TOKENS,
     context_tokens: int = 256,
     repeats: int = 5,
+    budget_s: float = inf,
 ) -> CostCurve:
     """Median cost of passes over a chain of each length after `context_tokens` tokens, in rising order.
 
-    `clock` returns seconds. Lengths the engine's context or free pool cannot hold are left out. Raises
-    `OutOfPages` or `UsageError` if not even the first fits.
+    `clock` returns seconds. The first pass of a length warms caches and kernels up and does not count, unless it is
+    the only one; `repeats` passes do. After `budget_s` no more are begun, but there is one of the shortest and one
+    of the longest; a quarter of it is for the context, which may stay shorter. Lengths the engine's context or free
+    pool cannot hold are left out. Raises `OutOfPages` or `UsageError` if not even the first fits.
     """
+    began_s = clock()
     room = min(engine.context_tokens, engine.free_tokens)
     context = max(1, min(context_tokens, room // 2))
     sequence = engine.open(sampling=Sampling(), prompt_tokens=context)
-    points = []
+    measured: dict[int, list[float]] = {}
+
+    def take(count: int) -> None:
+        row = Row.chain(sequence, [0] * count)
+        started_s = clock()
+        engine.forward([row])
+        measured.setdefault(count, []).append(clock() - started_s)
+        engine.prune(sequence, row.nodes)
+
     try:
-        engine.forward([Row.chain(sequence, [0] * context)])
-        engine.keep(sequence, range(context))
-        for count in sorted(count for count in set(tokens) if context + count <= room):
-            row = Row.chain(sequence, [0] * count)
-            seconds = []
-            # The first pass of a length warms caches and kernels up and does not count.
-            for _ in range(repeats + 1):
-                started = clock()
-                engine.forward([row])
-                seconds.append(clock() - started)
-                engine.prune(sequence, row.nodes)
-            points.append((count, median(seconds[1:])))
+        fed = 0
+        while fed < context and (not fed or clock() - began_s < CONTEXT_SHARE * budget_s):
+            chunk = min(CONTEXT_CHUNK_TOKENS, context - fed)
+            engine.forward([Row.chain(sequence, [0] * chunk, scored_from=chunk - 1)])
+            engine.keep(sequence, range(chunk))
+            fed += chunk
+        first, *others = sorted(count for count in set(tokens) if context + count <= room)
+        for count in (first, *reversed(others)):
+            is_time_over = clock() - began_s >= budget_s
+            if len(measured) < 2 or not is_time_over:
+                take(count)
+            if not is_time_over:
+                take(count)
+        for count in list(measured) * (repeats - 1):
+            if clock() - began_s < budget_s:
+                take(count)
     finally:
         engine.release(sequence)
-    return CostCurve(rising(points))
+    return CostCurve(
+        rising([(count, median(seconds[1:] or seconds)) for count, seconds in sorted(measured.items())])
+    )

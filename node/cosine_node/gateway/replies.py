@@ -132,14 +132,16 @@ def speculation(generations: Sequence[Generation], *, seed: int) -> Json:
         total["drafted"] += report.drafted
         total["accepted"] += report.accepted
     drafted = sum(each.drafted for each in generations)
+    offered = sum(each.offered for each in generations)
     accepted = sum(each.accepted for each in generations)
     rounds = sum(each.rounds for each in generations)
     tokens = sum(each.tokens for each in generations)
     return {
         "speculative_decoding": {
             "drafted": drafted,
+            "offered": offered,
             "accepted": accepted,
-            "acceptance_rate": round(accepted / drafted, 4) if drafted else 0.0,
+            "acceptance_rate": round(accepted / offered, 4) if offered else 0.0,
             "rounds": rounds,
             "tokens_per_round": round(tokens / rounds, 4) if rounds else 0.0,
             "drafters": list(drafters.values()),

@@ -198,6 +198,24 @@ DRAFTER: Final[tuple[Series[DrafterService], ...]] = (
     Series(
         "cosine:drafter_spec_decode_num_draft_tokens", COUNTER, "Draft nodes sent.", lambda d: d.counts.sent_nodes
     ),
+    Series(
+        "cosine:drafter_text_tokens",
+        COUNTER,
+        "Tokens committed in requests it had drafted for.",
+        lambda d: d.counts.text_tokens,
+    ),
+    Series(
+        "cosine:drafter_offered_positions",
+        COUNTER,
+        "Of them, those it had sent nodes for.",
+        lambda d: d.counts.offered_positions,
+    ),
+    Series(
+        "cosine:drafter_taken_tokens",
+        COUNTER,
+        "Of these, those that were among its nodes.",
+        lambda d: d.counts.taken_tokens,
+    ),
     Series("cosine:drafter_fragments", COUNTER, "Fragments sent.", lambda d: d.counts.sent_fragments),
     Series(
         "cosine:drafter_fragments_dropped",

@@ -49,13 +49,16 @@ class VerifierConfig:
 
 
 class VerifierService:
-    """Serves `/cosine/verify`. `run` is the step loop; cancel it to stop."""
+    """Serves `/cosine/verify`. `run` is the step loop; cancel it to stop.
+
+    `pass_s` is the time of a one-token pass that clients are told.
+    """
 
     def __init__(
         self, *, engine: Engine, runner: Runner, curve: CostCurve, identity: Identity, config: VerifierConfig
     ) -> None:
         self._engine = engine
-        self._curve = curve
+        self.pass_s = curve.seconds(1)
         self._config = config
         self.capacity_tokens = engine.free_tokens
         self._requests = ServedRequests()
@@ -147,7 +150,7 @@ class VerifierService:
         self._requests.add(request)
         self.counts.opened += 1
         log_of(request).info("opened, %d prompt tokens", len(request.request.prompt))
-        channel.post(m.Opened(message.number, round(1e6 * self._curve.seconds(1))))
+        channel.post(m.Opened(message.number, round(1e6 * self.pass_s)))
 
     def _admit(self, channel: Channel, message: m.Open) -> VerifierRequest:
         """A new request with an empty sequence. Raises `PeerError` with the reason if it cannot be served."""
@@ -176,7 +179,7 @@ class VerifierService:
         uses_lookup = config.policy.uses_prompt_lookup and message.pacing == m.Pacing.FREE
         trial = self._lookup_trials.find(config.target_digest.hex(), asked.sampling.temperature)
         if trial is not None:
-            trial.expect(0, 1.0 / self._curve.seconds(1))
+            trial.expect(0, 1.0 / self.pass_s)
         return VerifierRequest(
             channel,
             message.number,

@@ -43,7 +43,18 @@ def test_a_streamer_sees_shapes(block: Any) -> None:
     assert (tuple(token.shape), token.tolist()) == ((1,), [7])
 
 
-@pytest.mark.parametrize("block", [None, 5, [], [1, 2], "text", {"input_ids": ROWS}, torch.tensor([1, 2])])
+@pytest.mark.parametrize("block", ["text", ["text"], ("one", "two")])
+def test_text_is_sent_to_the_tokenizer(block: Any) -> None:
+    with pytest.raises(UsageError, match="input_ids must hold token ids, not text; apply the tokenizer first"):
+        rows_of(block, "input_ids")
+
+
+def test_what_a_tokenizer_gives_is_taken_apart() -> None:
+    with pytest.raises(UsageError, match=r"write generate\(\*\*inputs\)"):
+        rows_of({"input_ids": ROWS}, "input_ids")
+
+
+@pytest.mark.parametrize("block", [None, 5, [], [1, 2], torch.tensor([1, 2])])
 def test_other_shapes_are_refused(block: Any) -> None:
     with pytest.raises(UsageError, match=r"input_ids must have the shape \[batch, length\]"):
         rows_of(block, "input_ids")

@@ -1,74 +1,32 @@
 """`generate` over a swarm of the embedded models is `generate` of transformers: the same call, the same ids."""
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
     GenerationConfig,
     LogitsProcessorList,
     TextIteratorStreamer,
     TextStreamer,
 )
 
-from cosine_node import zoo
-from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.loading import load_engine
-from cosine_node.model import read_eos
-from cosine_node.runner import ThreadRunner
-from cosine_node.simulation.swarm import SimulatedSwarm
 from cosine_p2p.blocking import Client
-from cosine_p2p.client import Swarm
+from cosine_p2p.client import AsyncClient
 from cosine_p2p.huggingface import GenerateOutput, SwarmModelForCausalLM
 from cosine_p2p.huggingface.arrays import plain
 from cosine_p2p.options import choice_seed
-from cosine_p2p.tokenizer import TextCodec
-from cosine_p2p.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import GenerationFailed, UsageError
-from tests.cosine_p2p.test_blocking import InProcess, joining
+from tests.cosine_p2p.huggingface.conftest import embedded
+from tests.cosine_p2p.test_blocking import joining
 
 pytestmark = pytest.mark.slow
 
-FAST = CostCurve(((1, 0.0005), (32, 0.0006)))
 TEXTS = ["Once upon a time", "def fibonacci(n):\n    ", "The doctor said that the patient"]
 TOKENS = 24
-
-
-async def embedded() -> Swarm:
-    """The embedded target and one drafter, in the client's own process."""
-    torch.set_num_threads(1)
-    files = TokenizerFiles.read(zoo.tokenizer_folder())
-    assert files is not None
-    codec = TextCodec(files.files)
-    swarm = await SimulatedSwarm(one_way_s=0.0, codec=codec, eos=read_eos(zoo.folder("target"))).__aenter__()
-    target, draft = (
-        load_engine(str(zoo.folder(name)), dtype="float32", device="cpu", pool_tokens=4096)
-        for name in ("target", "draft-general")
-    )
-    await swarm.verifier(target, curve=FAST, runner=ThreadRunner(target))
-    await swarm.drafter(draft, curve=FAST)
-    return InProcess(swarm)
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[SwarmModelForCausalLM]:
-    with SwarmModelForCausalLM.from_pretrained("zoo:target", join=embedded) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def reference() -> Any:
-    return AutoModelForCausalLM.from_pretrained(zoo.folder("target"), dtype=torch.float32).eval()
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    return AutoTokenizer.from_pretrained(zoo.tokenizer_folder(), padding_side="left")
+PEER = "12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
 
 
 @pytest.fixture
@@ -239,8 +197,18 @@ def test_no_assistant_tokens_ask_no_drafter(model: SwarmModelForCausalLM, prompt
         ({"attention_mask": [[0, 0, 0]]}, "no token that is not padding"),
         ({"logits_processor": LogitsProcessorList([lambda ids, scores: scores])}, "logits_processor"),
         ({"num_beams": 4}, "num_beams"),
-        ({"max_new_tokens": 0}, "max_new_tokens"),
-        ({"eos_token_id": -1}, "eos"),
+        ({"max_new_tokens": 0}, "max_new_tokens must be a whole number of at least 1, not 0"),
+        ({"max_new_tokens": 2.5}, "max_new_tokens must be .*, not 2.5"),
+        ({"max_length": "9"}, "max_length must be .*, not '9'"),
+        ({"num_return_sequences": "2"}, "num_return_sequences must be .*, not '2'"),
+        ({"eos_token_id": -1}, "eos_token_id must be a token id from 0 to 2147483647 or a list of them, not -1"),
+        ({"pad_token_id": "<pad>"}, "pad_token_id must be .*, not '<pad>'"),
+        ({"stop_strings": 3}, "stop_strings must be a text or a list of texts, not 3"),
+        ({"do_sample": "yes"}, "do_sample must be True or False, not 'yes'"),
+        ({"do_sample": True, "temperature": "hot"}, "temperature must lie between .*, not 'hot'"),
+        ({"seed": 1.5}, "seed must be a whole number .*, not 1.5"),
+        ({"streamer": print}, "streamer must be an object with `put` and `end`"),
+        ({"generation_config": {"max_new_tokens": 3}}, "generation_config must be an object"),
         ({"do_sample": True, "top_p": 2.0}, "top_p"),
     ],
 )
@@ -263,6 +231,17 @@ def test_nobody_serves_the_target_and_no_thread_is_left() -> None:
     with pytest.raises(GenerationFailed, match="No verifier serves"):
         SwarmModelForCausalLM.from_pretrained("zoo:target", join=joining(verifiers=0))
     assert sum(thread.name == "cosine-client" for thread in threading.enumerate()) <= 1
+
+
+@pytest.mark.parametrize("client", ["zoo:target", None, AsyncClient(["/ip4/127.0.0.1/tcp/1/p2p/" + PEER])])
+def test_anything_but_a_client_is_refused(client: Any) -> None:
+    with pytest.raises(UsageError, match=r"needs a Client, not .*; `from_pretrained` makes one"):
+        SwarmModelForCausalLM(client)
+
+
+def test_no_prompt_at_all(model: SwarmModelForCausalLM) -> None:
+    with pytest.raises(UsageError, match="no prompt, or an empty one"):
+        model.generate()
 
 
 def test_a_client_of_the_callers_does_as_well() -> None:

@@ -5,6 +5,8 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -91,6 +93,13 @@ async def read_exactly(stream: Stream, size: int) -> bytes:
         assert len(piece) <= 64 << 10
         data += piece
     return data
+
+
+def test_the_network_needs_no_torch() -> None:
+    unused = {"torch", "hivemind.averaging"}
+    code = f"import cosine_p2p.transport.hivemind_library, sys; print({unused} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("set()\n", "")
 
 
 def test_streams_between_two_nodes() -> None:

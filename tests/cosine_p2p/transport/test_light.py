@@ -390,10 +390,25 @@ def python(code: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_importing_is_quiet_and_lazy() -> None:
-    done = python("import cosine_p2p, sys; print({'trio', 'libp2p', 'google.protobuf'} & sys.modules.keys())")
+    heavy = {"trio", "libp2p", "google.protobuf", "jinja2", "numpy"}
+    done = python(f"import cosine_p2p, sys; print({heavy} & sys.modules.keys())")
     assert (done.stdout, done.stderr) == ("set()\n", "")
     done = python("import cosine_p2p.transport.light, logging; logging.getLogger('libp2p.any').error('boo')")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_no_more_of_the_library_is_imported_than_is_used() -> None:
+    unused = {
+        "requests",
+        "httpx",
+        "zeroconf",
+        "rich",
+        "websockets",
+        "libp2p.pubsub.gossipsub",
+        "libp2p.kad_dht.kad_dht",
+    }
+    done = python(f"import cosine_p2p.transport.light, sys; print({unused} & sys.modules.keys())")
+    assert (done.stdout, done.stderr) == ("set()\n", "")
 
 
 @needs_hivemind

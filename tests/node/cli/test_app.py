@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from cosine_node.cli import main
-from cosine_node.cli.app import is_worth_logging, spread_peers
+from cosine_node.cli.app import COMMANDS, is_worth_logging, spread_peers
 from cosine_node.cli.configuration import read_config
+from cosine_p2p import __version__
 from cosine_protocol.errors import GenerationFailed, UsageError
 
 A, B, C = (f"/ip4/192.0.2.{number}/tcp/4001" for number in (1, 2, 3))
@@ -197,7 +198,9 @@ def test_a_missing_extra_is_one_sentence(
 
     monkeypatch.setattr(sys.modules["cosine_node.cli.generate"], "_generate", no_transport)
     assert exit_of("generate", "hi", "--initial-peers", A) == 2
-    assert capsys.readouterr().err == "Error: This command needs hivemind; install cosine-p2p[node].\n"
+    assert capsys.readouterr().err == (
+        "Error: This command needs hivemind: `pip install '.[node]'` in the clone of the repository.\n"
+    )
 
 
 def test_a_child_that_was_waited_for_already_is_no_news() -> None:
@@ -206,3 +209,23 @@ def test_a_child_that_was_waited_for_already_is_no_news() -> None:
 
     assert not is_worth_logging(record("Unknown child process pid %d, will report returncode 255"))
     assert is_worth_logging(record("the executor did not finish %d threads"))
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_of("--version") == 0
+    assert capsys.readouterr().out == f"cosine-node {__version__}\n"
+
+
+def test_every_command_stands_under_a_heading_and_has_an_example(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    for commands in COMMANDS.values():
+        for command, example in commands.items():
+            name = command.__name__
+            assert example.split()[0] == name
+            assert exit_of(name, "--help") == 0
+            assert f"Example: cosine-node {example}" in capsys.readouterr().out
+    assert exit_of("--help") == 0
+    out = capsys.readouterr().out
+    assert [out.count(heading) for heading in COMMANDS] == [1] * len(COMMANDS)

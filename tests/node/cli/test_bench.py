@@ -77,7 +77,7 @@ def test_figures_need_an_extra_that_is_named(
     assert exit_of("acceptance", "--quick", "--out", str(tmp_path / "benchmarks")) == 0
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert exit_of("report", "--out", str(tmp_path / "benchmarks")) == 2
-    assert "install cosine-p2p[bench]" in capsys.readouterr().err
+    assert "pip install '.[bench]'" in capsys.readouterr().err
 
 
 def test_strategies_are_experiments_that_can_also_be_run_alone() -> None:

@@ -20,7 +20,8 @@ START = (
     ("announcing", {"target": "zoo:target"}),
     ("announced", {"target": "zoo:target", "stored": True}),
     ("ready", {"role": "drafter", "peer_id": "12D3", "maddrs": ["/ip4/192.0.2.1/tcp/1"]}),
-    ("stopped", {"passes": 3}),
+    ("worked", {"model": "org/model", "said": "drafted 12 tokens"}),
+    ("stopped", {"passes": 3, "model": "org/model", "said": "drafted 20 tokens"}),
 )
 
 
@@ -74,15 +75,22 @@ def told(
 def test_on_a_terminal_stages_are_shown_on_stderr_and_the_rest_on_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
     out, err = told(monkeypatch, Terminal(), "pretty")
     assert out.splitlines() == [
-        "Ready as drafter 12D3, reachable at:", "  /ip4/192.0.2.1/tcp/1", "Stopped after 3 passes."
-    ]  # fmt: skip
+        "Ready as drafter 12D3, reachable at:",
+        "  /ip4/192.0.2.1/tcp/1",
+        "Stopped after 3 passes. org/model drafted 20 tokens.",
+    ]
+    assert err.endswith("org/model drafted 12 tokens.\n")
     assert "Joining the network main" in err
     assert "HF_HUB_DISABLE_PROGRESS_BARS" not in os.environ
 
 
 def test_on_a_pipe_there_are_only_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     out, err = told(monkeypatch, io.StringIO(), "pretty")
-    assert err.splitlines() == ["Loading org/model ...", "Measuring org/model on this machine ..."]
+    assert err.splitlines() == [
+        "Loading org/model ...",
+        "Measuring org/model on this machine ...",
+        "org/model drafted 12 tokens.",
+    ]
     assert out.startswith("Ready as drafter")
 
 

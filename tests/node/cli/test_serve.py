@@ -138,7 +138,7 @@ def test_a_missing_package_is_named_with_its_extra(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [Absent(module), *sys.meta_path])
     assert serve() == 2
-    assert "install cosine-p2p[gateway]" in capsys.readouterr().err
+    assert "pip install '.[gateway]'" in capsys.readouterr().err
 
 
 def test_a_model_is_called_by_the_name_people_know(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ def generation(
         seed=1,
         rounds=rounds,
         drafted=5,
+        offered=tokens,
         accepted=accepted,
         near_ties=near_ties,
         bytes_sent=10,

@@ -290,6 +290,32 @@ def test_commits_known_already_are_skipped_and_a_gap_is_ignored() -> None:
     assert tree.digest == roll_digest(D_0, (4, 5, 6))
 
 
+def test_positions_that_were_drafted_are_counted_and_those_drafted_right() -> None:
+    tree = tree_of()
+    tree.advance(0, (4,))
+    assert (tree.offered, tree.taken) == (0, 0)
+    tree.assign(branch(tree.digest, width=1))
+    for token in (5, 6, 7):
+        grown_by(tree, said((token, 0.9)))
+    tree.advance(1, (5, 6))
+    assert (tree.offered, tree.taken) == (2, 2)
+    # Below a token that was not drafted there is nothing that could have been taken.
+    tree.advance(3, (1, 2))
+    assert (tree.offered, tree.taken) == (3, 2)
+
+
+def test_a_node_that_was_not_sent_was_not_offered() -> None:
+    tree = tree_of(held_passes=3)
+    tree.assign(branch(width=1))
+    sent: set[int] = set()
+    for token in range(4, 9):
+        if grown := tree.absorb(planned(tree), [said((token, 0.9))]):
+            sent.update(tokens_of(grown))
+    tree.advance(0, range(4, 9))
+    assert (tree.offered, tree.taken) == (len(sent), len(sent))
+    assert 0 < len(sent) < 5
+
+
 def test_the_certain_part_moves_into_the_prefix_and_the_tip_stays() -> None:
     tree = tree_of()
     row = planned(tree)

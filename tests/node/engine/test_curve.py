@@ -1,8 +1,9 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 
 import pytest
 
+from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.curve import CostCurve, measure_curve, rising
 from cosine_node.engine.scripted import ScriptedEngine
 from cosine_protocol.errors import UsageError
@@ -36,5 +37,42 @@ def test_measuring_leaves_the_engine_as_it_was() -> None:
     engine = ScriptedEngine(context_tokens=100, pool_tokens=256)
     curve = measure_curve(engine, clock=_ticking(0.5), context_tokens=60, repeats=2)
     assert curve.points == tuple((n, 0.5) for n in (1, 2, 4, 8, 16, 32))
-    assert engine.passes == 1 + 6 * 3
+    assert engine.passes == 2 + 6 * 3
     assert (engine.live_tokens, engine.open_sequences, engine.free_tokens) == (0, 0, 256)
+
+
+class Stopwatch:
+    """Time that passes only in an engine's passes."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class TimedEngine(ScriptedEngine):
+    """A pass takes a tenth of a second and a hundredth for each token."""
+
+    def __init__(self, stopwatch: Stopwatch) -> None:
+        super().__init__(context_tokens=1000, pool_tokens=1000)
+        self._stopwatch = stopwatch
+
+    def forward(self, rows: Sequence[Row]) -> list[RowResult]:
+        self._stopwatch.now_s += 0.1 + 0.01 * sum(len(row.tokens) for row in rows)
+        return super().forward(rows)
+
+
+def test_a_budget_bounds_the_time_and_keeps_the_ends_of_the_curve() -> None:
+    whole = Stopwatch()
+    curve = measure_curve(TimedEngine(whole), clock=whole)
+    for budget_s in (0.0, 1.0, 3.0, 6.0):
+        stopwatch = Stopwatch()
+        engine = TimedEngine(stopwatch)
+        found = measure_curve(engine, clock=stopwatch, budget_s=budget_s)
+        assert (found.points[0][0], found.points[-1][0]) == (1, 64)
+        for tokens, seconds in found.points:
+            assert seconds == pytest.approx(curve.seconds(tokens))
+        # At most one chunk of context too many, and two passes over the longest row.
+        assert stopwatch.now_s <= budget_s + 0.42 + 2 * 0.74 < whole.now_s
+        assert (engine.live_tokens, engine.open_sequences) == (0, 0)

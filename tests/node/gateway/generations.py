@@ -19,6 +19,7 @@ DONE: Final = Generation(
     seed=7,
     rounds=5,
     drafted=40,
+    offered=20,
     accepted=16,
     near_ties=0,
     bytes_sent=1,

@@ -25,9 +25,10 @@ def test_everybody_is_there_and_drafts() -> None:
     roles = [node.role for node in snapshot.nodes]
     assert (roles.count(Role.VERIFIER), roles.count(Role.DRAFTER)) == (scenario.verifiers, scenario.drafters)
     assert all(
-        node.reachability is Reachability.UP and node.emulated == scenario.profile for node in snapshot.nodes
+        node.reachability is Reachability.UP and node.record.emulated == scenario.profile for node in snapshot.nodes
     )
-    assert any(node.text_share for node in snapshot.nodes)
+    assert any(request.copied_tokens for request in snapshot.requests)
+    assert any(node.standing.text_share for node in snapshot.nodes)
 
 
 def test_a_prompt_that_names_a_domain_gets_a_recorded_answer_from_it() -> None:
@@ -57,5 +58,6 @@ def test_equal_seeds_give_equal_pictures() -> None:
 @pytest.mark.parametrize("seconds", quick_first([8.0, 22.0]))
 def test_every_token_has_an_author_and_the_text_is_whole(seconds: float) -> None:
     for request in picture_after(seconds).requests:
-        assert request.tokens == sum(d.accepted for d in request.drafters) + request.own_tokens
+        own = request.decoded_tokens + request.copied_tokens
+        assert request.tokens == sum(d.accepted for d in request.drafters) + own
         assert "\ufffd" not in "".join(run.text for run in request.text)

@@ -50,10 +50,16 @@ def test_a_request_is_followed_to_its_end() -> None:
     (request,) = watched(use).requests
     assert (request.state, request.finish_reason, request.seed) == (RequestState.FINISHED, "length", 5)
     assert "".join(run.text for run in request.text) == TEXT
-    assert request.tokens == TOKENS == request.own_tokens + sum(drafter.accepted for drafter in request.drafters)
-    assert sum(request.passes) == TOKENS - request.own_tokens > 0
+    own = request.decoded_tokens + request.copied_tokens
+    assert request.tokens == TOKENS == own + sum(drafter.accepted for drafter in request.drafters)
+    assert sum(request.passes) == TOKENS - own > 0
     assert len(request.passes) == request.rounds
     assert request.first_s is not None and request.why
+    assert [moment.text for moment in request.timeline][:1] == ["asked"]
+    assert request.timeline[-1].text == "finished"
+    account = request.account
+    assert account is not None and account.verifiers == ((request.verifiers[0], TOKENS),)
+    assert (account.accepted, account.bytes_sent > 0) == (TOKENS - own, True)
 
 
 def test_a_cancelled_request_keeps_its_text() -> None:

@@ -5,7 +5,7 @@ from typing import Final
 from cosine_protocol.records import Role
 from cosine_tui import formatting
 from cosine_tui.snapshot import ConnectionState, Reachability, Snapshot
-from cosine_tui.styled_text import Line, Span, Tone, cut, spread
+from cosine_tui.styled_text import Line, Span, Tone, cut, spread, wrap
 
 # The sign and the tone of each state of the connection.
 _SIGNS: Final = {ConnectionState.JOINING: "…", ConnectionState.LIVE: "●", ConnectionState.LOST: "✗"}
@@ -17,7 +17,7 @@ _TONES: Final = {
 
 
 def headline(snapshot: Snapshot, width: int) -> list[Line]:
-    """Both lines on `width` cells."""
+    """Both lines on `width` cells, the second wrapped where it tells what is wrong."""
     state = snapshot.connection.state
     counts = (
         _count(snapshot, Role.VERIFIER),
@@ -32,7 +32,9 @@ def headline(snapshot: Snapshot, width: int) -> list[Line]:
         Span(f"  {formatting.per_second(snapshot.tokens_per_s):>5}", Tone.STRONG),
         Span(" tokens/s", Tone.MUTED),
     )
-    return [spread(left, right, width), cut(_second_line(snapshot), width)]
+    second = _second_line(snapshot)
+    is_wrong = any(span.tone is not Tone.MUTED for span in second)
+    return [spread(left, right, width), *(wrap(second, width) if is_wrong else [cut(second, width)])]
 
 
 def _count(snapshot: Snapshot, role: Role) -> str:

@@ -1,4 +1,4 @@
-"""The pane of the swarm: a table of verifiers and drafters, their speed, load and state."""
+"""The list of the swarm: a table of verifiers and drafters, their speed, load and state."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -6,60 +6,72 @@ from typing import Final
 
 from cosine_protocol.records import Role
 from cosine_tui import formatting
+from cosine_tui.listing import ALL, Listing
 from cosine_tui.snapshot import ConnectionState, NodeView, Reachability, Snapshot
-from cosine_tui.styled_text import BLANK, Line, Span, Tone, author_mark, author_tone, cut, fit, wrap
+from cosine_tui.styled_text import BLANK, Line, ListRow, Span, Tone, author_mark, author_tone, cut, fit, wrap
 
 MAX_ROWS: Final = 500
 """Bounds the time of a redraw in a large swarm."""
-# Widths of the columns in cells.
-_STATE: Final = 6
+# Widths of the columns in cells, and the widths of the pane from which on there is room for further columns.
+_MARK: Final = 3
 _NAME: Final = 8
 _DOMAIN: Final = 11
 _PASS: Final = 8
 _LOAD: Final = 7
-_LOAD_BAR: Final = 6
-_RTT: Final = 8
-_PASSES: Final = 10
-_SHARE: Final = 7
-_SHARE_BAR: Final = 7
-_WIDE: Final = 96
-"""From this width on there is room for load bars and passes a second."""
+_PERCENT: Final = 5
+_WITH_RTT: Final = 54
+_WITH_MODEL: Final = 74
+_WITH_RATES: Final = 96
+_MIN_REASON: Final = 16
+"""Cells that a reason gets at least, however narrow the pane."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Widths:
-    """Widths in cells; `model` takes what is left, `passes` and `load_bar` are 0 where there is no room."""
+    """Widths in cells of the columns that depend on the pane's; 0 where there is no room."""
 
+    state: int
     model: int
     load_bar: int
+    rtt: int
     passes: int
+    share_bar: int
 
     @classmethod
     def of(cls, width: int) -> "_Widths":
-        extra = (_LOAD_BAR, _PASSES) if width >= _WIDE else (0, 0)
-        fixed = _STATE + _NAME + _DOMAIN + _PASS + _LOAD + _RTT + _SHARE + _SHARE_BAR + sum(extra) + 3
-        return cls(model=max(6, min(40, width - fixed)), load_bar=extra[0], passes=extra[1])
+        fixed = _MARK + _NAME + _DOMAIN + _PASS + _LOAD + _PERCENT
+        if width < _WITH_MODEL:
+            return cls(state=2, model=0, load_bar=0, rtt=8 if width >= _WITH_RTT else 0, passes=0, share_bar=0)
+        extra = (6, 10) if width >= _WITH_RATES else (0, 0)
+        model = width - fixed - 6 - 8 - 9 - sum(extra)
+        return cls(state=6, model=max(6, min(40, model)), load_bar=extra[0], rtt=8, passes=extra[1], share_bar=9)
+
+    @property
+    def before_figures(self) -> int:
+        """Cells before the figures of a node."""
+        return self.state + _MARK + _DOMAIN + _NAME
 
 
-def swarm_lines(snapshot: Snapshot, width: int, *, has_details: bool = False) -> list[Line]:
-    """The table of all nodes, cut to `width` cells and `MAX_ROWS` rows; details are a line more for each."""
+def swarm_rows(snapshot: Snapshot, width: int, listing: Listing = ALL) -> list[ListRow]:
+    """The table of the nodes that fit `listing`, cut to `width` cells and `MAX_ROWS` nodes of a role."""
     if not snapshot.nodes:
-        return wrap([Span(_nobody(snapshot), Tone.MUTED)], width)
+        return [ListRow(line) for line in wrap([Span(_nobody(snapshot), Tone.MUTED)], width)]
     widths = _Widths.of(width)
-    lines: list[Line] = []
+    rows: list[ListRow] = []
     for role, plural in ((Role.VERIFIER, "VERIFIERS"), (Role.DRAFTER, "DRAFTERS")):
-        nodes = [node for node in snapshot.nodes if node.role == role]
-        lines += [BLANK] if lines else []
-        lines.append(_heading(f"{plural} {len(nodes):,}", widths, is_drafter=role is Role.DRAFTER))
+        of_role = [node for node in snapshot.nodes if node.role == role]
+        nodes = listing.nodes(of_role)
+        count = f"{len(of_role):,}" if len(nodes) == len(of_role) else f"{len(nodes):,} of {len(of_role):,}"
+        rows += [ListRow(BLANK)] if rows else []
+        rows.append(ListRow(_heading(f"{plural} {count}", widths, is_drafter=role is Role.DRAFTER)))
         for node in nodes[:MAX_ROWS]:
-            lines.append(tuple(_row(node, widths, snapshot.at_s)))
-            if has_details:
-                lines.append(_details(node))
-        if not nodes:
-            lines.append((Span(f"no {role.value} is announced", Tone.WARNING),))
+            rows += _node(node, widths, width, snapshot.at_s)
+        if not of_role:
+            rows.append(ListRow((Span(f"no {role.value} is announced", Tone.WARNING),)))
         if len(nodes) > MAX_ROWS:
-            lines.append((Span(f"and {len(nodes) - MAX_ROWS:,} more", Tone.MUTED),))
-    return [cut(line, width) for line in (*lines, *_legend(snapshot.nodes))]
+            rows.append(ListRow((Span(f"and {len(nodes) - MAX_ROWS:,} more; /filter finds them", Tone.MUTED),)))
+    rows += [ListRow(line) for line in _legend(snapshot.nodes)]
+    return [ListRow(cut(row.line, width), row.key) for row in rows]
 
 
 def _nobody(snapshot: Snapshot) -> str:
@@ -76,32 +88,41 @@ def _heading(title: str, widths: _Widths, *, is_drafter: bool) -> Line:
         fit("model", widths.model),
         _right("a pass", _PASS),
         _right("load", _LOAD) + " " * widths.load_bar,
-        _right("RTT", _RTT),
+        _right("RTT", widths.rtt),
         _right("passes/s", widths.passes),
-        "  of the text" if is_drafter else "",
+        _right("of the text" if widths.share_bar else "text", widths.share_bar + _PERCENT) if is_drafter else "",
     )
-    name = fit(title, _STATE + 3 + _DOMAIN + _NAME)
+    name = fit(title, widths.before_figures)
     return (Span(name, Tone.HEADING), *(Span(column, Tone.MUTED) for column in columns))
 
 
-def _row(node: NodeView, widths: _Widths, now_s: float) -> Iterator[Span]:
+def _node(node: NodeView, widths: _Widths, width: int, now_s: float) -> Iterator[ListRow]:
+    """The row of a node; the reason why one is unreachable goes on below it."""
     is_up = node.reachability is Reachability.UP
-    yield Span("● up  " if is_up else "✗ lost", Tone.GOOD if is_up else Tone.BAD)
     tone = author_tone(node.author) if is_up else Tone.MUTED
-    yield Span(f" {author_mark(node.author)} ", tone)
     # What a verifier computes in matters: a request fails over only to equal numerics.
-    what = "+".join(node.domains) if node.author else node.numerics
-    yield Span(fit(what, _DOMAIN - 1) + " ", tone if node.author else Tone.MUTED)
-    yield Span(fit(formatting.short_name(node.peer_id), _NAME - 1) + " ", Tone.PLAIN if is_up else Tone.MUTED)
+    what = "+".join(node.record.expertise) if node.author else node.record.numerics
+    state = "● up" if is_up else "✗ lost"
+    name = formatting.short_name(node.peer_id)
+    head = (
+        Span(fit(state if widths.share_bar else state[0], widths.state), Tone.GOOD if is_up else Tone.BAD),
+        Span(f" {author_mark(node.author)} ", tone),
+        Span(fit(what, _DOMAIN - 1) + " ", tone if node.author else Tone.MUTED),
+        Span(fit(name, _NAME - 1) + " ", Tone.PLAIN if is_up else Tone.MUTED),
+    )
     if is_up:
-        yield from _figures(node, widths)
+        yield ListRow((*head, *_figures(node, widths)), node.peer_id)
         return
-    yield Span(f"unreachable for {formatting.duration(now_s - node.since_s)}: {node.reason}", Tone.BAD)
+    reason = f"unreachable for {formatting.duration(now_s - node.since_s)}: {node.reason}"
+    first, *rest = wrap([Span(reason, Tone.BAD)], max(_MIN_REASON, width - widths.before_figures))
+    yield ListRow((*head, *first), node.peer_id)
+    for line in rest:
+        yield ListRow((Span(" " * widths.before_figures), *line))
 
 
 def _figures(node: NodeView, widths: _Widths) -> Iterator[Span]:
-    yield Span(fit(node.model, widths.model), Tone.MUTED)
-    emulated = "~" if node.emulated else ""
+    yield Span(fit(node.record.model, widths.model), Tone.MUTED)
+    emulated = "~" if node.record.emulated else ""
     yield Span(_right(emulated + formatting.milliseconds(node.pass_ms), _PASS))
     is_full = node.load >= node.capacity
     load = f"{node.load}/{node.capacity}" + ("!" if is_full else "")
@@ -109,23 +130,19 @@ def _figures(node: NodeView, widths: _Widths) -> Iterator[Span]:
     if widths.load_bar:
         share = node.load / node.capacity if node.capacity else 1.0
         yield Span(" " + formatting.bar(share, widths.load_bar - 1), Tone.MUTED)
-    yield Span(_right(formatting.milliseconds(node.rtt_ms), _RTT))
+    yield Span(_right(formatting.milliseconds(node.rtt_ms), widths.rtt))
     if widths.passes:
         rate = formatting.NONE if node.passes_per_s is None else formatting.per_second(node.passes_per_s)
         yield Span(_right(rate, widths.passes))
-    if node.author and node.text_share is not None:
-        yield Span("  " + formatting.bar(node.text_share, _SHARE_BAR), author_tone(node.author))
-        yield Span(_right(formatting.percent(node.text_share), _SHARE - 2))
-
-
-def _details(node: NodeView) -> Line:
-    up = "" if node.uptime_s is None else f", up {formatting.duration(node.uptime_s)}"
-    text = f"{node.peer_id}  {node.software}, {node.context_tokens:,} tokens of context{up}"
-    return (Span(" " * _STATE + "   " + text, Tone.MUTED),)
+    share_of_text = node.standing.text_share
+    if node.author and share_of_text is not None:
+        if widths.share_bar:
+            yield Span("  " + formatting.bar(share_of_text, widths.share_bar - 2), author_tone(node.author))
+        yield Span(_right(formatting.percent(share_of_text), _PERCENT))
 
 
 def _legend(nodes: Sequence[NodeView]) -> Iterator[Line]:
-    profiles = sorted({node.emulated for node in nodes if node.emulated})
+    profiles = sorted({node.record.emulated for node in nodes if node.record.emulated})
     if profiles:
         yield BLANK
         yield (Span(f"~ emulated speed, profile {', '.join(profiles)}", Tone.MUTED),)

@@ -16,10 +16,10 @@ from cosine_tui.styled_text import Line, Tone, clean, text_of
 class LinePane(ScrollView, can_focus=True):
     """Shows lines; arrow keys scroll them. `is_stale` greys everything: it is the last that was seen."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"tone--{tone.value}" for tone in Tone}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {*(f"tone--{tone.value}" for tone in Tone), "line--marked"}
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "scroll_up", "Up", show=False),
-        Binding("down,j", "scroll_down", "Down", show=False),
+        Binding("up", "scroll_up", "Up", show=False),
+        Binding("down", "scroll_down", "Down", show=False),
     ]
 
     def __init__(self, *, id: str) -> None:
@@ -27,6 +27,7 @@ class LinePane(ScrollView, can_focus=True):
         self.is_stale = False
         self._lines: tuple[Line, ...] = ()
         self._styles: dict[Tone, Style] = {}
+        self._marked: int | None = None
 
     @property
     def text(self) -> str:
@@ -43,6 +44,18 @@ class LinePane(ScrollView, can_focus=True):
         if keep_visible is not None and not self.has_focus:
             self.scroll_to(y=max(0, keep_visible + 1 - self.scrollable_content_region.height), animate=False)
 
+    def mark_line(self, number: int | None) -> None:
+        """Mark one line, or none."""
+        if number != self._marked:
+            self._marked = number
+            self.refresh()
+
+    def scroll_to_line(self, number: int) -> None:
+        """Scroll no further than needed to have a line on the screen."""
+        height = self.scrollable_content_region.height
+        top = min(number, max(round(self.scroll_offset.y), number + 1 - height))
+        self.scroll_to(y=top, animate=False)
+
     def notify_style_update(self) -> None:
         super().notify_style_update()
         self._styles = {}
@@ -54,7 +67,11 @@ class LinePane(ScrollView, can_focus=True):
         if number >= len(self._lines):
             return Strip.blank(width, base)
         segments = [Segment(clean(span.text), self._style(span.tone)) for span in self._lines[number]]
-        return Strip(segments).adjust_cell_length(width, base).apply_style(base)
+        strip = Strip(segments).adjust_cell_length(width, base).apply_style(base)
+        if number != self._marked:
+            return strip
+        marked = Style(bgcolor=self.get_component_rich_style("line--marked").bgcolor)
+        return Strip([Segment(text, (style or base) + marked) for text, style, _ in strip])
 
     def _style(self, tone: Tone) -> Style:
         shown = Tone.MUTED if self.is_stale else tone

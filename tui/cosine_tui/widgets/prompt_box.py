@@ -1,45 +1,111 @@
-"""The line at the bottom where prompts are typed."""
+"""The line at the bottom where prompts, options and commands are typed, with notices above it."""
 
-from typing import ClassVar
+from collections.abc import Callable
+from typing import ClassVar, Final
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal
+from textual.containers import Horizontal, Vertical
 from textual.message import Message
+from textual.suggester import Suggester
 from textual.widgets import Input, Static
 
 from cosine_protocol.errors import UsageError
-from cosine_tui.prompt_line import History, OptionChange, Options, PromptEntry, read_entry
+from cosine_tui.completion import complete, suggestion
+from cosine_tui.prompt_line import CommandEntry, History, OptionChange, Options, PromptEntry, read_entry
 from cosine_tui.styled_text import clean
 
 
+class LineSuggester(Suggester):
+    """Shows the completion of a command or option behind the cursor; the right arrow takes it."""
+
+    async def get_suggestion(self, value: str) -> str | None:
+        return suggestion(value)
+
+
 class PromptInput(Input):
-    """An input with a history."""
+    """An input with a history and completion; `accept` says at once if a sent line is understood, else it stays.
+
+    Posts `Candidates` where a word can become several.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "older", "Older", show=False),
         Binding("down", "newer", "Newer", show=False),
+        Binding("tab", "complete", "Complete", show=False),
     ]
 
-    def __init__(self, *, id: str) -> None:
-        super().__init__(id=id, compact=True, placeholder="p types a prompt, / an option", select_on_focus=False)
-        self.history = History()
+    class Candidates(Message):
+        """The words that the last one of the line can become."""
+
+        def __init__(self, words: tuple[str, ...]) -> None:
+            super().__init__()
+            self.words = words
+
+    def __init__(self, accept: Callable[[str], bool], *, id: str) -> None:
+        super().__init__(
+            id=id,
+            compact=True,
+            placeholder="a prompt, or / for commands",
+            select_on_focus=False,
+            suggester=LineSuggester(case_sensitive=True),
+        )
+        self._accept = accept
+        self._history = History()
+
+    async def on_key(self, event: events.Key) -> None:
+        """Edit at once: a binding would wait for the app, and what is typed ahead would overtake it."""
+        action = EDITING.get(event.key)
+        if action is not None:
+            event.stop()
+            event.prevent_default()
+            await self.run_action(action)
+
+    async def action_submit(self) -> None:
+        # At once, not by a message: what was typed ahead belongs to the next line.
+        line = self.value
+        if self._accept(line):
+            self._history.add(line)
+            self.value = ""
 
     def action_older(self) -> None:
-        line = self.history.older()
-        if line is not None:
-            self._put(line)
+        self._put(self._history.older(self.value))
 
     def action_newer(self) -> None:
-        self._put(self.history.newer())
+        self._put(self._history.newer(self.value))
+
+    def action_complete(self) -> None:
+        completed = complete(self.value)
+        if not completed.candidates:
+            self.screen.focus_next()
+            return
+        self._put(completed.line)
+        if len(completed.candidates) > 1:
+            self.post_message(self.Candidates(completed.candidates))
+
+    def on_paste(self, event: events.Paste) -> None:
+        """Take all lines of what is pasted, as one, without what steers a terminal."""
+        event.stop()
+        event.prevent_default()
+        self.insert_text_at_cursor(clean(" ".join(event.text.split("\n")).replace("\t", " ").replace("\r", "")))
 
     def _put(self, line: str) -> None:
         self.value = line
         self.cursor_position = len(line)
 
 
-class PromptBox(Horizontal):
-    """A prompt and the options it is sent with. Posts `Sent`."""
+EDITING: Final = {
+    key: binding.action
+    for binding in (*Input.BINDINGS, *PromptInput.BINDINGS)
+    if isinstance(binding, Binding)
+    for key in binding.key.split(",")
+}
+"""The actions of the keys that edit the line."""
+
+
+class PromptBox(Vertical):
+    """A prompt and the options it is sent with. Posts `Sent` and `Commanded`."""
 
     class Sent(Message):
         """A prompt to generate from."""
@@ -49,48 +115,68 @@ class PromptBox(Horizontal):
             self.prompt = prompt
             self.options = options
 
+    class Commanded(Message):
+        """A command and what was typed behind its name."""
+
+        def __init__(self, name: str, argument: str) -> None:
+            super().__init__()
+            self.name = name
+            self.argument = argument
+
+    class Typed(Message):
+        """The line has become a text that is no command."""
+
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
         self.options = Options()
-        self.input = PromptInput(id="prompt-input")
-        self.status = ""
+        self.input = PromptInput(self._accept, id="prompt-input")
+        self.notice = ""
+        self._said_to = ""
+        self._notice = Static(id="notice", markup=False)
         self._status = Static(id="prompt-status", markup=False)
 
     def compose(self) -> ComposeResult:
-        yield Static("> ", id="prompt-sign", markup=False)
-        yield self.input
-        yield self._status
+        yield self._notice
+        with Horizontal(id="prompt-line"):
+            yield Static("> ", id="prompt-sign", markup=False)
+            yield self.input
+            yield self._status
 
     def on_mount(self) -> None:
-        self._show_status(self.options.summary())
+        self._notice.display = False
+        self._status.update(self.options.summary())
 
-    def open(self, text: str = "") -> None:
-        """Take the keys; `text` is typed already."""
-        self.input.focus()
-        if text:
-            self.input.value = text
-            self.input.cursor_position = len(text)
+    def say(self, text: str, *, is_error: bool = False) -> None:
+        """Show a notice above the line, in full, until something else is said or typed; "" shows none."""
+        self.notice, self._said_to = text, self.input.value
+        self._notice.display = bool(text)
+        self._notice.set_class(is_error, "-error")
+        self._notice.update(clean(text))
 
-    def on_input_changed(self) -> None:
-        self._show_status(self.options.summary())
+    def on_input_changed(self, event: Input.Changed) -> None:
+        if event.value and event.value != self._said_to:
+            self.say("")
+        if event.value and not event.value.startswith("/"):
+            self.post_message(self.Typed())
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        event.stop()
+    def on_prompt_input_candidates(self, event: PromptInput.Candidates) -> None:
+        self.say("  ".join(event.words))
+
+    def _accept(self, line: str) -> bool:
+        """Do what a line says; False, with a notice, for one that cannot be understood."""
         try:
-            entry = read_entry(event.value, self.options)
+            entry = read_entry(line, self.options)
         except UsageError as error:
-            self._show_status(f"✗ {error}", is_error=True)
-            return
-        self.input.history.add(event.value)
-        self.input.value = ""
+            self.say(f"✗ {error}", is_error=True)
+            return False
+        self.say("")
         match entry:
-            case PromptEntry(prompt):
-                self.post_message(self.Sent(prompt, self.options))
+            case PromptEntry(prompt, options):
+                self.post_message(self.Sent(prompt, options))
             case OptionChange(options, notice):
                 self.options = options
-                self.notify(notice, timeout=3)
-
-    def _show_status(self, text: str, *, is_error: bool = False) -> None:
-        self.status = text
-        self._status.set_class(is_error, "-error")
-        self._status.update(clean(text))
+                self._status.update(options.summary())
+                self.say(notice)
+            case CommandEntry(name, argument):
+                self.post_message(self.Commanded(name, argument))
+        return True

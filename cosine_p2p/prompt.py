@@ -1,0 +1,93 @@
+"""A prompt as a program gives it: text, token ids or a chat; checked before anybody is asked, then encoded."""
+
+import reprlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cosine_p2p.arguments import TOKEN_ID
+from cosine_p2p.options import Prompt
+from cosine_p2p.tokenizer import TextCodec
+from cosine_protocol.errors import PromptRefused
+from cosine_protocol.limits import MAX_TOKEN_ID
+
+
+def read_prompt(value: object) -> Prompt:
+    """The prompt that a value is; arrays become lists. Raises `PromptRefused` saying what to give instead."""
+    if isinstance(value, str):
+        _refuse_half_characters(value, "The prompt")
+        items: Sequence[Any] = value
+    else:
+        items = _items(value)
+    if not items:
+        raise PromptRefused("The prompt is empty; give at least one character.")
+    if isinstance(items, str):
+        return items
+    if all(isinstance(item, Mapping) for item in items):
+        for number, message in enumerate(items, start=1):
+            _check_message(number, message)
+        return items
+    if any(isinstance(item, str | Sequence) for item in items):
+        raise PromptRefused(
+            "A call takes one prompt, not several; call it for each, or run them at the same time with "
+            "`Client.submit` or `asyncio.gather`."
+        )
+    return tuple(_token_id(item) for item in items)
+
+
+def encode_prompt(codec: TextCodec, prompt: Prompt) -> tuple[int, ...]:
+    """The token ids of a checked prompt, at least one. Raises `PromptRefused` for ids that the target lacks."""
+    if isinstance(prompt, str):
+        tokens = codec.encode(prompt)
+    elif isinstance(prompt[0], int):
+        tokens = tuple(token for token in prompt if isinstance(token, int))
+        highest = codec.vocab_tokens - 1
+        if max(tokens) > highest:
+            raise PromptRefused(
+                f"Token ids of a prompt must be whole numbers from 0 to {highest}, not {max(tokens)}."
+            )
+    else:
+        tokens = codec.encode_chat([message for message in prompt if isinstance(message, Mapping)])
+    if not tokens:
+        raise PromptRefused("The prompt is empty; give at least one character.")
+    return tokens
+
+
+def _items(value: object) -> Sequence[Any]:
+    items = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(items, Mapping):
+        raise PromptRefused("A chat is a list of messages; write [message] for a single one.")
+    if isinstance(items, bytes | bytearray | memoryview):
+        raise PromptRefused("A prompt is text, not bytes; decode it first, as in prompt.decode().")
+    if not isinstance(items, Sequence):
+        raise PromptRefused(
+            f"A prompt is a text, a list of token ids or a list of chat messages, not {reprlib.repr(value)}."
+        )
+    return items
+
+
+def _check_message(number: int, message: Mapping[Any, Any]) -> None:
+    for field in ("role", "content"):
+        said = message.get(field)
+        if not isinstance(said, str):
+            raise PromptRefused(
+                f"Message {number} of the chat must have a {field} that is text, not {reprlib.repr(said)}."
+            )
+        _refuse_half_characters(said, f"The {field} of message {number}")
+
+
+def _refuse_half_characters(text: str, what: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise PromptRefused(
+            f"{what} has half a character at {error.start}, {text[error.start]!r}; decode it from bytes again."
+        ) from None
+
+
+def _token_id(item: object) -> int:
+    try:
+        return TOKEN_ID.read(item)
+    except (TypeError, ValueError, OverflowError):
+        raise PromptRefused(
+            f"Token ids of a prompt must be whole numbers from 0 to {MAX_TOKEN_ID}, not {reprlib.repr(item)}."
+        ) from None

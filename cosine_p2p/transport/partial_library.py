@@ -1,0 +1,161 @@
+"""Libraries of which only a part is imported: their packages wait with what they import for others.
+
+hivemind's packages import torch, and py-libp2p's dozens of libraries for transports that no client has. While we
+import our part, a package is there without running its `__init__`, and a name that this would import comes from
+where it would import it. Whatever a program asks of the library afterwards runs it, so that everything is there.
+
+The protobufs of such a library lie in a pool of its own: hivemind and py-libp2p both register `crypto.proto`.
+"""
+
+import ast
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from importlib import import_module
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec, resolve_name
+from types import ModuleType
+from typing import Any
+
+from google.protobuf import descriptor_pool
+
+
+@contextmanager
+def imported_in_part(name: str) -> Iterator[None]:
+    """Import a library so inside, unless a program has imported it whole already."""
+    if name in sys.modules:
+        yield
+        return
+    library = PartialLibrary(name)
+    sys.meta_path.insert(0, library)
+    try:
+        yield
+    finally:
+        library.is_partial = False
+
+
+class PartialLibrary:
+    """Finds the modules of one library, for `sys.meta_path`, where it stays: later modules share the protobufs."""
+
+    def __init__(self, name: str) -> None:
+        self.is_partial = True
+        self._name = name
+        self._pool = descriptor_pool.DescriptorPool()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname.partition(".")[0] != self._name:
+            return None
+        if not self.is_partial:
+            self.complete()
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.loader is None:
+            return spec
+        loader: Any = spec.loader
+        run = loader.exec_module
+
+        def run_apart(module: ModuleType) -> None:
+            with self._apart():
+                run(module)
+
+        if fullname in sys.modules:
+            # To complete the library has just imported it.
+            loader.create_module = lambda _: sys.modules[fullname]
+            loader.exec_module = lambda _: None
+        elif self.is_partial and spec.submodule_search_locations is not None:
+            loader.create_module = lambda _: WaitingPackage(fullname, self, run_apart)
+            loader.exec_module = lambda _: None
+        else:
+            loader.exec_module = run_apart
+        return spec
+
+    def complete(self) -> None:
+        """Run the `__init__` of the library itself, which imports the rest in the order that it is written for."""
+        whole = sys.modules.get(self._name)
+        if isinstance(whole, WaitingPackage):
+            whole.stop_waiting()
+
+    @contextmanager
+    def _apart(self) -> Iterator[None]:
+        """Register protobufs in the library's own pool, and silence what libraries warn of in themselves."""
+        default_pool = descriptor_pool.Default
+        descriptor_pool.Default = lambda: self._pool
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                yield
+        finally:
+            descriptor_pool.Default = default_pool
+
+
+class WaitingPackage(ModuleType):
+    """A package of a library whose `__init__`, `run`, has not run."""
+
+    def __init__(self, name: str, library: PartialLibrary, run: Callable[[ModuleType], None]) -> None:
+        super().__init__(name)
+        self._library = library
+        self._run = run
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") and name not in self._names:
+            raise AttributeError(name)
+        if self._library.is_partial:
+            origin = self._names.get(name)
+            if origin is not None:
+                return import_name(origin)
+            if name not in self._names and find_spec(f"{self.__name__}.{name}") is not None:
+                return import_module(f"{self.__name__}.{name}")
+        else:
+            self._library.complete()
+        # To complete the library may have run this package's `__init__` already.
+        WaitingPackage.stop_waiting(self)
+        return getattr(self, name)
+
+    def stop_waiting(self) -> None:
+        """Become the package that it stands for."""
+        if isinstance(self, WaitingPackage):
+            run = self._run
+            for name in ("_library", "_run", "_names"):
+                vars(self).pop(name, None)
+            object.__setattr__(self, "__class__", ModuleType)
+            run(self)
+
+    @cached_property
+    def _names(self) -> dict[str, str | None]:
+        assert self.__spec__ is not None
+        loader: Any = self.__spec__.loader
+        return names_bound(loader.get_source(self.__name__) or "", package=self.__name__)
+
+
+def import_name(path: str) -> Any:
+    """What a dotted path names: a module, or something in one."""
+    module, _, name = path.rpartition(".")
+    if isinstance(sys.modules.get(module), WaitingPackage) and find_spec(path) is not None:
+        return import_module(path)
+    return getattr(import_module(module), name)
+
+
+def names_bound(source: str, *, package: str) -> dict[str, str | None]:
+    """The names that a package's `__init__` binds, with the dotted path of each that is merely imported once."""
+    names: dict[str, str | None] = {}
+    for statement in ast.parse(source).body:
+        origins = {}
+        if isinstance(statement, ast.ImportFrom):
+            module = resolve_name("." * statement.level + (statement.module or ""), package)
+            origins = {alias.asname or alias.name: f"{module}.{alias.name}" for alias in statement.names}
+        for name in _bound_by(statement):
+            names[name] = None if name in names else origins.get(name)
+    return names
+
+
+def _bound_by(statement: ast.stmt) -> Iterator[str]:
+    for node in ast.walk(statement):
+        if isinstance(node, ast.alias):
+            yield (node.asname or node.name).partition(".")[0]
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id

@@ -1,0 +1,54 @@
+"""The embedded models as a swarm in the client's own process, and as transformers runs them."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from cosine_node import zoo
+from cosine_node.engine.curve import CostCurve
+from cosine_node.engine.loading import load_engine
+from cosine_node.model import read_eos
+from cosine_node.runner import ThreadRunner
+from cosine_node.simulation.swarm import SimulatedSwarm
+from cosine_p2p.client import Swarm
+from cosine_p2p.huggingface import SwarmModelForCausalLM
+from cosine_p2p.tokenizer import TextCodec
+from cosine_p2p.tokenizer_files import TokenizerFiles
+from tests.cosine_p2p.test_blocking import InProcess
+
+FAST: Final = CostCurve(((1, 0.0005), (32, 0.0006)))
+
+
+async def embedded() -> Swarm:
+    """The embedded target and one drafter, in the client's own process."""
+    torch.set_num_threads(1)
+    files = TokenizerFiles.read(zoo.tokenizer_folder())
+    assert files is not None
+    codec = TextCodec(files.files)
+    swarm = await SimulatedSwarm(one_way_s=0.0, codec=codec, eos=read_eos(zoo.folder("target"))).__aenter__()
+    target, draft = (
+        load_engine(str(zoo.folder(name)), dtype="float32", device="cpu", pool_tokens=4096)
+        for name in ("target", "draft-general")
+    )
+    await swarm.verifier(target, curve=FAST, runner=ThreadRunner(target))
+    await swarm.drafter(draft, curve=FAST)
+    return InProcess(swarm)
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[SwarmModelForCausalLM]:
+    with SwarmModelForCausalLM.from_pretrained("zoo:target", join=embedded) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def reference() -> Any:
+    return AutoModelForCausalLM.from_pretrained(zoo.folder("target"), dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(zoo.tokenizer_folder(), padding_side="left")

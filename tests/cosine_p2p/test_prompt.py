@@ -1,0 +1,74 @@
+"""A prompt is text, token ids or a chat; anything else is answered with what to give instead."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_node.simulation.swarm import LetterCodec
+from cosine_p2p.prompt import encode_prompt, read_prompt
+from cosine_protocol.errors import PromptRefused
+
+CODEC = LetterCodec()
+CHAT = [{"role": "user", "content": "What is 3 plus 4?"}]
+SEVERAL = (
+    "A call takes one prompt, not several; call it for each, or run them at the same time with `Client.submit` or "
+    "`asyncio.gather`."
+)
+EMPTY = "The prompt is empty; give at least one character."
+KINDS = "A prompt is a text, a list of token ids or a list of chat messages, not"
+IDS = "Token ids of a prompt must be whole numbers from 0 to 2147483647, not"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "sentence"),
+    [
+        ("", EMPTY),
+        ([], EMPTY),
+        (None, f"{KINDS} None."),
+        (3, f"{KINDS} 3."),
+        ({1, 2}, f"{KINDS} {{1, 2}}."),
+        (b"Once", "A prompt is text, not bytes; decode it first, as in prompt.decode()."),
+        (["Once", "Long ago"], SEVERAL),
+        (["Once"], SEVERAL),
+        ([[1, 2], [3, 4]], SEVERAL),
+        (np.array([[1, 2]]), SEVERAL),
+        ([*CHAT, "Once"], SEVERAL),
+        (CHAT[0], "A chat is a list of messages; write [message] for a single one."),
+        ([{"content": "a"}], "Message 1 of the chat must have a role that is text, not None."),
+        ([*CHAT, {"role": "user", "content": 3}], "Message 2 of the chat must have a content that is text, not 3."),
+        ([1, -1], f"{IDS} -1."),
+        ([1, 1.5], f"{IDS} 1.5."),
+        ([True], f"{IDS} True."),
+        ([1 << 31], f"{IDS} 2147483648."),
+        ([1, *CHAT], f"{IDS} {{'content': 'What is 3 plus 4?', 'role': 'user'}}."),
+        ("a\ud800", "The prompt has half a character at 1, '\\ud800'; decode it from bytes again."),
+    ],
+)
+def test_what_is_no_prompt_is_refused_in_a_sentence(prompt: Any, sentence: str) -> None:
+    with pytest.raises(PromptRefused) as refused:
+        read_prompt(prompt)
+    assert str(refused.value) == sentence
+
+
+def test_each_kind_of_prompt_is_taken_as_it_is() -> None:
+    assert read_prompt("Once") == "Once"
+    assert read_prompt(CHAT) == CHAT
+    assert read_prompt([1, 2]) == read_prompt(range(1, 3)) == read_prompt(np.array([1, 2])) == (1, 2)
+
+
+@given(st.one_of(st.text(), st.binary(), st.lists(st.one_of(st.integers(), st.text(), st.none(), st.floats()))))
+def test_nothing_else_is_raised(prompt: Any) -> None:
+    try:
+        assert read_prompt(prompt)
+    except PromptRefused as refused:
+        assert str(refused).isprintable()
+
+
+def test_ids_of_the_target_are_its_text() -> None:
+    tokens = CODEC.encode("abc")
+    assert encode_prompt(CODEC, "abc") == encode_prompt(CODEC, tokens) == tokens
+    with pytest.raises(PromptRefused, match=f"from 0 to {CODEC.vocab_tokens - 1}, not {CODEC.vocab_tokens}"):
+        encode_prompt(CODEC, [CODEC.vocab_tokens])

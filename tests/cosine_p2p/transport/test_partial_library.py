@@ -1,0 +1,145 @@
+"""A library imported in part looks whole to whoever asks for more, and its parts are the same either way."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from cosine_p2p.transport.partial_library import WaitingPackage, imported_in_part, names_bound
+from tests.thoroughness import quick_first
+
+LIBRARY = "partly"
+SOURCES = {
+    "__init__.py": """
+from partly.costly import weigh
+from partly.parts import Small, VERSION
+__version__ = VERSION
+def whole():
+    return Small, weigh
+""",
+    "costly.py": "from partly.parts.small import Small\nWEIGHT = 7\ndef weigh(): return WEIGHT\n",
+    "parts/__init__.py": """
+from .small import Small
+from .small import CONSTANT as VERSION
+from . import other
+from partly import costly
+LEVEL = 3
+""",
+    "parts/small.py": "CONSTANT = '1.2'\nclass Small: pass\n",
+    "parts/other.py": "from partly.parts import Small\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def _library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name, source in SOURCES.items():
+        file = tmp_path / LIBRARY / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == LIBRARY]:
+        del sys.modules[name]
+
+
+def loaded() -> set[str]:
+    """The library's modules whose code has run."""
+    modules = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == LIBRARY}
+    return {name for name, module in modules.items() if not isinstance(module, WaitingPackage)}
+
+
+def a_part() -> Any:
+    with imported_in_part(LIBRARY):
+        return import_module("partly.parts.small").Small
+
+
+def test_only_what_is_asked_for_runs() -> None:
+    small = a_part()
+    assert loaded() == {"partly.parts.small"}
+    assert small.__module__ == "partly.parts.small"
+
+
+def test_a_name_comes_from_where_the_package_would_import_it() -> None:
+    with imported_in_part(LIBRARY):
+        package = import_module("partly.parts")
+        assert (package.VERSION, package.Small.__name__) == ("1.2", "Small")
+        assert package.other is sys.modules["partly.parts.other"]
+        assert loaded() == {"partly.parts.small", "partly.parts.other"}
+        assert package.costly.WEIGHT == 7
+
+
+def test_what_a_package_defines_itself_runs_it() -> None:
+    with imported_in_part(LIBRARY):
+        package = import_module("partly.parts")
+        assert package.LEVEL == 3
+        assert type(package) is ModuleType
+
+
+@pytest.mark.parametrize("asked", ["__version__", "whole", "parts", "costly", "weigh"])
+def test_afterwards_everything_is_there(asked: str) -> None:
+    small = a_part()
+    library = import_module(LIBRARY)
+    assert getattr(library, asked)
+    assert library.whole() == (small, library.weigh)
+    assert library.parts.LEVEL == 3
+    assert not hasattr(library, "_run")
+
+
+def test_afterwards_another_module_comes_after_the_whole() -> None:
+    small = a_part()
+    costly = import_module("partly.costly")
+    assert costly is sys.modules["partly"].costly
+    assert costly.Small is small
+    assert "partly" in loaded()
+
+
+def test_what_is_nowhere_is_not_there() -> None:
+    small = a_part()
+    assert small
+    library = import_module(LIBRARY)
+    assert not hasattr(library, "__wrapped__")
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = library.nothing
+    with pytest.raises(ModuleNotFoundError):
+        import_module("partly.nothing")
+
+
+def test_a_library_imported_before_is_left_alone() -> None:
+    library = import_module(LIBRARY)
+    assert a_part() is library.Small
+    assert type(library) is type(library.parts) is ModuleType
+
+
+def test_names_that_are_bound_otherwise_have_no_origin() -> None:
+    source = "from .a import b as c, d\nimport os.path\nd = 1\nif c:\n    from e import f\ndef g(): pass\n"
+    assert names_bound(source, package="p") == {"c": "p.a.b", "d": None, "os": None, "f": None, "g": None}
+
+
+USES = {
+    "hivemind": """
+import cosine_p2p.transport.hivemind_library, hivemind
+from hivemind.averaging import DecentralizedAverager
+assert hivemind.DHT and hivemind.Optimizer and hivemind.__version__
+""",
+    "libp2p": """
+import cosine_p2p.transport.libp2p_library
+from libp2p.kad_dht.kad_dht import KadDHT
+import libp2p
+assert libp2p.new_host and libp2p.peer.id.ID and libp2p.__version__
+""",
+}
+
+
+@pytest.mark.parametrize("library", quick_first(["libp2p", "hivemind"]))
+def test_a_programs_own_use_of_a_library_finds_everything(library: str) -> None:
+    if find_spec(library) is None:
+        pytest.skip(f"needs {library}")
+    done = subprocess.run([sys.executable, "-c", USES[library]], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,75 @@
+"""Which request is shown, and when quitting asks first."""
+
+from dataclasses import replace
+
+from cosine_tui.snapshot import RequestState, Snapshot
+from cosine_tui.view import View
+from tests.tui.snapshots import SNAPSHOT, request_of
+
+
+def showing(*requests: object) -> Snapshot:
+    return replace(SNAPSHOT, requests=requests)  # type: ignore[arg-type]
+
+
+def number_of(view: View, snapshot: Snapshot) -> int | None:
+    request = view.shown_request(snapshot)
+    return None if request is None else request.number
+
+
+def test_the_latest_of_the_users_own_is_shown_before_any_other() -> None:
+    snapshot = showing(request_of(1), request_of(2), request_of(3, is_own=False))
+    assert number_of(View(), snapshot) == 2
+    assert number_of(View(), showing()) is None
+
+
+def test_without_an_own_request_the_one_that_writes_is_shown() -> None:
+    idle = request_of(8, is_own=False, state=RequestState.ASKING, text=())
+    snapshot = showing(SNAPSHOT.requests[0], request_of(7, is_own=False), idle)
+    assert number_of(View(), snapshot) == 7
+
+
+def test_a_chosen_request_stays_until_it_is_forgotten() -> None:
+    view, snapshot = View(), showing(request_of(1), request_of(2))
+    view.pin_request(1)
+    assert number_of(view, snapshot) == 1
+    assert number_of(view, showing(request_of(2), request_of(3))) == 3
+
+
+def test_steps_end_at_the_first_and_the_last() -> None:
+    view, snapshot = View(), showing(request_of(1), request_of(2))
+    view.step_request(snapshot, 1)
+    assert number_of(view, snapshot) == 2
+    for _ in range(3):
+        view.step_request(snapshot, -1)
+    assert number_of(view, snapshot) == 1
+    view.step_request(showing(), 1)
+
+
+def test_the_latest_is_whatever_is_written() -> None:
+    view, snapshot = View(), showing(request_of(1, is_own=False), request_of(2))
+    view.follow_latest()
+    assert number_of(view, snapshot) == 1
+    view.follow_own(snapshot)
+    assert number_of(view, snapshot) == 2
+
+
+def test_nothing_is_asked_where_nothing_of_the_users_own_goes_on() -> None:
+    over = request_of(1, state=RequestState.FINISHED)
+    assert View().may_quit(showing(over, request_of(2, is_own=False)))
+
+
+def test_quitting_is_asked_about_once_and_anew_for_what_began_since() -> None:
+    view, one = View(), showing(request_of(1))
+    assert [view.may_quit(one), view.may_quit(one)] == [False, True]
+    assert not view.may_quit(showing(request_of(1), request_of(2)))
+    view.forget_warning()
+    assert not view.may_quit(one)
+
+
+def test_a_prompt_just_sent_goes_on_before_any_snapshot_knows_it() -> None:
+    view, before = View(), showing(request_of(4, is_own=False))
+    view.follow_own(before)
+    assert view.own_running(before) == {5}
+    own = request_of(6)
+    assert view.own_running(showing(*before.requests, own)) == {6}
+    assert view.own_running(showing(*before.requests, replace(own, state=RequestState.FINISHED))) == frozenset()

@@ -1,0 +1,102 @@
+"""The choices of the person at the screen: the pane, the page over it, the request, the lists. No Textual."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from cosine_tui.listing import ALL, Listing
+from cosine_tui.snapshot import RequestView, Snapshot
+
+
+class PaneName(StrEnum):
+    """The panes by their ids in `app.tcss`."""
+
+    SWARM = "swarm"
+    REQUESTS = "requests"
+    REQUEST = "request"
+    EVENTS = "events"
+
+    @property
+    def heading(self) -> str:
+        return self.value.capitalize()
+
+
+class PageKind(StrEnum):
+    """Kinds of pages that take the place of the panes."""
+
+    HELP = "help"
+    NODE = "node"
+    REQUEST = "request"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page that takes the place of the panes; `key` is a peer id, a request's number, or ""."""
+
+    kind: PageKind
+    key: str = ""
+
+
+@dataclass(slots=True)
+class View:
+    """What is shown of a snapshot, and what was last asked about quitting."""
+
+    pane: PaneName = PaneName.SWARM
+    page: Page | None = None
+    listing: Listing = ALL
+    has_marks: bool = False
+    _pinned: int | None = None
+    _follows_own: bool = True
+    _last_before_own: int | None = None
+    _warned_of: frozenset[int] = field(default_factory=frozenset)
+
+    def shown_request(self, snapshot: Snapshot) -> RequestView | None:
+        """The request the user chose; else the latest of their own; else the oldest that is written now."""
+        requests = snapshot.requests
+        pinned = None if self._pinned is None else snapshot.request(self._pinned)
+        if pinned is not None:
+            return pinned
+        own = [request for request in requests if request.is_own]
+        if own and self._follows_own:
+            return own[-1]
+        writing = [request for request in requests if request.text and not request.state.is_over]
+        return writing[0] if writing else (requests[-1] if requests else None)
+
+    def pin_request(self, number: int) -> None:
+        """Stay with one request."""
+        self._pinned = number
+
+    def step_request(self, snapshot: Snapshot, step: int) -> None:
+        """Stay with the request before or after the one that is shown."""
+        numbers = [request.number for request in snapshot.requests]
+        shown = self.shown_request(snapshot)
+        if shown is not None:
+            self._pinned = numbers[min(len(numbers) - 1, max(0, numbers.index(shown.number) + step))]
+
+    def follow_latest(self) -> None:
+        """Show whatever is written, whoever asked for it."""
+        self._pinned, self._follows_own = None, False
+
+    def follow_own(self, snapshot: Snapshot) -> None:
+        """Show the latest request of the user's own: one has just been asked for and is in no snapshot yet."""
+        self._pinned, self._follows_own = None, True
+        self._last_before_own = max((request.number for request in snapshot.requests), default=0)
+
+    def may_quit(self, snapshot: Snapshot) -> bool:
+        """True if nothing of the user's own goes on, or only what they were warned of; else they are warned now."""
+        own = self.own_running(snapshot)
+        if own <= self._warned_of:
+            return True
+        self._warned_of = own
+        return False
+
+    def forget_warning(self) -> None:
+        """The user went on with something else instead of quitting."""
+        self._warned_of = frozenset()
+
+    def own_running(self, snapshot: Snapshot) -> frozenset[int]:
+        """The numbers of the user's own requests that go on, one that is in no snapshot yet included."""
+        last = self._last_before_own
+        own = {request.number for request in snapshot.running if request.is_own}
+        if last is not None and not any(request.is_own and request.number > last for request in snapshot.requests):
+            own.add(last + 1)
+        return frozenset(own)
