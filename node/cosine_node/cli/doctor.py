@@ -1,11 +1,11 @@
 """`cosine-node doctor`: what keeps this machine from joining, and what to do about it."""
 
-import asyncio
 import json
 import sys
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
@@ -13,6 +13,7 @@ from rich.text import Text
 
 from cosine_node.cli.configuration import commands_of, default_config_file, read_config, unknown_names
 from cosine_node.cli.exit_codes import FAILURE_EXIT
+from cosine_node.cli.interrupts import run_interruptibly
 from cosine_node.cli.options import (
     DEFAULT_DRAFTER,
     DEFAULT_TARGET,
@@ -33,10 +34,14 @@ from cosine_node.cli.options import (
     several,
 )
 from cosine_node.cli.printing import printable
+from cosine_node.cli.waiting import WaitingLine, columns_of, telling_stages
 from cosine_node.doctor.finding import CheckStatus, Finding
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
+
+if TYPE_CHECKING:
+    from cosine_node.doctor.facts import DoctorOptions
 
 MARKS: Final = {
     CheckStatus.OK: ("ok      ", "green"),
@@ -45,6 +50,12 @@ MARKS: Final = {
     CheckStatus.SKIPPED: ("skipped ", "dim"),
 }
 """The word before a finding and its colour, all of one width, so that what was found stands in one column."""
+
+ORDER: Final = (CheckStatus.OK, CheckStatus.SKIPPED, CheckStatus.WARNING, CheckStatus.FAILURE)
+"""What is to be done stands last, where it is still on the screen."""
+
+UNTROUBLED: Final = ORDER[:2]
+"""Findings that nobody has to do anything about."""
 
 RoleName = Annotated[
     str | None,
@@ -69,7 +80,6 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Look for what keeps a node or client from working here; give it the options `join` would get."""
-    from cosine_node.doctor.checks import examine
     from cosine_node.doctor.facts import DoctorOptions
 
     models = several(model)
@@ -98,7 +108,7 @@ def doctor(
         is_config_named=named_config is not None,
         unknown=tuple(unknown),
     )
-    findings = asyncio.run(examine(options, _ignore if as_json else _print))
+    findings = run_interruptibly(_examine(options, is_quiet=as_json))
     counts = Counter(finding.status for finding in findings)
     failures = counts[CheckStatus.FAILURE]
     if as_json:
@@ -111,6 +121,29 @@ def doctor(
         raise typer.Exit(FAILURE_EXIT)
 
 
+async def _examine(options: "DoctorOptions", *, is_quiet: bool) -> list[Finding]:
+    """All findings, the worst last; those without a problem are printed as they come, unless quiet."""
+    from cosine_node.doctor.checks import examine
+
+    line = WaitingLine(sys.stderr)
+
+    def tell(finding: Finding) -> None:
+        if not is_quiet and finding.status in UNTROUBLED:
+            line.clear()
+            _print(finding)
+
+    # Elsewhere than on a terminal the findings themselves show that it goes on.
+    is_shown = bool(columns_of(sys.stderr))
+    async with telling_stages(line, lambda: "Looking for what is wrong") if is_shown else nullcontext():
+        findings = await examine(options, tell)
+    line.end()
+    findings.sort(key=lambda finding: ORDER.index(finding.status))
+    for finding in findings:
+        if not is_quiet and finding.status not in UNTROUBLED:
+            _print(finding)
+    return findings
+
+
 def _print(finding: Finding) -> None:
     """Print a finding and, on a line of its own, what to do about it."""
     console = Console(highlight=False, soft_wrap=True)
@@ -118,7 +151,3 @@ def _print(finding: Finding) -> None:
     console.print(Text.assemble((mark, style), (f"{finding.what}: ", "bold"), printable(finding.found)))
     if finding.fix:
         console.print(Text.assemble(" " * len(mark), (f"-> {printable(finding.fix)}", style)))
-
-
-def _ignore(finding: Finding) -> None:
-    """Print nothing: with --json all findings are one object at the end."""

@@ -45,11 +45,16 @@ class WaitingLine:
             self._stream.write(CLEAR + shown if self._columns else shown + "\n")
             self._stream.flush()
 
-    def end(self) -> None:
-        """Empty the terminal's line for what is written next; from now on nothing is told."""
-        if not self._is_over:
-            self._is_over = True
+    def clear(self) -> None:
+        """Empty the terminal's line for what is written next; the next stage, or the same, comes below that."""
+        if self._columns and not self._is_over:
+            self._shown = ""
             clear(self._stream)
+
+    def end(self) -> None:
+        """Empty the terminal's line; from now on nothing is told."""
+        self.clear()
+        self._is_over = True
 
 
 def columns_of(stream: TextIO) -> int:

@@ -179,6 +179,8 @@ def _model_checks(options: DoctorOptions, facts: Facts) -> list[Check]:
         needed_bytes = model_files.needed_bytes(
             model, dtype=options.dtype, quantize=options.quantize, on_cpu=on_cpu
         )
+        if needed_bytes and on_cpu:
+            needed_bytes += found.base_bytes
         free_bytes, where = found.memory_of(options.device)
         return [
             machine.judge_architecture(source, found.refusals.get(str(model.folder))),

@@ -15,7 +15,8 @@ class MachineFacts:
     """The facts that `probe_machine` found, and the free memory.
 
     `errors` are by package, "" for one that loads. `cuda_devices` are names and free bytes. `refusals` say by model
-    folder why it cannot be served, "" if it can.
+    folder why it cannot be served, "" if it can. `base_bytes` is the memory of a process that has loaded all that a
+    node loads before its model.
     """
 
     errors: dict[str, str] = field(default_factory=dict)
@@ -26,6 +27,7 @@ class MachineFacts:
     cuda_error: str = ""
     cuda_devices: tuple[tuple[str, int], ...] = ()
     refusals: dict[str, str] = field(default_factory=dict)
+    base_bytes: int = 0
     free_bytes: int = 0
 
     @classmethod

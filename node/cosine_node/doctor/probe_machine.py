@@ -1,5 +1,7 @@
 """A child process that loads what a node loads, and tells of it: packages, device, supported models."""
 
+import resource
+import sys
 from dataclasses import asdict, replace
 from importlib import import_module
 from importlib.metadata import version
@@ -32,7 +34,9 @@ def probe_machine(question: dict[str, Any]) -> dict[str, Any]:
         facts = _with_cuda(facts)
     if not (errors["torch"] or errors["transformers"]):
         facts = replace(facts, refusals={folder: _refusal(folder) for folder in question["folders"]})
-    return asdict(facts)
+    if not any(errors.values()):
+        import_module("cosine_node.node")
+    return asdict(replace(facts, base_bytes=_peak_bytes()))
 
 
 def _with_cuda(facts: MachineFacts) -> MachineFacts:
@@ -48,6 +52,12 @@ def _with_cuda(facts: MachineFacts) -> MachineFacts:
     devices = range(torch.cuda.device_count())
     found = [(torch.cuda.get_device_name(number), torch.cuda.mem_get_info(number)[0]) for number in devices]
     return replace(facts, cuda_devices=tuple(found))
+
+
+def _peak_bytes() -> int:
+    """The most memory this process has had; Linux tells it in KiB, macOS in bytes (getrusage(2))."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def _refusal(folder: str) -> str:

@@ -10,7 +10,7 @@ from cosine_node.cli import main
 from cosine_node.doctor import checks
 from cosine_node.doctor.checks import Check
 from cosine_node.doctor.facts import DoctorOptions, Facts
-from cosine_node.doctor.finding import Finding, failure, fine, warning
+from cosine_node.doctor.finding import Finding, failure, fine, skipped, warning
 from cosine_protocol.records import Role
 
 GOOD = [fine("python", "Python 3.13.1"), warning("clock", "20 s behind \x1b[2J", "Set it.")]
@@ -47,6 +47,12 @@ def test_people_get_a_line_a_finding_and_the_fix_below(
         "        -> Choose another with --host-maddr.",
         "3 checks: 1 ok, 1 warning, 1 failure.",
     ]
+
+
+def test_what_is_to_be_done_comes_last(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    run(monkeypatch, [BAD, *reversed(GOOD), skipped("swarm", "nobody to ask")], "doctor")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["ok", "skipped", "warning", "->", "failure", "->", "4"]
 
 
 def test_machines_get_one_object(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

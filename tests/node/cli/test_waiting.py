@@ -56,6 +56,16 @@ def test_a_terminal_has_one_line_with_the_seconds_of_a_long_stage() -> None:
     assert parts == ["", "Looking for peers ...", "Looking for peers ... 3 s", "Asking verifier …a ...", ""]
 
 
+def test_what_is_written_between_leaves_the_stage_below_it() -> None:
+    out = Terminal()
+    line = WaitingLine(out)
+    line.say("Looking")
+    line.clear()
+    out.write("found\n")
+    line.say("Looking")
+    assert out.getvalue() == f"{CLEAR}Looking ...{CLEAR}found\n{CLEAR}Looking ..."
+
+
 def test_a_long_sentence_stays_on_its_line() -> None:
     out = Terminal()
     WaitingLine(out).say("Looking for verifiers of " + "x" * 200)

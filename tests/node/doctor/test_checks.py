@@ -2,12 +2,18 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 
 import pytest
 
+from cosine_node import zoo
 from cosine_node.doctor.checks import Check, run_checks
+from cosine_node.doctor.facts import Facts
 from cosine_node.doctor.finding import CheckStatus, Finding, failure, fine
+from cosine_node.doctor.machine import MachineFacts
 from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_protocol.records import Role
+from tests.node.doctor.examined import doctor_options, findings
 
 
 def check(what: str, look: Callable[[], Awaitable[Sequence[Finding]]], deadline_s: float = 5.0) -> Check:
@@ -65,3 +71,25 @@ def test_a_check_that_crashes_is_a_failure_with_its_text() -> None:
 def test_a_failure_must_say_what_to_do() -> None:
     with pytest.raises(ValueError, match="what to do"):
         failure("port", "it is taken", "")
+
+
+@pytest.mark.parametrize(("cuda_devices", "needs_base"), [((), True), ((("GPU", 20 << 30),), False)])
+def test_memory_of_this_machine_holds_the_libraries_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cuda_devices: tuple[tuple[str, int], ...], needs_base: bool
+) -> None:
+    async def machine(base_bytes: int) -> MachineFacts:
+        return MachineFacts(
+            base_bytes=base_bytes,
+            free_bytes=20 << 30,
+            cuda_devices=cuda_devices,
+            refusals={str(zoo.folder("draft-code")): ""},
+        )
+
+    def needed(base_bytes: int) -> str:
+        monkeypatch.setattr(Facts, "machine", lambda _: machine(base_bytes))
+        options = doctor_options(tmp_path, role=Role.DRAFTER, models=("zoo:draft-code",), device="auto")
+        _, memory = findings(options, "fit of zoo:draft-code")
+        return memory.found.partition(" of ")[0]
+
+    assert (needed(5 << 30).startswith("it needs about 5.1 GiB")) is needs_base
+    assert (needed(0) == needed(5 << 30)) is not needs_base
