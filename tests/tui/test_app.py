@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from textual import events
-from textual.command import CommandPalette
+from textual.command import CommandList, CommandPalette
 from textual.pilot import Pilot
 from textual.widgets._toast import ToastRack
 
@@ -22,6 +22,7 @@ from cosine_tui.widgets.list_pane import ListPane
 from cosine_tui.widgets.pane import Pane
 from cosine_tui.widgets.pane_grid import PaneGrid
 from cosine_tui.widgets.prompt_box import PromptBox, PromptInput
+from tests.thoroughness import quick_first
 from tests.tui.snapshots import CODE, LOST, SNAPSHOT, VERIFIER, RecordingFeed, request_of
 
 NARROW, TWO, WIDE = (80, 24), (100, 30), (160, 48)
@@ -43,6 +44,19 @@ def played(
 
     asyncio.run(run())
     return app, feed
+
+
+async def burst(app: MonitorApp, pilot: "Pilot[None]", *keys: str) -> None:
+    """Press keys all at once, and wait until they are dealt with."""
+    for key in keys:
+        app.post_message(events.Key(key, key if len(key) == 1 else None))
+    await settle(app, pilot)
+
+
+async def until(pilot: "Pilot[None]", is_so: Callable[[], bool]) -> None:
+    """Wait for what the screen does in its own time."""
+    while not is_so():
+        await pilot.pause(0.02)
 
 
 async def settle(app: MonitorApp, pilot: "Pilot[None]") -> None:
@@ -112,13 +126,11 @@ def test_lines_sent_before_the_first_paint_are_prompts_and_options_in_order() ->
     assert typed == "quit"
 
 
-@pytest.mark.parametrize("key", ["f1", "f2", "f3", "f4", "f5", "ctrl+o"])
+@pytest.mark.parametrize("key", quick_first(["f2", "f1", "f3", "f4", "f5", "ctrl+o"], 2))
 def test_typing_goes_to_the_prompt_line_whatever_is_shown(key: str) -> None:
     async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
         await pilot.press(key)
-        for character in BURST:
-            app.post_message(events.Key(character, character))
-        await settle(app, pilot)
+        await burst(app, pilot, *BURST)
         assert line(app) == BURST and app.focused is app.query_one(PromptInput)
         assert app.is_running and feed.cancelled == [] and app.theme == DARK
 
@@ -214,9 +226,9 @@ def test_a_screen_that_changes_its_size_changes_its_layout_and_loses_nothing() -
 
 def test_a_prompt_is_sent_with_the_options_typed_before() -> None:
     async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
-        await pilot.press(*"/temperature 0.8", "enter")
+        await burst(app, pilot, *"/temperature 0.8", "enter")
         assert notice(app) == "temperature is 0.8 from now on."
-        await pilot.press(*"--tokens 9 Once upon", "enter", *"again", "enter")
+        await burst(app, pilot, *"--tokens 9 Once upon", "enter", *"again", "enter")
         await pilot.pause()
         assert feed.asked == [
             ("Once upon", Options(temperature=0.8, max_new_tokens=9)),
@@ -229,7 +241,7 @@ def test_a_prompt_is_sent_with_the_options_typed_before() -> None:
 
 def test_an_error_is_wrapped_above_the_line_which_stays_to_be_mended() -> None:
     async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
-        await pilot.press(*"/strategy magic", "enter")
+        await burst(app, pilot, *"/strategy magic", "enter")
         await pilot.pause()
         assert notice(app).startswith("✗ There is no strategy 'magic'; choose one of cosine, ")
         box, shown = app.query_one(PromptBox), app.query_one("#notice").region
@@ -245,12 +257,12 @@ def test_an_error_is_wrapped_above_the_line_which_stays_to_be_mended() -> None:
 
 def test_tab_completes_and_says_what_there_is() -> None:
     async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
-        await pilot.press(*"--te", "tab")
+        await burst(app, pilot, *"--te", "tab")
         assert line(app) == "--temperature "
-        await pilot.press(*"1 --top", "tab")
+        await burst(app, pilot, *"1 --top", "tab")
         await pilot.pause()
         assert line(app) == "--temperature 1 --top-" and notice(app) == "--top-p  --top-k"
-        await pilot.press(*[*"k 4 word"], "tab")
+        await burst(app, pilot, *"k 4 word", "tab")
         assert app.focused is not app.query_one(PromptInput)
 
     played(play)
@@ -258,7 +270,7 @@ def test_tab_completes_and_says_what_there_is() -> None:
 
 def test_the_right_arrow_takes_the_suggestion() -> None:
     async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
-        await pilot.press(*"/ev")
+        await burst(app, pilot, *"/ev")
         await pilot.pause()
         await pilot.press("right")
         assert line(app) == "/events"
@@ -268,7 +280,7 @@ def test_the_right_arrow_takes_the_suggestion() -> None:
 
 def test_earlier_lines_come_back_with_the_arrows() -> None:
     async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
-        await pilot.press(*"one", "enter", *"two", "enter", "up", "up")
+        await burst(app, pilot, *"one", "enter", *"two", "enter", "up", "up")
         assert line(app) == "one"
         await pilot.press("down", "down")
         assert line(app) == ""
@@ -310,11 +322,11 @@ def test_requests_can_be_leafed_through() -> None:
         for key in ("f7", "f7", "f8", "f9"):
             await pilot.press(key)
             seen.append(app.shown_request)
-        await pilot.press(*"/request 9", "enter")
+        await burst(app, pilot, *"/request 9", "enter")
         await pilot.pause()
         seen.append(app.shown_request)
         assert [request.number for request in seen if request] == [7, 6, 6, 7, 7, 9]
-        await pilot.press(*"/request 99", "enter")
+        await burst(app, pilot, *"/request 99", "enter")
         await pilot.pause()
         assert notice(app) == "✗ There is no request '99' here; there are 6, 7, 8, 9."
 
@@ -369,18 +381,18 @@ def test_a_click_selects_a_row_and_a_second_one_opens_it() -> None:
 
 def test_lists_are_filtered_and_sorted() -> None:
     async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
-        await pilot.press(*"/filter math", "enter")
+        await burst(app, pilot, *"/filter math", "enter")
         await pilot.pause()
         text = text_in(app, "swarm")
         assert "VERIFIERS 0 of 2" in text and "DRAFTERS 1 of 2" in text and CODE[-6:] not in text
         assert app.query_one("#swarm", Pane).stated_title == "Swarm  (only 'math')"
-        await pilot.press(*"/filter", "enter", *"/sort load", "enter")
+        await burst(app, pilot, *"/filter", "enter", *"/sort load", "enter")
         await pilot.pause()
         text = text_in(app, "swarm")
         assert text.index(" b math") < text.index(" a code")
         await pilot.press("ctrl+s")
         assert app.view.listing.order == "rtt"
-        await pilot.press(*"/sort height", "enter")
+        await burst(app, pilot, *"/sort height", "enter")
         await pilot.pause()
         assert "cannot be sorted by 'height'" in notice(app)
 
@@ -389,13 +401,13 @@ def test_lists_are_filtered_and_sorted() -> None:
 
 def test_help_is_a_page_with_every_command_and_typing_goes_on() -> None:
     async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
-        await pilot.press(*"/help", "enter")
+        await burst(app, pilot, *"/help", "enter")
         await pilot.pause()
         await pilot.pause()
         assert all(command.usage in text_in(app, "page") for command in COMMANDS)
-        await pilot.press("end")
-        await pilot.pause(0.5)
-        assert app.query_one("#page-lines", LinePane).scroll_y > 0
+        page = app.query_one("#page-lines", LinePane)
+        await pilot.press("pagedown")
+        await until(pilot, lambda: page.scroll_y > 0)
         await pilot.press("q")
         assert line(app) == "q"
         await pilot.press("f1")
@@ -414,11 +426,11 @@ def test_the_palette_has_the_monitors_own_commands() -> None:
         await pilot.pause()
         assert isinstance(app.screen, CommandPalette)
         await pilot.press(*"Theme")
-        await app.workers.wait_for_complete()
-        await pilot.pause(0.3)
+        found = app.screen.query_one(CommandList)
+        await until(pilot, lambda: found.option_count == 1)
         await pilot.press("enter")
-        await pilot.pause(0.3)
-        assert app.theme == LIGHT and line(app) == ""
+        await until(pilot, lambda: app.theme == LIGHT)
+        assert line(app) == "" and not isinstance(app.screen, CommandPalette)
 
     played(play)
 
@@ -495,27 +507,28 @@ def test_of_several_pictures_between_two_frames_the_latest_is_drawn() -> None:
 IDLE = replace(SNAPSHOT, requests=SNAPSHOT.requests[:1])
 
 
-@pytest.mark.parametrize("keys", [["ctrl+q"], ["ctrl+c"], ["a", "ctrl+c"], [*"/quit", "enter"]])
+@pytest.mark.parametrize("keys", quick_first([["ctrl+q"], ["ctrl+c"], ["a", "ctrl+c"], [*"/quit", "enter"]]))
 def test_quitting_closes_the_feed(keys: list[str]) -> None:
     async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
-        await pilot.press(*keys)
+        await burst(app, pilot, *keys)
 
     app, feed = played(play, snapshot=IDLE)
     assert feed.is_closed and app.failure is None and app.return_code == 0
 
 
-@pytest.mark.parametrize("keys", [["ctrl+q"], ["ctrl+c"], [*"/quit", "enter"]])
+@pytest.mark.parametrize("keys", quick_first([["ctrl+q"], [*"/quit", "enter"], ["ctrl+c"]], 2))
 def test_while_a_request_of_the_users_own_goes_on_quitting_asks_once(keys: list[str]) -> None:
     async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
-        await pilot.press(*keys)
+        await burst(app, pilot, *keys)
         await pilot.pause()
         assert app.return_code is None and notice(app).startswith(
             "1 request of yours still goes on; quit once more"
         )
-        await pilot.press("escape", *keys)
+        await pilot.press("escape")
+        await burst(app, pilot, *keys)
         await pilot.pause()
         assert app.return_code is None and "quit once more" in notice(app)
-        await pilot.press(*keys)
+        await burst(app, pilot, *keys)
 
     app, feed = played(play)
     assert app.return_code == 0 and feed.is_closed
@@ -523,7 +536,7 @@ def test_while_a_request_of_the_users_own_goes_on_quitting_asks_once(keys: list[
 
 def test_a_prompt_just_sent_counts_before_it_is_in_a_snapshot() -> None:
     async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
-        await pilot.press(*"Once", "enter")
+        await burst(app, pilot, *"Once", "enter")
         await pilot.pause()
         await pilot.press("ctrl+q")
         assert app.return_code is None

@@ -14,6 +14,7 @@ import typer
 from cosine_node.cli.app import spread_peers
 from cosine_node.cli.exit_codes import FAILURE_EXIT, INTERRUPT_EXIT, USAGE_EXIT
 from cosine_node.cli.options import InitialPeers, Network, Target
+from cosine_node.cli.printing import printable
 from cosine_p2p.target import Target as TargetName
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import CosineError, UsageError
@@ -148,5 +149,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
         sys.exit(USAGE_EXIT)
     except CosineError as error:
-        sys.stderr.write(f"Error: {error}\n")
+        # It may quote what a peer said.
+        sys.stderr.write(f"Error: {printable(str(error))}\n")
         sys.exit(USAGE_EXIT if isinstance(error, UsageError) else FAILURE_EXIT)

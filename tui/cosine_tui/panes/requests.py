@@ -34,12 +34,13 @@ STATE_TONES: Final = {
     RequestState.FAILED: Tone.BAD,
 }
 """The tones of the signs of states."""
-# Widths of the columns in cells, and the pane's width from which on the units are written out.
+# Widths of the columns in cells, and the pane's widths from which on units and words are written out.
 _MARK: Final = 4
 _DOMAIN: Final = 11
 _NAME: Final = 7
 _RATE: Final = 6
 _WITH_UNITS: Final = 60
+_WITH_WORDS: Final = 74
 _NOTHING: Final = "Nothing has been asked yet; type a prompt and press Enter."
 _NOTHING_FITS: Final = "No request fits the filter; /filter alone shows all again."
 
@@ -98,6 +99,7 @@ def _over(request: RequestView, width: int) -> Line:
 
 def _running(request: RequestView, width: int, widths: _Widths) -> Iterator[Line]:
     names = ", ".join(map(formatting.short_name, request.verifiers)) or "nobody yet"
+    verifier = "verifier " if width >= _WITH_WORDS else ""
     about = " ".join(filter(None, ("you" if request.is_own else "", request.label)))
     active = [drafter for drafter in request.drafters if drafter.drafted_per_s or drafter.accepted_per_s]
     active.sort(key=lambda drafter: (-drafter.accepted_per_s, -drafter.drafted_per_s))
@@ -105,7 +107,7 @@ def _running(request: RequestView, width: int, widths: _Widths) -> Iterator[Line
     left = (
         Span(f"{request.state.sign} {request.number} ", STATE_TONES[request.state]),
         Span(f"{about}  ", Tone.HEADING),
-        Span(f"{formatting.counted(len(active), 'drafter')} → verifier {names}", Tone.MUTED),
+        Span(f"{formatting.counted(len(active), 'drafter')} → {verifier}{names}", Tone.MUTED),
     )
     yield spread(left, _rate(request.tokens_per_s, "tokens/s", widths), width)
     for drafter in shown:

@@ -154,7 +154,8 @@ class PromptBox(Vertical):
         self._notice.update(clean(text))
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        if event.value and event.value != self._said_to:
+        # Not the value of the event: in a burst it is older than what was said.
+        if self.input.value != self._said_to:
             self.say("")
         if event.value and not event.value.startswith("/"):
             self.post_message(self.Typed())
@@ -179,4 +180,5 @@ class PromptBox(Vertical):
                 self.say(notice)
             case CommandEntry(name, argument):
                 self.post_message(self.Commanded(name, argument))
+        self._said_to = ""
         return True
