@@ -1,7 +1,7 @@
 """An experiment: its options, the cells it runs over worker processes, and its result as one JSON object.
 
-A cell is one simulated run on recorded generations. The families of experiments (`rtt`, `crowd`, `cooperation`,
-`liars`) only say which cells they run and what the rows mean.
+A cell is one simulated run on recorded generations. Experiments on strategies (`rtt`, `crowd`, `cooperation`,
+`liars`) only say which cells they run and what the rows mean; the others need nothing here but options and setup.
 """
 
 import os

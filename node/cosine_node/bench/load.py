@@ -2,16 +2,24 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from cosine_node import zoo
-from cosine_node.bench.experiment import ExperimentOptions, JsonRow, Say, setup_of
-from cosine_node.bench.load_swarm import LoadedSwarm, LoadMeasurement, perform
+from cosine_node.bench.experiment import JsonRow, Say, setup_of
+from cosine_node.bench.load_swarm import (
+    EMBEDDED,
+    PLAIN,
+    SCRIPTED,
+    WARM_UP_SHARE,
+    LoadedSwarm,
+    LoadMeasurement,
+    LoadOptions,
+    perform,
+)
 from cosine_node.bench.texts import embedded_prompts, mixed, random_prompts, spread
-from cosine_node.emulation import DEFAULT_PROFILE, Emulation
+from cosine_node.emulation import Emulation
 from cosine_node.engine.base import Engine
 from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.simulation.virtual_loop import run_virtual
@@ -21,48 +29,16 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 from cosine_protocol.request import Sampling
 
-# Values of the options, as they stand in the JSON file.
-EMBEDDED: Final = "zoo"
-SCRIPTED: Final = "scripted"
-PLAIN: Final = "plain"
 DRAFTERS: Final = ("draft-general", "draft-code")
 """A choice: a generalist and an expert of one of the domains asked for."""
 SCRIPTED_VOCAB_TOKENS: Final = 64
 """A choice: as in simulations with scripted engines."""
-WARM_UP_SHARE: Final = 0.2
-"""A choice: the share of the time before memory is first looked at; caches are full by then."""
 # Choices: one of ten prompts is eight times as long as the median, the shortest have a quarter of the most tokens.
 LONG_EVERY: Final = 10
 LONG: Final = 8
 LEAST_SHARE: Final = 4
 MEMORY_GROWTH: Final = 0.05
 """The target for memory: more than an allocator gives back late, less than a leak for each request would take."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadOptions(ExperimentOptions):
-    """The load: `clients` ask on for `seconds` of virtual time, once with each of `strategies`.
-
-    `models` is zoo or scripted. There are `prompts` different prompts; they have up to `prompt_tokens` tokens but
-    for the long ones, their outputs up to `tokens`.
-    """
-
-    models: str = EMBEDDED
-    strategies: tuple[str, ...] = (PLAIN, "cosine")
-    profile: str = DEFAULT_PROFILE
-    clients: int = 64
-    seconds: float = 600.0
-    prompts: int = 40
-    prompt_tokens: int = 96
-    tokens: int = 96
-    temperature: float = 0.8
-    pool_tokens: int = 32_768
-
-    @classmethod
-    def quick(cls) -> "LoadOptions":
-        return cls(
-            models=SCRIPTED, clients=4, seconds=6.0, prompts=10, prompt_tokens=16, tokens=12, pool_tokens=4096
-        )
 
 
 def run(options: LoadOptions, *, say: Say) -> JsonRow:
@@ -77,16 +53,7 @@ def run(options: LoadOptions, *, say: Say) -> JsonRow:
     for strategy in options.strategies:
         names = DRAFTERS if strategy != PLAIN else ()
         drafters = [_engine(options, name, fidelity=0.7, drafter_seed=n) for n, name in enumerate(names)]
-        loaded = LoadedSwarm(
-            target=target,
-            drafters=drafters,
-            emulation=Emulation.parse(options.profile),
-            strategy=strategy,
-            clients=options.clients,
-            seconds=options.seconds,
-            warm_up_s=WARM_UP_SHARE * options.seconds,
-            tasks=tasks,
-        )
+        loaded = LoadedSwarm(options=options, strategy=strategy, target=target, drafters=drafters, tasks=tasks)
         rows.append(_row(strategy, options, run_virtual(perform(loaded))))
         say(f"{strategy}: {rows[-1]['requests']} requests")
     return {

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from cosine_node.emulation import Emulation
+from cosine_node.bench.experiment import ExperimentOptions
+from cosine_node.emulation import DEFAULT_PROFILE, Emulation
 from cosine_node.engine.base import Engine
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.simulation.swarm import LetterCodec, Member, SimulatedSwarm
@@ -19,27 +20,53 @@ from cosine_p2p.client import AsyncClient
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.records import Role
 
+# Values of the options, as they stand in the JSON file.
+EMBEDDED: Final = "zoo"
+SCRIPTED: Final = "scripted"
+PLAIN: Final = "plain"
 SETTLE_S: Final = 15.0
 """After this long everything that requests held is given back."""
+WARM_UP_SHARE: Final = 0.2
+"""A choice: the share of the time before memory is first looked at; caches are full by then."""
 STATM: Final = Path("/proc/self/statm")
 """Memory of this process in pages, where the system is Linux (proc(5))."""
 _CODEC: Final = LetterCodec()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedSwarm:
-    """The swarm and its load: every client asks for all tasks in turn until `seconds` of virtual time.
+class LoadOptions(ExperimentOptions):
+    """The load: `clients` ask on for `seconds` of virtual time, once with each of `strategies`.
 
-    Each begins with a task of its own. Memory is looked at after `warm_up_s` and at the end.
+    `models` is zoo or scripted. There are `prompts` different prompts; they have up to `prompt_tokens` tokens but
+    for the long ones, their outputs up to `tokens`.
     """
 
+    models: str = EMBEDDED
+    strategies: tuple[str, ...] = (PLAIN, "cosine")
+    profile: str = DEFAULT_PROFILE
+    clients: int = 64
+    seconds: float = 600.0
+    prompts: int = 40
+    prompt_tokens: int = 96
+    tokens: int = 96
+    temperature: float = 0.8
+    pool_tokens: int = 32_768
+
+    @classmethod
+    def quick(cls) -> "LoadOptions":
+        return cls(
+            models=SCRIPTED, clients=4, seconds=6.0, prompts=10, prompt_tokens=16, tokens=12, pool_tokens=4096
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedSwarm:
+    """The swarm and its load: every client asks for all tasks in turn, and begins with one of its own."""
+
+    options: LoadOptions
+    strategy: str
     target: Engine
     drafters: Sequence[Engine]
-    emulation: Emulation
-    strategy: str
-    clients: int
-    seconds: float
-    warm_up_s: float
     tasks: Sequence[Task]
 
 
@@ -67,16 +94,15 @@ class LoadMeasurement:
 
 async def perform(load: LoadedSwarm) -> LoadMeasurement:
     """Run a load to its end; call inside `run_virtual`."""
-    measured = LoadMeasurement()
-    emulation = load.emulation
+    measured, emulation = LoadMeasurement(), Emulation.parse(load.options.profile)
     async with SimulatedSwarm(one_way_s=emulation.one_way_s) as swarm:
         verifier = await swarm.verifier(
-            load.target, curve=emulation.curve(Role.VERIFIER), max_requests=load.clients
+            load.target, curve=emulation.curve(Role.VERIFIER), max_requests=load.options.clients
         )
         for place, engine in enumerate(load.drafters):
             await swarm.drafter(engine, curve=emulation.curve(Role.DRAFTER), domain=f"expert-{place}")
         room = [member.engine.free_tokens for member in swarm.members]
-        clients = [await swarm.client(strategy=load.strategy) for _ in range(load.clients)]
+        clients = [await swarm.client(strategy=load.strategy) for _ in range(load.options.clients)]
         beside = [asyncio.ensure_future(swarm.keep_announced()), asyncio.ensure_future(_watch(verifier, measured))]
         warming = asyncio.ensure_future(_look_when_warm(load, measured))
         await asyncio.gather(*(_ask_on(load, place, client, measured) for place, client in enumerate(clients)))
@@ -95,7 +121,7 @@ async def perform(load: LoadedSwarm) -> LoadMeasurement:
 
 async def _ask_on(load: LoadedSwarm, place: int, client: AsyncClient, measured: LoadMeasurement) -> None:
     number = place
-    while asyncio.get_running_loop().time() < load.seconds:
+    while asyncio.get_running_loop().time() < load.options.seconds:
         await _ask(client, load.tasks[number % len(load.tasks)], measured)
         number += 1
 
@@ -137,7 +163,7 @@ async def _watch(verifier: Member, measured: LoadMeasurement) -> None:
 
 
 async def _look_when_warm(load: LoadedSwarm, measured: LoadMeasurement) -> None:
-    await asyncio.sleep(load.warm_up_s)
+    await asyncio.sleep(WARM_UP_SHARE * load.options.seconds)
     measured.warm_bytes = resident_bytes()
 
 

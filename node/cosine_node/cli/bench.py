@@ -26,9 +26,14 @@ EXPERIMENTS: Mapping[str, tuple[str, ...]] = {
     "engine": ("engine",),
     "load": ("load",),
 }
-"""The modules of `cosine_node.bench` that each name runs; `strategies` is four of the others."""
+"""The modules of `cosine_node.bench` that each name runs; `strategies` is four of the others.
+
+A module has `run(options, *, say)`, where options are its own kind of `ExperimentOptions`; it returns a result's
+`what`, `setup`, `rows` and `findings`, and may take virtual time, real time, or a swarm for it.
+"""
 REPORT = "report"
 FIGURES = 6
+"""A choice: significant figures in the files, more than any table shows."""
 
 
 def bench(
@@ -61,14 +66,8 @@ def bench(
         raise UsageError(f"There is no experiment {name!r}; choose one of {', '.join((*EXPERIMENTS, REPORT))}.")
     if out.exists() and not out.is_dir():
         raise UsageError(f"--out must be a folder, and {out} is a file.")
-    counts = {
-        "processes": processes,
-        "prompts": prompts,
-        "tokens": tokens,
-        "repeats": repeats,
-        "threads": threads,
-        "seconds": seconds,
-    }
+    counts = {"processes": processes, "prompts": prompts, "tokens": tokens}
+    counts |= {"repeats": repeats, "threads": threads, "seconds": seconds}
     if too_few := [key for key, value in counts.items() if value is not None and value < 1]:
         raise UsageError(f"--{too_few[0]} must be 1 or more.")
     if name == REPORT:
@@ -76,17 +75,13 @@ def bench(
         return
     others = {"seed": seed, "device": device, "dtype": dtype}
     chosen = {key: value for key, value in {**others, **counts}.items() if value is not None}
-    command = _command(name, quick, chosen)
+    # The number of processes changes no figure.
+    flags = [f"--{key} {value}" for key, value in chosen.items() if key != "processes"]
+    command = " ".join(["cosine-node bench", name, *(["--quick"] if quick else []), *flags])
     results = {module: _run(module, chosen, quick=quick, command=command, out=out) for module in EXPERIMENTS[name]}
     if as_json:
         shown = results if len(results) > 1 else next(iter(results.values()))
         sys.stdout.write(json.dumps(shown) + "\n")
-
-
-def _command(name: str, quick: bool, chosen: Mapping[str, Any]) -> str:
-    """The command that gives the same figures; the number of processes does not change them."""
-    flags = [f"--{key} {value}" for key, value in chosen.items() if key != "processes"]
-    return " ".join(["cosine-node bench", name, *(["--quick"] if quick else []), *flags])
 
 
 def _run(module_name: str, chosen: Mapping[str, Any], *, quick: bool, command: str, out: Path) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from cosine_node.bench.load import LONG, LoadOptions, bound_ms, findings_of, run
-from cosine_node.bench.load_swarm import resident_bytes
+from cosine_node.bench.load import LONG, bound_ms, findings_of, run
+from cosine_node.bench.load_swarm import LoadOptions, resident_bytes
 from cosine_node.bench.report_sections import SECTIONS
 from cosine_node.emulation import Emulation
 from cosine_node.verifier.scheduler import STALL
