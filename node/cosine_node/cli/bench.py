@@ -66,7 +66,7 @@ def bench(
         raise UsageError(f"There is no experiment {name!r}; choose one of {', '.join((*EXPERIMENTS, REPORT))}.")
     if out.exists() and not out.is_dir():
         raise UsageError(f"--out must be a folder, and {out} is a file.")
-    counts = {"processes": processes, "prompts": prompts, "tokens": tokens}
+    counts: dict[str, float | None] = {"processes": processes, "prompts": prompts, "tokens": tokens}
     counts |= {"repeats": repeats, "threads": threads, "seconds": seconds}
     if too_few := [key for key, value in counts.items() if value is not None and value < 1]:
         raise UsageError(f"--{too_few[0]} must be 1 or more.")
