@@ -125,12 +125,14 @@ class Cosine:
         author = event.author
         facts = DrafterFacts(prompt_nll=event.prompt_nll, token_s=event.token_s, rtt_s=event.rtt_s)
         self._router.join(author, facts)
+        away = f"{1e3 * event.rtt_s:.0f} ms away"
         if author in self._drafters:
             self._drafters[author].start(facts)
+            why = f"drafts again, {away}"
         else:
             self._drafters[author] = Drafter(facts)
-        likelihood = f"a token of the prompt seemed {100 * math.exp(-event.prompt_nll):.2g} % likely to it"
-        why = f"asked to draft, {1e3 * event.rtt_s:.0f} ms away, {likelihood}"
+            likelihood = f"a token of the prompt seemed {100 * math.exp(-event.prompt_nll):.2g} % likely to it"
+            why = f"asked to draft, {away}, {likelihood}"
         assign = self._assign(author, why)
         rerouted = self._reroute()
         return [assign, *rerouted] if self._drafters[author].is_active else rerouted
@@ -186,7 +188,9 @@ class Cosine:
 
     def _why_not(self, author: int) -> str:
         """The reason why an author that drafts goes, in words that a user knows."""
-        if self._seen_tokens < TRIAL_TOKENS:
+        if not self._limit:
+            words = "no drafters are wanted now"
+        elif self._seen_tokens < TRIAL_TOKENS:
             words = "others fit the prompt better"
         elif self._router.weights()[author] < MIN_WEIGHT:
             words = "its guesses were seldom right"

@@ -155,6 +155,7 @@ def request_of(number: int = 7, **changes: Any) -> RequestView:
 def account_of(**changes: Any) -> RequestAccount:
     fields: dict[str, Any] = {
         "drafted": 200,
+        "offered": 10,
         "accepted": 8,
         "prompt_tokens": 6,
         "near_ties": 0,

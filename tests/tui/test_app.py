@@ -359,7 +359,7 @@ def test_a_request_is_selected_and_opened() -> None:
         await pilot.pause()
         page = text_in(app, "page")
         assert "TIMELINE" in page and "ACCOUNTS" in page
-        assert app.query_one("#page", Pane).stated_title == "Request 6 · math  (Esc closes)"
+        assert app.query_one("#page", Pane).stated_title == "Request 6 · math  (PgDn scrolls, Esc closes)"
 
     played(play)
 

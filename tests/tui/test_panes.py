@@ -302,6 +302,7 @@ def test_a_page_of_a_request_tells_text_timeline_and_accounts() -> None:
     assert f"   1.20 s  verifier {SPARE[-6:]} was lost: the stream ended" in text
     assert re.search(rf"a code {CODE[-6:]} +120 +5 +4 % +40 ms", text)
     assert re.search(rf"verifier {VERIFIER[-6:]} +committed 12 tokens", text)
+    assert "10 tokens of the text in time, 8 of them right (80 %)" in text
     assert "3 tokens decoded, 1 copied" in text and "812 B sent, 64.2 kB received" in text
 
 

@@ -146,9 +146,13 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestAccount:
-    """The figures of a request that is over. `verifiers` are peer ids with the tokens each committed."""
+    """The figures of a request that is over. `verifiers` are peer ids with the tokens each committed.
+
+    `offered` are the tokens of the text for which a draft had come, right or wrong.
+    """
 
     drafted: int
+    offered: int
     accepted: int
     prompt_tokens: int
     near_ties: int

@@ -224,6 +224,7 @@ def test_when_no_drafter_is_allowed_all_go_and_nothing_of_theirs_is_sent() -> No
     strategy = opened(1, 2)
     released = strategy.on(DraftersAllowed(0), 0.0)
     assert {action.author for action in released if isinstance(action, ReleaseDrafter)} == {1, 2}
+    assert all("no drafters are wanted now" in str(action) for action in released)
     assert strategy.on(drafted([1, 2]), 0.0) == []
     assert not sent_tokens(strategy.on(committed([1]), 0.0))
     # One that was asked before the decision starts in vain.

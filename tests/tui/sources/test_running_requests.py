@@ -103,7 +103,7 @@ def test_an_option_that_cannot_be_is_the_requests_error() -> None:
         requests.refuse(ASKED, "the swarm is not there")
 
     first, second = watched(use).requests
-    assert "max_new_tokens must be 1 or more" in first.error and second.error == "the swarm is not there"
+    assert "max_new_tokens must be a whole number" in first.error and second.error == "the swarm is not there"
 
 
 def test_however_much_happens_there_are_only_so_many_pictures_a_second() -> None:

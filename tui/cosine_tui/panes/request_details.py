@@ -78,7 +78,10 @@ def _accounts(request: RequestView) -> Iterator[tuple[str, str]]:
     for peer_id, tokens in account.verifiers:
         yield f"verifier {formatting.short_name(peer_id)}", f"committed {formatting.counted(tokens, 'token')}"
     yield "prompt", formatting.counted(account.prompt_tokens, "token")
-    yield "drafted", f"{account.drafted:,} tokens in trees, {account.accepted:,} in the text"
+    yield "drafted", f"{formatting.counted(account.drafted, 'token')} in trees"
+    hits = formatting.percent(account.accepted / account.offered if account.offered else None)
+    offered = formatting.counted(account.offered, "token")
+    yield "guessed", f"{offered} of the text in time, {account.accepted:,} of them right ({hits})"
     yield (
         "target itself",
         f"{request.decoded_tokens:,} tokens decoded, {request.copied_tokens:,} copied",

@@ -105,6 +105,7 @@ class RunningRequests:
 def _account_of(done: Generation) -> RequestAccount:
     return RequestAccount(
         drafted=done.drafted,
+        offered=done.offered,
         accepted=done.accepted,
         prompt_tokens=done.prompt_tokens,
         near_ties=done.near_ties,

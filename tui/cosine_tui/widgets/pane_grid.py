@@ -87,7 +87,7 @@ class PaneGrid(Vertical):
             self.request.show(page.lines, keep_visible=page.end)
         if view.page is not None and (width := _width(self.page)):
             title, lines = _page_of(view.page, snapshot, width, has_marks=view.has_marks)
-            self._page.show_title(f"{title}  (Esc closes)")
+            self._page.show_title(f"{title}  (PgDn scrolls, Esc closes)")
             self.page.show(lines)
 
     def _draw_lists(self, snapshot: Snapshot, view: View) -> None:

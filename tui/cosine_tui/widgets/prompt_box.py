@@ -88,7 +88,7 @@ class PromptInput(Input):
         """Take all lines of what is pasted, as one, without what steers a terminal."""
         event.stop()
         event.prevent_default()
-        self.insert_text_at_cursor(clean(" ".join(event.text.split("\n")).replace("\t", " ").replace("\r", "")))
+        self.replace(clean(" ".join(event.text.splitlines()).replace("\t", " ")), *self.selection)
 
     def _put(self, line: str) -> None:
         self.value = line
