@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
-from cosine_p2p.arguments import ArgumentKind, read_argument
+from cosine_p2p.arguments import ArgumentKind, read_argument, text
 from cosine_p2p.blocking import Client
 from cosine_p2p.generation import Generation
 from cosine_p2p.huggingface.arrays import Rows, for_streamer, like, rows_of, token_for_streamer
@@ -83,6 +83,7 @@ class SwarmModelForCausalLM(PipelineModel):
         `dtype`, "float32" or `torch.float32`, chooses verifiers that compute in it; further options are `Client`'s.
         Raises as `Client` does, and `GenerationFailed` if nobody serves the target.
         """
+        target = read_argument("target", target, text("the name or folder of a target"))
         numerics = None if dtype is None else str(dtype).removeprefix(DTYPE_PREFIX)
         client = Client(initial_peers, target=target, dtype=None if numerics == "auto" else numerics, **options)
         try:

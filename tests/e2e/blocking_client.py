@@ -1,8 +1,9 @@
-"""A program with a blocking client, left in one of several ways.
+"""A program with a client, nearly always a blocking one, left in one of several ways.
 
 Takes what to do as JSON in its argument and prints a JSON line for each thing it has seen.
 """
 
+import asyncio
 import json
 import logging
 import os
@@ -12,7 +13,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from cosine_p2p import Client, UsageError
+from cosine_p2p import AsyncClient, Client, UsageError
 from cosine_p2p.channel import Channel
 from cosine_protocol import messages as m
 from cosine_protocol.protocols import STATUS
@@ -38,12 +39,16 @@ class CtrlC(logging.Handler):
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def interrupted(client: Client, call: Callable[[], object]) -> None:
-    """A call that Ctrl-C ends; then say how many requests the verifier still has, and go on."""
+def interrupt_the_next_request() -> None:
     log = logging.getLogger("cosine_p2p.run")
     log.setLevel(logging.INFO)
     log.propagate = False
     log.addHandler(CtrlC())
+
+
+def interrupted(client: Client, call: Callable[[], object]) -> None:
+    """A call that Ctrl-C ends; then say how many requests the verifier still has, and go on."""
+    interrupt_the_next_request()
     try:
         call()
     except KeyboardInterrupt:
@@ -80,8 +85,26 @@ def in_a_forked_child(client: Client) -> None:
     generate(client)
 
 
+async def interrupted_in_asyncio(**options: Any) -> None:
+    interrupt_the_next_request()
+    async with AsyncClient(**options) as client:
+        await client.generate(PROMPT, max_new_tokens=ENDLESS_TOKENS)
+
+
 def main(task: dict[str, Any]) -> None:
-    client = Client(task["peers"], transport=task["transport"], strategy="plain", dtype="float32")
+    options = {
+        "initial_peers": task["peers"],
+        "transport": task["transport"],
+        "strategy": "plain",
+        "dtype": "float32",
+    }
+    if task["do"] == "interrupt asyncio":
+        try:
+            asyncio.run(interrupted_in_asyncio(**options))
+        except KeyboardInterrupt:
+            tell(interrupted=True)
+        return
+    client = Client(**options)
     match task["do"]:
         case "close":
             with client:

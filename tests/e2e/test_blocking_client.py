@@ -1,4 +1,4 @@
-"""Programs with a blocking client say nothing of their own, however they are left."""
+"""Programs with a client say nothing of their own, however they are left."""
 
 import json
 import subprocess
@@ -41,6 +41,11 @@ def test_an_end_without_a_trace(swarm: Swarm, do: str, transport: str) -> None:
 def test_ctrl_c_frees_the_verifier_and_leaves_the_client_usable(swarm: Swarm, do: str, transport: str) -> None:
     interrupted, freed, generated = said(swarm, do, transport)
     assert (interrupted, freed, list(generated)) == ({"interrupted": True}, {"requests": 0}, ["text"])
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_ctrl_c_ends_an_asyncio_program_as_quietly(swarm: Swarm, transport: str) -> None:
+    assert said(swarm, "interrupt asyncio", transport) == [{"interrupted": True}]
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

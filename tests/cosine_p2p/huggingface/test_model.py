@@ -174,8 +174,10 @@ def test_a_streamer_is_ended_by_an_error_too(model: SwarmModelForCausalLM) -> No
 
 
 @pytest.mark.thorough
-def test_how_an_output_came_about_may_be_asked_for(model: SwarmModelForCausalLM, prompt: Any) -> None:
-    output = model.generate(prompt, max_new_tokens=TOKENS, return_dict_in_generate=True)
+def test_how_an_output_came_about_may_be_asked_for(prompt: Any) -> None:
+    # Of its own, since a client that has measured that drafters do not pay here asks none.
+    with SwarmModelForCausalLM.from_pretrained("zoo:target", join=embedded) as model:
+        output = model.generate(prompt, max_new_tokens=TOKENS, return_dict_in_generate=True)
     assert isinstance(output, GenerateOutput)
     (generation,) = output.generations
     assert tuple(output.sequences[0, prompt.shape[1] :].tolist()) == generation.token_ids
@@ -242,6 +244,21 @@ def test_anything_but_a_client_is_refused(client: Any) -> None:
 def test_no_prompt_at_all(model: SwarmModelForCausalLM) -> None:
     with pytest.raises(UsageError, match="no prompt, or an empty one"):
         model.generate()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"target": None}, "target must be the name or folder of a target, not None."),
+        ({"target": "zoo:target"}, "No initial peers: "),
+        ({"target": "zoo:target", "initial_peers": PEER}, "initial_peers must be a list of addresses, not "),
+        ({"target": "zoo:target", "max_token": 3}, "There is no option 'max_token'; there is max_new_tokens."),
+    ],
+)
+def test_arguments_of_from_pretrained_are_refused_in_a_sentence(arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        SwarmModelForCausalLM.from_pretrained(**arguments)
+    assert str(refused.value).startswith(sentence)
 
 
 def test_a_client_of_the_callers_does_as_well() -> None:
