@@ -38,5 +38,5 @@ def test_without_matplotlib_one_sentence_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(UsageError, match=r"install cosine-p2p\[bench\]"):
+    with pytest.raises(UsageError, match=r"pip install '\.\[bench\]'"):
         FIGURES[0][1].draw([], tmp_path / "x.svg")
