@@ -127,6 +127,8 @@ async def run_nodes(
                 if len(options) == 1:
                     raise
                 raise UsageError(f"{each.source.model} cannot be served: {error}") from error
+        if stop.is_set():
+            return
         nodes = []
         for claimed, one, each in zip(claims, served, options, strict=True):
             emit("joining", _joining_fields(network))

@@ -19,11 +19,11 @@ _T = TypeVar("_T")
 def leave_on_interrupt() -> None:
     """Let SIGINT end the program at once, in the middle of an import too."""
 
-    def leave(*_: object) -> NoReturn:
+    def on_interrupt(*_: object) -> NoReturn:
         _fall_silent()
-        _leave()
+        leave()
 
-    signal.signal(signal.SIGINT, leave)
+    signal.signal(signal.SIGINT, on_interrupt)
 
 
 def raise_on_interrupt() -> None:
@@ -50,7 +50,7 @@ def run_interruptibly(work: Coroutine[Any, Any, _T]) -> _T:
             leave_on_interrupt()
             _fall_silent()
             # In a thread, for the loop may stand still in an import.
-            deadline = Timer(GRACE_S, _leave)
+            deadline = Timer(GRACE_S, leave)
             deadline.daemon = True
             deadline.start()
             loop.call_soon_threadsafe(task.cancel)
@@ -62,7 +62,7 @@ def run_interruptibly(work: Coroutine[Any, Any, _T]) -> _T:
         return asyncio.run(main())
     finally:
         if is_interrupted:
-            _leave()
+            leave()
         signal.signal(signal.SIGINT, before)
 
 
@@ -72,7 +72,7 @@ def _fall_silent() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
-def _leave() -> NoReturn:
+def leave() -> NoReturn:
     """End this process and those it has started, whatever they are doing."""
     try:
         for child in _children():

@@ -3,15 +3,18 @@
 import asyncio
 import logging
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
 from typing import Any
+
+from cosine_node.cli.interrupts import leave
 
 LOG = logging.getLogger(__name__)
 
 
 def run_until_stopped(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
-    """Run a node; the first SIGTERM or SIGINT sets the event on which it drains.
+    """Run a node; SIGTERM or SIGINT sets the event on which it drains, SIGINT after that ends it at once.
 
     The loop is uvloop's where that is installed, else asyncio's own.
     """
@@ -20,8 +23,16 @@ def run_until_stopped(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(log_unhandled_error)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
+
+        def interrupt() -> None:
+            if stop.is_set():
+                leave()
+            stop.set()
+            if sys.stderr.isatty():
+                sys.stderr.write("\nStopping, once loading and requests are done; Ctrl-C again leaves at once.\n")
+
+        loop.add_signal_handler(signal.SIGTERM, stop.set)
+        loop.add_signal_handler(signal.SIGINT, interrupt)
         running = asyncio.ensure_future(work(stop))
         stopping = asyncio.ensure_future(stop.wait())
         await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)

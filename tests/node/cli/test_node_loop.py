@@ -1,9 +1,35 @@
 import asyncio
 import logging
+import subprocess
+import sys
+from typing import Final
 
 import pytest
 
 from cosine_node.cli.node_loop import log_unhandled_error
+
+STUBBORN: Final = """
+import asyncio, os, signal
+from cosine_node.cli.node_loop import run_until_stopped
+
+async def work(stop):
+    os.kill(os.getpid(), signal.FIRST)
+    await stop.wait()
+    print("asked to stop", flush=True)
+    os.kill(os.getpid(), signal.SIGINT)
+    await asyncio.Event().wait()
+
+run_until_stopped(work)
+"""
+"""A node that is asked to stop and never does."""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("first", ["SIGINT", "SIGTERM"])
+def test_an_interrupt_after_a_signal_leaves_at_once(first: str) -> None:
+    program = STUBBORN.replace("FIRST", first)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "asked to stop\n", "")
 
 
 def test_a_peer_that_hangs_up_at_once_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
