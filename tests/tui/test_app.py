@@ -435,6 +435,21 @@ def test_the_palette_has_the_monitors_own_commands() -> None:
     played(play)
 
 
+@pytest.mark.parametrize("domain", quick_first(["[/]x", "[@click=app.quit]x", "[$accent]x"]))
+def test_a_stranger_s_name_is_no_markup_in_the_palette(domain: str) -> None:
+    some = SNAPSHOT.nodes[2]
+    evil = replace(some, record=replace(some.record, expertise=(domain,)))
+
+    async def play(app: MonitorApp, pilot: "Pilot[None]", feed: RecordingFeed) -> None:
+        await pilot.press("ctrl+p")
+        await pilot.press(*"Node")
+        found = app.screen.query_one(CommandList)
+        await until(pilot, lambda: found.option_count == 1)
+        assert domain.replace("[", "(").replace("]", ")") in str(found.get_option_at_index(0).prompt)
+
+    played(play, snapshot=replace(SNAPSHOT, nodes=(evil,)))
+
+
 def test_the_text_of_a_request_is_copied_without_what_steers_a_terminal() -> None:
     request = request_of(7, text=(TextRun("a\n\x1b]0;owned\x07b", 1), TextRun("\tc", 0)))
 

@@ -1,4 +1,4 @@
-"""What can be read off a snapshot."""
+"""Reading a snapshot: shares, names, the speed of all."""
 
 from cosine_tui.snapshot import Standing
 from tests.tui.snapshots import CODE, SNAPSHOT

@@ -36,6 +36,8 @@ ALL_COLUMNS: Final = 130
 """From this width on all panes fit without cutting their tables, if there are also `ALL_ROWS`."""
 ALL_ROWS: Final = 32
 """A choice: fewer rows leave three panes above each other too little."""
+PALETTE_NODES: Final = 200
+"""Bounds the time to open the palette in a large swarm; `/filter` finds every node."""
 
 
 class MonitorApp(App[None]):
@@ -180,12 +182,12 @@ class MonitorApp(App[None]):
                 "the lists of nodes and requests",
                 partial(self.perform, "sort", order),
             )
-        for node in self.snapshot.nodes:
+        for node in self.snapshot.nodes[:PALETTE_NODES]:
             show = partial(self._open_page, Page(PageKind.NODE, node.peer_id))
-            yield SystemCommand(clean(f"Node {node_title(node)}"), "everything about it", show)
+            yield SystemCommand(palette_title(f"Node {node_title(node)}"), "everything about it", show)
         for request in self.snapshot.requests:
             show = partial(self._open_page, Page(PageKind.REQUEST, str(request.number)))
-            yield SystemCommand(clean(request_title(request)), "everything about it", show)
+            yield SystemCommand(palette_title(request_title(request)), "everything about it", show)
 
     def perform(self, name: str, argument: str = "") -> None:
         """Do what a command says; what it cannot do is said above the prompt line."""
@@ -306,3 +308,8 @@ class MonitorApp(App[None]):
         if snapshot is not None:
             self.snapshot = snapshot
             self.draw()
+
+
+def palette_title(text: str) -> str:
+    """A title for the palette, which would read square brackets of a stranger's name as markup, or as an action."""
+    return clean(text).translate({ord("["): "(", ord("]"): ")"})
