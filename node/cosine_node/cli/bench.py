@@ -11,7 +11,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from cosine_node.cli.options import AsJson
+from cosine_node.cli.options import DEFAULT_TARGET, AsJson, InitialPeers, Network, Target, several
+from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 
 EXPERIMENTS: Mapping[str, tuple[str, ...]] = {
@@ -32,38 +33,64 @@ A module has `run(options, *, say)`, where options are its own kind of `Experime
 `what`, `setup`, `rows` and `findings`, and may take virtual time, real time, or a swarm for it.
 """
 REPORT = "report"
+HERE = "here"
 FIGURES = 6
 """A choice: significant figures in the files, more than any table shows."""
 
 
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="here, rtt, strategies, scale, acceptance, load, engine, or report; of strategies also one alone.",
+    ),
+]
+Out = Annotated[Path, typer.Option(envvar="COSINE_BENCH_OUT", help="Folder for the JSON files and figures.")]
+Quick = Annotated[bool, typer.Option("--quick", help="The smallest form: a look, not a measurement.")]
+Processes = Annotated[int | None, typer.Option(help="Worker processes; by default one a processor.")]
+Seed = Annotated[int | None, typer.Option(help="Same seed, same figures.")]
+PromptCount = Annotated[int | None, typer.Option(help="Prompts of each cell, where the experiment has any.")]
+TokenCount = Annotated[int | None, typer.Option(help="Output tokens of a request, where it has a fixed number.")]
+Repeats = Annotated[int | None, typer.Option(help="How often real time is taken.")]
+EngineDevice = Annotated[str | None, typer.Option(help="Of engine: auto, cpu, cuda, cuda:N or mps.")]
+EngineDtype = Annotated[str | None, typer.Option(help="Of engine: auto, float32, bfloat16 or float16.")]
+Threads = Annotated[int | None, typer.Option(help="Of engine: processor threads.")]
+Seconds = Annotated[float | None, typer.Option(help="Of load: virtual seconds.")]
+Temperatures = Annotated[
+    list[float] | None, typer.Option(help="Of here: may be repeated; 0, 0.8 and 1 if not given.")
+]
+PromptsFrom = Annotated[
+    Path | None, typer.Option(help="Of here: a file with a prompt on each line.", exists=True, dir_okay=False)
+]
+
+
 def bench(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME",
-            help="rtt, strategies, scale, acceptance, load, engine, or report; of strategies also one alone.",
-        ),
-    ],
-    out: Annotated[
-        Path, typer.Option(envvar="COSINE_BENCH_OUT", help="Folder for the JSON files and figures.")
-    ] = Path("docs/benchmarks"),
-    quick: Annotated[bool, typer.Option("--quick", help="The smallest form: a look, not a measurement.")] = False,
-    processes: Annotated[int | None, typer.Option(help="Worker processes; by default one a processor.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Same seed, same figures.")] = None,
-    prompts: Annotated[int | None, typer.Option(help="Prompts of each cell, where the experiment has any.")] = None,
-    tokens: Annotated[
-        int | None, typer.Option(help="Output tokens of a request, where it has a fixed number.")
-    ] = None,
-    repeats: Annotated[int | None, typer.Option(help="How often real time is taken.")] = None,
-    device: Annotated[str | None, typer.Option(help="Of engine: auto, cpu, cuda, cuda:N or mps.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Of engine: auto, float32, bfloat16 or float16.")] = None,
-    threads: Annotated[int | None, typer.Option(help="Of engine: processor threads.")] = None,
-    seconds: Annotated[float | None, typer.Option(help="Of load: virtual seconds.")] = None,
+    name: Name,
+    out: Out = Path("docs/benchmarks"),
+    quick: Quick = False,
+    processes: Processes = None,
+    seed: Seed = None,
+    prompts: PromptCount = None,
+    tokens: TokenCount = None,
+    repeats: Repeats = None,
+    device: EngineDevice = None,
+    dtype: EngineDtype = None,
+    threads: Threads = None,
+    seconds: Seconds = None,
+    initial_peers: InitialPeers = None,
+    network: Network = DEFAULT_NETWORK,
+    target: Target = DEFAULT_TARGET,
+    temperature: Temperatures = None,
+    prompts_from: PromptsFrom = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure strategies in virtual time or the engine in real time, or write docs/benchmarks.md from results."""
-    if name != REPORT and name not in EXPERIMENTS:
-        raise UsageError(f"There is no experiment {name!r}; choose one of {', '.join((*EXPERIMENTS, REPORT))}.")
+    """Measure a running swarm (here), strategies in virtual time, or the engine; or write docs/benchmarks.md.
+
+    Example: cosine-node bench here --initial-peers ADDRESS
+    """
+    if name not in (HERE, REPORT) and name not in EXPERIMENTS:
+        known = ", ".join((HERE, *EXPERIMENTS, REPORT))
+        raise UsageError(f"There is no experiment {name!r}; choose one of {known}.")
     if out.exists() and not out.is_dir():
         raise UsageError(f"--out must be a folder, and {out} is a file.")
     counts: dict[str, float | None] = {"processes": processes, "prompts": prompts, "tokens": tokens}
@@ -72,6 +99,11 @@ def bench(
         raise UsageError(f"--{too_few[0]} must be 1 or more.")
     if name == REPORT:
         _report(out, as_json=as_json)
+        return
+    if name == HERE:
+        where = {"initial_peers": several(initial_peers), "network": network, "target": target}
+        asked = {"temperatures": tuple(temperature or ()) or None, "prompts_from": prompts_from, "seed": seed}
+        _measure_here({**where, **asked, **counts}, quick=quick, as_json=as_json)
         return
     others = {"seed": seed, "device": device, "dtype": dtype}
     chosen = {key: value for key, value in {**others, **counts}.items() if value is not None}
@@ -82,6 +114,17 @@ def bench(
     if as_json:
         shown = results if len(results) > 1 else next(iter(results.values()))
         sys.stdout.write(json.dumps(shown) + "\n")
+
+
+def _measure_here(chosen: Mapping[str, Any], *, quick: bool, as_json: bool) -> None:
+    """Measure a running swarm and print what was found; nothing is written."""
+    from cosine_node.bench.here import HereOptions, run, sentences
+
+    base = HereOptions.quick() if quick else HereOptions()
+    known = {field.name for field in fields(base)}
+    options = replace(base, **{key: value for key, value in chosen.items() if key in known and value is not None})
+    result = rounded(run(options, say=_say))
+    sys.stdout.write(json.dumps(result) + "\n" if as_json else "\n".join(sentences(result["findings"])) + "\n")
 
 
 def _run(module_name: str, chosen: Mapping[str, Any], *, quick: bool, command: str, out: Path) -> dict[str, Any]:

@@ -1,0 +1,179 @@
+"""The speed that a running swarm brings to whoever asks it, by the clock: plain decoding and `cosine` in turns.
+
+Nothing is emulated or simulated. Every prompt is generated in every way, one after the other and `repeats` times,
+so that a change of load falls on all of them; a prompt counts with the medians of its runs. The verifier's copying
+from the text stands apart from what drafters bring.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice, zip_longest
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import numpy as np
+
+from cosine_node import zoo
+from cosine_node.bench.experiment import ExperimentOptions, JsonRow, Say
+from cosine_node.demo.race import OPTIONS, Way
+from cosine_p2p import AsyncClient
+from cosine_p2p.options import GenerationOptions, Prompt
+from cosine_p2p.transport.config import DEFAULT_NETWORK
+from cosine_protocol.errors import UsageError
+
+WARM_UP_TOKENS: Final = 8
+"""A choice: the first request of each way opens links and loads code."""
+GROUP_PROMPTS: Final = 10
+"""A choice: the worst group of so many prompts in a row is told, so that a good median hides no bad hour."""
+RESAMPLES: Final = 2000
+"""A choice: enough for two digits of the bounds of an interval."""
+INTERVAL_PERCENT: Final = (2.5, 97.5)
+"""The bootstrap percentile interval (Efron 1979) that 95 % are told by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HereOptions(ExperimentOptions):
+    """The requests: `prompts` prompts of `tokens` tokens at each temperature, `repeats` times in each way.
+
+    Prompts are the lines of `prompts_from`, else the embedded models' own, the domains taking turns.
+    """
+
+    initial_peers: tuple[str, ...] = ()
+    network: str = DEFAULT_NETWORK
+    target: str = "zoo:target"
+    temperatures: tuple[float, ...] = (0.0, 0.8, 1.0)
+    prompts_from: Path | None = None
+    prompts: int = 30
+    tokens: int = 64
+    repeats: int = 3
+
+    @classmethod
+    def quick(cls) -> "HereOptions":
+        return cls(temperatures=(0.0,), prompts=3, tokens=32, repeats=1)
+
+
+def run(options: HereOptions, *, say: Say) -> JsonRow:
+    """Measure the swarm that the initial peers belong to; one JSON object. Raises as a generation does."""
+
+    async def measured() -> list[JsonRow]:
+        async with AsyncClient(options.initial_peers, network=options.network, target=options.target) as client:
+            return await measure(client, options, say=say)
+
+    rows = asyncio.run(measured())
+    return {
+        "what": "Seconds a token of each way to generate, in turns on one running swarm, by the clock.",
+        "setup": {
+            "target": options.target,
+            "temperatures": list(options.temperatures),
+            "prompts": len(rows) // len(options.temperatures),
+            "tokens": options.tokens,
+            "repeats": options.repeats,
+        },
+        "rows": rows,
+        "findings": findings_of(rows, seed=options.seed),
+    }
+
+
+def prompts_of(options: HereOptions) -> Sequence[Prompt]:
+    """The prompts to ask for. Raises `UsageError` for a file without any."""
+    if options.prompts_from is not None:
+        try:
+            lines = options.prompts_from.read_text("utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"The prompts in {options.prompts_from} cannot be read: {error}.") from None
+        if not any(line.strip() for line in lines):
+            raise UsageError(f"There is no prompt in {options.prompts_from}; write one on each line.")
+        return [line for line in lines if line.strip()][: options.prompts]
+    turns = zip_longest(*(zoo.prompts(domain) for domain in zoo.DOMAINS))
+    return [
+        [{"role": message.role, "content": message.content} for message in prompt.messages] or prompt.text
+        for prompt in islice(filter(None, chain.from_iterable(turns)), options.prompts)
+    ]
+
+
+async def measure(client: AsyncClient, options: HereOptions, *, say: Say) -> list[JsonRow]:
+    """One row for each temperature and prompt: milliseconds a token in each way, and if the texts are equal."""
+    asked, clock = prompts_of(options), asyncio.get_running_loop().time
+    rows: list[JsonRow] = []
+    for way in Way:
+        warm_up: GenerationOptions = {**OPTIONS[way], "max_new_tokens": min(WARM_UP_TOKENS, options.tokens)}
+        await client.generate(asked[0], **warm_up)
+    for temperature in options.temperatures:
+        for number, prompt in enumerate(asked):
+            runs: dict[Way, list[float]] = {way: [] for way in Way}
+            texts = set()
+            for repeat in range(options.repeats):
+                for way in _in_turn(repeat):
+                    wanted: GenerationOptions = {
+                        **OPTIONS[way],
+                        "max_new_tokens": options.tokens,
+                        "temperature": temperature,
+                        "seed": options.seed + number,
+                    }
+                    began_s = clock()
+                    done = await client.generate(prompt, **wanted)
+                    runs[way].append(1e3 * (clock() - began_s) / max(1, done.tokens))
+                    texts.add(done.token_ids)
+            medians = {way: median(found) for way, found in runs.items()}
+            rows.append(
+                {
+                    "temperature": temperature,
+                    "prompt": number,
+                    "ms_per_token": {way.value: medians[way] for way in Way},
+                    "times_plain": {way.value: medians[Way.PLAIN] / medians[way] for way in Way},
+                    "is_identical": len(texts) == 1,
+                }
+            )
+            say(f"temperature {temperature:g}, prompt {number + 1} of {len(asked)}: {_told(rows[-1])}")
+    return rows
+
+
+def _in_turn(repeat: int) -> Iterator[Way]:
+    """All ways; each begins as often as any other."""
+    ways = list(Way)
+    start = repeat % len(ways)
+    return iter(ways[start:] + ways[:start])
+
+
+def _told(row: JsonRow) -> str:
+    return ", ".join(f"{name} {ms:.1f} ms a token" for name, ms in row["ms_per_token"].items())
+
+
+def findings_of(rows: Sequence[JsonRow], *, seed: int) -> dict[str, Any]:
+    """For each temperature and way the median over prompts, its interval, and the worst group of prompts."""
+    found = []
+    for temperature in dict.fromkeys(row["temperature"] for row in rows):
+        own = [row for row in rows if row["temperature"] == temperature]
+        for way in (Way.COPYING, Way.COSINE):
+            ratios = [row["times_plain"][way.value] for row in own]
+            groups = [ratios[at : at + GROUP_PROMPTS] for at in range(0, len(ratios), GROUP_PROMPTS)]
+            whole = [group for group in groups if len(group) == GROUP_PROMPTS] or [ratios]
+            rng = np.random.default_rng(seed)
+            medians = np.median(rng.choice(ratios, (RESAMPLES, len(ratios))), axis=1)
+            low, high = np.percentile(medians, INTERVAL_PERCENT)
+            found.append(
+                {
+                    "temperature": temperature,
+                    "way": way.value,
+                    "times_plain": median(ratios),
+                    "interval": [float(low), float(high)],
+                    "worst_group": min(map(median, whole)),
+                    "prompts": len(own),
+                }
+            )
+    return {"ways": found, "mismatches": sum(not row["is_identical"] for row in rows)}
+
+
+def sentences(findings: dict[str, Any]) -> Iterator[str]:
+    """The findings for people."""
+    for entry in findings["ways"]:
+        low, high = entry["interval"]
+        yield (
+            f"Temperature {entry['temperature']:g}, {entry['way']}: {entry['times_plain']:.2f} times plain "
+            f"decoding ({low:.2f} to {high:.2f}, 95 %), the worst {min(GROUP_PROMPTS, entry['prompts'])} prompts "
+            f"in a row {entry['worst_group']:.2f}."
+        )
+    differ = findings["mismatches"]
+    yield f"{differ} texts differ between the ways." if differ else "All texts are identical in all ways."

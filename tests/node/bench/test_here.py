@@ -1,0 +1,65 @@
+"""A running swarm is measured in turns, and what is told follows from the rows."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cosine_node.bench.here import HereOptions, findings_of, measure, prompts_of, sentences
+from cosine_node.demo.race import Way
+from cosine_node.simulation.swarm import SimulatedSwarm
+from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_protocol.errors import UsageError
+from tests.node.bench.quick import silent
+
+
+def row(ratio: float, *, temperature: float = 0.0, is_identical: bool = True) -> dict[str, Any]:
+    times = {Way.PLAIN.value: 1.0, Way.COPYING.value: 1.0, Way.COSINE.value: ratio}
+    return {"temperature": temperature, "times_plain": times, "is_identical": is_identical}
+
+
+def test_every_prompt_is_generated_in_every_way_with_equal_texts(tmp_path: Path) -> None:
+    lines = tmp_path / "prompts"
+    lines.write_text("ab\n\ncd\nef\n", "utf-8")
+    options = replace(HereOptions.quick(), prompts_from=lines, prompts=2, repeats=2)
+
+    async def measured() -> list[dict[str, Any]]:
+        async with SimulatedSwarm() as swarm:
+            await swarm.verifier()
+            await swarm.drafter()
+            return await measure(await swarm.client(), options, say=silent)
+
+    rows = run_virtual(measured())
+    assert [found["prompt"] for found in rows] == [0, 1]
+    assert all(found["is_identical"] for found in rows)
+    # A scripted drafter is right seven times of ten and costs nothing here but its own time.
+    assert all(found["times_plain"]["cosine"] > 1.0 for found in rows)
+
+
+def test_the_embedded_prompts_take_turns_over_the_domains() -> None:
+    asked = prompts_of(replace(HereOptions(), prompts=7))
+    assert len(asked) == 7
+    assert len({str(prompt) for prompt in asked}) == 7
+
+
+def test_a_file_without_prompts_is_refused(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.write_text("\n \n", "utf-8")
+    with pytest.raises(UsageError, match="no prompt"):
+        prompts_of(replace(HereOptions(), prompts_from=empty))
+
+
+def test_the_worst_ten_prompts_in_a_row_are_told() -> None:
+    rows = [row(2.0) for _ in range(10)] + [row(0.9) for _ in range(10)] + [row(3.0) for _ in range(15)]
+    [_, ours] = findings_of(rows, seed=0)["ways"]
+    assert (ours["times_plain"], ours["worst_group"]) == (2.0, 0.9)
+    low, high = ours["interval"]
+    assert 0.9 <= low <= 2.0 <= high <= 3.0
+
+
+def test_sentences_say_what_was_measured_and_whether_texts_differ() -> None:
+    findings = findings_of([row(1.5), row(1.5, is_identical=False)], seed=0)
+    *_, ours, differ = sentences(findings)
+    assert "cosine: 1.50 times plain decoding (1.50 to 1.50, 95 %)" in ours
+    assert differ == "1 texts differ between the ways."
