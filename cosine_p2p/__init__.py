@@ -6,12 +6,10 @@ with Client(initial_peers=[...], target="zoo:target") as client:
     print(client.generate("Once upon a time", max_new_tokens=64).text)
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
 from cosine_p2p.__version__ import __version__
-from cosine_p2p.blocking import Client
-from cosine_p2p.client import AsyncClient
-from cosine_p2p.generation import Chunk, DrafterReport, Generation, Observer, Progress, VerifierReport
-from cosine_p2p.options import ClientOptions, GenerationOptions, Prompt
-from cosine_p2p.run import Run
 from cosine_protocol.errors import (
     CosineError,
     GenerationFailed,
@@ -21,6 +19,13 @@ from cosine_protocol.errors import (
     PromptTooLong,
     UsageError,
 )
+
+if TYPE_CHECKING:
+    from cosine_p2p.blocking import Client
+    from cosine_p2p.client import AsyncClient
+    from cosine_p2p.generation import Chunk, DrafterReport, Generation, Observer, Progress, VerifierReport
+    from cosine_p2p.options import ClientOptions, GenerationOptions, Prompt
+    from cosine_p2p.run import Run
 
 __all__ = [
     "AsyncClient",
@@ -44,3 +49,25 @@ __all__ = [
     "VerifierReport",
     "__version__",
 ]
+
+HOMES: Final = {
+    "Client": "blocking",
+    "AsyncClient": "client",
+    **dict.fromkeys(
+        ("Chunk", "DrafterReport", "Generation", "Observer", "Progress", "VerifierReport"), "generation"
+    ),
+    **dict.fromkeys(("ClientOptions", "GenerationOptions", "Prompt"), "options"),
+    "Run": "run",
+}
+"""The modules of names that are imported when first used (PEP 562): a node or a help text needs no client."""
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(f"{__name__}.{HOMES[name]}"), name)
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

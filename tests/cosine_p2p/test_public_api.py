@@ -2,6 +2,8 @@
 
 import dataclasses
 import inspect
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -102,3 +104,17 @@ def test_a_client_takes_what_a_generation_takes_and_more() -> None:
     for kind in (Client, AsyncClient):
         parameters = inspect.signature(kind).parameters
         assert {*GenerationOptions.__annotations__, "target", "network", "transport", "observer"} <= set(parameters)
+
+
+def test_every_name_is_there_before_it_is_used_and_no_other_is() -> None:
+    code = (
+        "import cosine_p2p, sys\n"
+        "assert not {'cosine_p2p.client', 'tokenizers'} & sys.modules.keys()\n"
+        "assert set(cosine_p2p.__all__) <= set(dir(cosine_p2p))\n"
+        "from cosine_p2p import *\n"
+        "assert AsyncClient.__module__ == 'cosine_p2p.client' and Run and Prompt and UsageError\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    with pytest.raises(AttributeError, match="no attribute 'Clients'"):
+        getattr(cosine_p2p, "Client" + "s")
