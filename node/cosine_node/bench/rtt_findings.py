@@ -15,8 +15,11 @@ BASELINE: Final = "speculative"
 
 def findings_of(rows: Sequence[JsonRow], *, main_rtt_ms: float) -> JsonRow:
     """The floor against plain decoding, the distance to the best other everywhere, the parts and the bounds."""
-    parts = grouped(rows, "part")
-    sweep = parts["sweep",]
+
+    def part(name: str) -> list[JsonRow]:
+        return [row for row in rows if row["part"] == name]
+
+    sweep = part("sweep")
     ours = [row for row in sweep if row["strategy"] == OURS.name]
     lowest = min(ours, key=lambda row: row["speedup"])
     against = list(_against_best(sweep))
@@ -28,9 +31,9 @@ def findings_of(rows: Sequence[JsonRow], *, main_rtt_ms: float) -> JsonRow:
         "points": len(against),
         "points_ahead": sum(row["ratio"] > 1.0 for row in against),
         "at_main_rtt": [row for row in against if row["rtt_ms"] == main_rtt_ms],
-        "at_other_profiles": list(_against_best(parts.get(("profile",), []))),
-        "parts": list(_parts(parts.get(("ablation",), []))),
-        "bounds": list(_bounds(parts.get(("oracle",), []))),
+        "at_other_profiles": list(_against_best(part("profile"))),
+        "parts": list(_parts(part("ablation"))),
+        "bounds": list(_bounds(part("oracle"))),
         **sum_of_checks(rows),
         "tokens": sum(row["tokens"] for row in rows),
     }
