@@ -51,6 +51,8 @@ class PromptInput(Input):
             select_on_focus=False,
             suggester=LineSuggester(case_sensitive=True),
         )
+        # Steady: a blinking cursor repaints over ssh, and pictures would depend on the moment.
+        self.cursor_blink = False
         self._accept = accept
         self._history = History()
 
