@@ -36,6 +36,7 @@ from cosine_p2p.strategies.base import StrategyKind
 from cosine_p2p.target import Target
 from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.transport.base import Transport
+from cosine_p2p.trial_file import TrialFile
 from cosine_protocol.errors import GenerationFailed, PeerLost, PromptTooLong, UsageError
 from cosine_protocol.limits import NONCE_BYTES
 from cosine_protocol.protocols import DRAFT, VERIFY
@@ -83,7 +84,8 @@ class AsyncClient:
     `initial_peers` are addresses of bootstrap nodes; `cosine_p2p.options` says what each option means. `join`
     replaces the way into the network (`cosine_p2p.network`), `offload` the thread that checks signatures,
     `strategies` the known ones and `nonces` the source of each request's nonce, for tests, simulations and other
-    transports. Raises `UsageError` for options that are unknown or mean nothing.
+    transports. What was measured of verifiers is kept in `trial_file`, if there is one. Raises `UsageError` for
+    options that are unknown or mean nothing.
     """
 
     @lists_options(ClientOptions)
@@ -95,6 +97,7 @@ class AsyncClient:
         offload: Offload | None = None,
         strategies: Mapping[str, StrategyKind] = STRATEGIES,
         nonces: Callable[[], bytes] = lambda: secrets.token_bytes(NONCE_BYTES),
+        trial_file: TrialFile | None = None,
         **options: Unpack[ClientOptions],
     ) -> None:
         self._options = merge_options(DEFAULTS, options, ClientOptions)
@@ -102,6 +105,9 @@ class AsyncClient:
         self._strategies = strategies
         self._nonces = nonces
         self._trials = {kind.name: SpeedTrials(kind.drafter_counts) for kind in strategies.values()}
+        self._trial_file = trial_file
+        if trial_file is not None:
+            trial_file.read_into(self._trials)
         self._strategy_kind(self._options)
         self._target = Target.parse(self._options["target"])
         self._join = join or joining(
@@ -133,6 +139,8 @@ class AsyncClient:
         if not self._lifetime.is_of_this_process:
             return
         self._lifetime.end()
+        if self._trial_file is not None:
+            self._trial_file.write(self._trials)
         if self._links is not None:
             await self._links.close()
         if self._swarm is not None:

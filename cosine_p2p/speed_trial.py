@@ -14,8 +14,9 @@ The client compares numbers of drafters (`cosine_p2p.client`), the verifier its 
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from cosine_p2p.speculation.moving_average import moving_average
 
@@ -47,6 +48,8 @@ CHANGED: Final = 0.3
 # Times between looks, in stretches of the present way. Choices.
 FIRST_PAUSE: Final = 4
 LONGEST_PAUSE: Final = 64
+MAX_STATE: Final = 1e12
+"""Bounds what is read from a file: far above any sum of seconds, and not infinite."""
 MAX_TRIALS: Final = 64
 """Bounds memory: kinds of requests at verifiers that a client remembers."""
 
@@ -106,6 +109,39 @@ class SpeedTrial:
         new._expected = dict(self._expected)
         new._gains = {way: Gain(looks=min(1.0, gain.looks), mean=gain.mean) for way, gain in self._gains.items()}
         return new
+
+    def state(self) -> dict[str, Any]:
+        """All that is worth keeping for another process, as values of JSON."""
+        return {
+            "way": self.way,
+            "total_s": self._total_s,
+            "spent_s": self._spent_s,
+            "stretches": self._stretches,
+            "pause": self._pause,
+            "gains": {str(way): [gain.looks, gain.mean, gain.square] for way, gain in self._gains.items()},
+        }
+
+    @classmethod
+    def of_state(cls, state: Any, ways: Sequence[int]) -> "SpeedTrial":
+        """The trial that a state describes. Raises `ValueError` for one that is broken or not of these ways."""
+        try:
+            gains = {
+                int(way): Gain(float(looks), float(mean), float(square))
+                for way, (looks, mean, square) in state["gains"].items()
+            }
+            trial = cls((int(state["way"]), *gains))
+            trial._gains = gains
+            trial._total_s, trial._spent_s = float(state["total_s"]), float(state["spent_s"])
+            trial._stretches, trial._pause = int(state["stretches"]), int(state["pause"])
+        except (TypeError, KeyError, AttributeError, OverflowError):
+            raise ValueError("no trial") from None
+        numbers = [trial._total_s, trial._spent_s, *(n for g in gains.values() for n in (g.looks, g.square))]
+        is_sound = all(0.0 <= number < MAX_STATE for number in numbers) and 1 <= trial._pause <= LONGEST_PAUSE
+        if sorted((trial.way, *gains)) != sorted(ways) or not is_sound or trial._stretches < 0:
+            raise ValueError("no trial")
+        if any(not abs(gain.mean) < MAX_STATE for gain in gains.values()):
+            raise ValueError("no trial")
+        return trial
 
     @property
     def price_s(self) -> float:
@@ -291,3 +327,18 @@ class SpeedTrials:
         if len(self._trials) > MAX_TRIALS:
             self._trials.pop(next(iter(self._trials)))
         return trial
+
+    def state(self) -> list[dict[str, Any]]:
+        """All trials as values of JSON, the one used last at the end."""
+        return [
+            {"server": server, "temperature": temperature, **trial.state()}
+            for (server, temperature), trial in self._trials.items()
+        ]
+
+    def restore(self, states: Any) -> None:
+        """Take in trials of another process; what is broken, or of other ways, is left out."""
+        for state in states[-MAX_TRIALS:] if isinstance(states, list) else ():
+            match state:
+                case {"server": str(server), "temperature": float(temperature)}:
+                    with suppress(ValueError):
+                        self._trials[server, round(temperature, 1)] = SpeedTrial.of_state(state, self._ways)

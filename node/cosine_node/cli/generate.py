@@ -149,9 +149,11 @@ async def _generate(
     """Generate, telling what is waited for until there is text; all of the time with `is_quiet`, without text."""
     from cosine_p2p import AsyncClient
     from cosine_p2p.target import Target
+    from cosine_p2p.trial_file import TrialFile
 
     target = Target.parse(options["target"])
-    client = AsyncClient(join=joining_once(initial_peers, options["network"], target.folder), **options)
+    join = joining_once(initial_peers, options["network"], target.folder)
+    client = AsyncClient(join=join, trial_file=TrialFile(), **options)
     async with AsyncExitStack() as stack:
         async with telling_stages(line, lambda: "Looking for peers"):
             await stack.enter_async_context(client)
