@@ -1,6 +1,7 @@
 """The one place that imports hivemind (and no torch with it). Import this module only where a node starts."""
 
 import logging
+from pkgutil import iter_modules
 
 from cosine_p2p.transport.partial_library import imported_in_part
 
@@ -14,7 +15,12 @@ with imported_in_part("hivemind"):
     from hivemind.proto import p2pd_pb2
     from hivemind.utils import MSGPackSerializer
     from hivemind.utils.logging import use_hivemind_log_handler
+    from hivemind.utils.multiaddr import codecs
     from hivemind.utils.timed_storage import ValueWithExpiration
+
+    # Each would else be imported with the first address of its kind, and the whole library with it.
+    for codec in iter_modules(codecs.__path__):
+        codecs.codec_by_name(codec.name)
 
 __all__ = [
     "DHTID",

@@ -97,7 +97,12 @@ async def read_exactly(stream: Stream, size: int) -> bytes:
 
 def test_the_network_needs_no_torch() -> None:
     unused = {"torch", "hivemind.averaging"}
-    code = f"import cosine_p2p.transport.hivemind_library, sys; print({unused} & sys.modules.keys())"
+    code = (
+        "import cosine_p2p.transport.hivemind_library, sys\n"
+        "address = sys.modules['hivemind.utils.multiaddr.multiaddr'].Multiaddr('/ip4/127.0.0.1/tcp/1')\n"
+        "assert str(type(address)(address.to_bytes())) == '/ip4/127.0.0.1/tcp/1'\n"
+        f"print({unused} & sys.modules.keys())"
+    )
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("set()\n", "")
 
