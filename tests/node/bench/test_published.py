@@ -59,6 +59,7 @@ def test_one_request_at_a_time() -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.timeout(300)
 def test_many_requests_at_once() -> None:
     setting = crowd.Setting(load=crowd.LATENCY, profile="60/6", temperature=0.0)
     again = crowd.figures_of(run_cell(crowd.cell_of(crowd.CrowdOptions(), setting, "cosine", {})))
@@ -76,6 +77,7 @@ def test_all_drafters_together_in_the_replay() -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.timeout(300)
 def test_requests_beside_a_liar() -> None:
     """The swarm with the liar; the one without it would take as long again."""
     added = "certain of random tokens"
