@@ -21,7 +21,7 @@ from cosine_node.cli.options import (
     TrustedPeers,
     several,
 )
-from cosine_node.cli.printing import json_safe, short_peer_id
+from cosine_node.cli.printing import json_safe, short_peer_id, without_controls
 from cosine_node.cli.waiting import WaitingLine, telling_stages
 from cosine_p2p.options import ClientOptions, Prompt
 from cosine_p2p.transport.config import DEFAULT_NETWORK
@@ -164,7 +164,8 @@ async def _generate(
             async for chunk in chunks:
                 if chunk.text and not is_quiet:
                     line.end()
-                    sys.stdout.write(chunk.text)
+                    # A verifier writes what it likes; a pipe gets every byte of it, a terminal what it can show.
+                    sys.stdout.write(without_controls(chunk.text) if sys.stdout.isatty() else chunk.text)
                     sys.stdout.flush()
         line.end()
         if not is_quiet:

@@ -10,8 +10,8 @@ from cosine_node.cli.exit_codes import INTERRUPT_EXIT
 GRACE_S: Final = 0.3
 """A choice below half a second, which still feels at once: time to take leave of peers."""
 
-CLEAN_LINE: Final = b"\r\x1b[K\x1b[?25h"
-"""Empties a terminal's line and shows the cursor, which a picture that changes hides (ECMA-48: EL; DECTCEM)."""
+NEW_LINE: Final = b"\x1b[?25h\n"
+"""Shows a terminal's cursor, which a picture that changes hides (DECTCEM), and leaves the line with its text."""
 
 _T = TypeVar("_T")
 
@@ -67,9 +67,11 @@ def run_interruptibly(work: Coroutine[Any, Any, _T]) -> _T:
 
 
 def _fall_silent() -> None:
-    """Say that the program was interrupted, and nothing more on stderr: what is cut off there would complain."""
-    os.write(2, (CLEAN_LINE if os.isatty(2) else b"") + b"Interrupted.\n")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    """Say that the program was interrupted, and nothing more: what is cut off would complain, or draw over it."""
+    os.write(2, (NEW_LINE if os.isatty(2) else b"") + b"Interrupted.\n")
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
 
 
 def leave() -> NoReturn:

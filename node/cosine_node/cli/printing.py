@@ -1,7 +1,11 @@
 """Text and JSON as the commands print them."""
 
+import re
 import sys
-from typing import Any
+from typing import Any, Final
+
+CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""What steers a terminal (ECMA-48, C0 and C1), without tab and line feed."""
 
 
 def say(sentence: str) -> None:
@@ -13,6 +17,11 @@ def say(sentence: str) -> None:
 def printable(text: str) -> str:
     """Text of a stranger's choosing, without the characters that would steer a terminal."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def without_controls(text: str) -> str:
+    """Text of several lines of a stranger's choosing; only tabs and ends of lines still move the cursor."""
+    return CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def short_peer_id(peer_id: str) -> str:
