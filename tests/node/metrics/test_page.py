@@ -14,6 +14,7 @@ from cosine_node.metrics import GenerationMetrics
 from cosine_p2p.client import AsyncClient
 from tests.node.metrics.exported import Exported, exported
 
+PEER = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
 PAGE = (Path(__file__).parents[3] / "docs" / "telemetry.md").read_text("utf-8")
 ROW = re.compile(r"^\| `((?:cosine:|libp2p_)\w+)(?:\{([\w, ]+)\})?` \| (\w+) \| (.+) \|$", re.MULTILINE)
 COMMANDS: dict[str, Any] = getattr(get_command(app), "commands", {})
@@ -36,4 +37,4 @@ def test_its_commands_are_understood(line: str) -> None:
 
 def test_a_client_takes_the_collector_as_it_is() -> None:
     collector = GenerationMetrics(CollectorRegistry(), model_name="m")
-    AsyncClient(initial_peers=["/ip4/127.0.0.1/tcp/1"], observer=collector)
+    AsyncClient(initial_peers=[PEER], observer=collector)
