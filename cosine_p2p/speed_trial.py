@@ -25,7 +25,7 @@ PRICE: Final = 0.01
 # Stretches. Choices, between noise and the length of a short answer.
 STRETCH_COMMITS: Final = 12
 LEAST_COMMITS: Final = 6
-"""A stretch that ends with its request counts from here on."""
+"""A stretch that ends with its request counts if it is as long as this."""
 SETTLE_TOKENS: Final = 24
 """After so many tokens a way is settled though none of them was drafted: its drafts never come in time."""
 SETTLE_COMMITS: Final = 2
@@ -43,6 +43,9 @@ NOISE_LOOKS: Final = 2.0
 """A choice: looks that `USUAL_NOISE` counts for beside the measured ones."""
 CERTAIN: Final = 1.0
 """Standard errors by which a way must be faster to be taken: one wrong change in six, which later looks undo."""
+WORST_GAIN: Final = -1.0
+"""A choice: a way that seemed slower than 0.37x, in a cold first request for instance, is looked at again as if it
+had been that fast; else minutes would pass."""
 CHANGED: Final = 0.3
 """A choice: a speed so far from that at the last look is news."""
 # Times between looks, in stretches of the present way. Choices.
@@ -185,7 +188,8 @@ class SpeedTrial:
     def _price_s(self, way: int) -> float:
         """The seconds that a look is likely to take longer than going on as before; it may save some."""
         level = self._level or 0.0
-        return LOOK_COMMITS * (math.exp(-level - self._gain(way)) - math.exp(-level))
+        gain = max(self._gain(way), WORST_GAIN)
+        return LOOK_COMMITS * (math.exp(-level - gain) - math.exp(-level))
 
     def spend(self, *, worth: int, seconds: float, is_price: bool) -> None:
         """Book time; with `is_price`, what it took longer than the present way would have was spent on looking."""
@@ -240,6 +244,8 @@ class Stretch:
     is_settled: bool = False
     settle_commits: int = 0
     settle_tokens: int = 0
+    settle_worth: int = 0
+    settle_s: float = 0.0
     commits: int = 0
     worth: int = 0
     seconds: float = 0.0
@@ -254,6 +260,7 @@ class TrialRun:
     way: int = field(init=False)
     _stretch: Stretch = field(init=False)
     _pays_return: bool = False
+    _is_first: bool = True
 
     def __post_init__(self) -> None:
         self.way = self.trial.way
@@ -269,6 +276,8 @@ class TrialRun:
         if not stretch.is_settled:
             stretch.settle_commits += 1
             stretch.settle_tokens += tokens
+            stretch.settle_worth += worth
+            stretch.settle_s += seconds
             is_shown = bool(drafted) == bool(self.way) and stretch.settle_commits > SETTLE_COMMITS
             stretch.is_settled = is_shown or stretch.settle_tokens >= SETTLE_TOKENS
             self._pays_return = self._pays_return and not stretch.is_settled
@@ -281,7 +290,12 @@ class TrialRun:
             self._maybe_look()
 
     def end(self) -> None:
-        """The request has ended."""
+        """The request has ended. One too short for a stretch counts from its first commit, as its user saw it."""
+        stretch = self._stretch
+        if self._is_first and stretch.commits < LEAST_COMMITS:
+            stretch.commits += stretch.settle_commits
+            stretch.worth += stretch.settle_worth
+            stretch.seconds += stretch.settle_s
         self._end_stretch()
 
     def _end_stretch(self) -> None:
@@ -292,6 +306,7 @@ class TrialRun:
             trial.end_look(self.way, speed)
         elif speed is not None and self.way == trial.way:
             trial.end_stretch(speed)
+        self._is_first = False
         has_changed = trial.way != self.way
         self._pays_return = stretch.is_look and has_changed
         self._stretch = Stretch(is_settled=not has_changed)

@@ -86,6 +86,13 @@ def test_drafters_that_slow_the_verifier_are_let_go_within_the_first_request() -
     assert world.trial.way == 0
 
 
+def test_drafters_that_slow_the_verifier_are_let_go_though_all_requests_are_short() -> None:
+    world = World(random.Random(1))
+    world.ask({3: 0.5, 1: 0.5, 0: 1.0}, requests=4, tokens=16)
+    assert world.trial.way == 0
+    assert world.tokens[3] <= 2 * 16
+
+
 def test_a_look_at_plain_decoding_waits_until_it_can_be_paid() -> None:
     world = World(random.Random(1))
     world.ask({3: 2.8, 1: 2.8, 0: 1.0}, requests=2)
@@ -125,8 +132,8 @@ def test_only_one_request_looks_at_a_time_and_an_abandoned_look_makes_room_for_a
 def test_a_request_too_short_for_a_look_gets_none() -> None:
     trial = SpeedTrial((1, 0))
     for _ in range(20):
-        run = trial.begin(left_tokens=20)
-        for _ in range(20):
+        run = trial.begin(left_tokens=12)
+        for _ in range(12):
             run.note(tokens=1, drafted=0, seconds=0.1)
             assert run.way == 1
         run.end()
