@@ -29,6 +29,8 @@ POOL_TOKENS: Final = 32_768
 
 MEASURE_S: Final = 4.0
 """A choice: a volunteer waits for it at every start, and real passes correct the result (`pass_speed`)."""
+WARM_UP_S: Final = 0.3
+"""The same for an emulated device, whose speed is given: a first pass is slower than all others."""
 
 Emit = Callable[[str, dict[str, object]], None]
 """Tells an event of a node: its name and its fields."""
@@ -62,8 +64,8 @@ class ServedModel:
     eos: tuple[int, ...]
 
 
-def load_served(source: ModelSource, role: Role, emit: Emit) -> ServedModel:
-    """Fetch, load and measure a model. Blocks; raises `UsageError` with one sentence for the volunteer."""
+def load_served(source: ModelSource, role: Role, emit: Emit, *, measure_s: float = MEASURE_S) -> ServedModel:
+    """Fetch, load and measure a model, for about so long. Blocks; raises `UsageError` with one sentence."""
     if source.model != NGRAM:
         from cosine_node.engine.loading import check_options
 
@@ -74,7 +76,7 @@ def load_served(source: ModelSource, role: Role, emit: Emit) -> ServedModel:
     emit("loading", {"model": source.model})
     engine = _load_engine(source, folder)
     emit("measuring", {"model": source.model})
-    curve = measure_curve(engine, clock=time.perf_counter, budget_s=MEASURE_S)
+    curve = measure_curve(engine, clock=time.perf_counter, budget_s=measure_s)
     files = TokenizerFiles.read(target_folder)
     if files is None:
         raise UsageError(f"The target {source.target!r} has no tokenizer files; serve a model that has them.")

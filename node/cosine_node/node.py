@@ -14,7 +14,7 @@ from cosine_node.discover_service import DiscoverService, ReadRecords
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.emulation import Emulation
 from cosine_node.engine.curve import CostCurve
-from cosine_node.model import Emit, ModelSource, ServedModel, load_served
+from cosine_node.model import MEASURE_S, WARM_UP_S, Emit, ModelSource, ServedModel, load_served
 from cosine_node.pass_speed import PassSpeed
 from cosine_node.runner import PacedRunner, Runner, ThreadRunner, TimedRunner
 from cosine_node.status_service import StatusService
@@ -122,7 +122,9 @@ async def run_nodes(
         served = []
         for each in options:
             try:
-                served.append(await asyncio.to_thread(load_served, each.source, each.role, emit))
+                measure_s = MEASURE_S if each.emulation is None else WARM_UP_S
+                load = asyncio.to_thread(load_served, each.source, each.role, emit, measure_s=measure_s)
+                served.append(await load)
             except UsageError as error:
                 if len(options) == 1:
                     raise

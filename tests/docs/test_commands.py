@@ -21,6 +21,7 @@ COMMANDS: Final = all_commands()
 NOT_COMMANDS: Final = {
     ("docs/gateway.md", '"metrics":'),
     ("docs/join.md", "zoo:draft-code"),
+    ("docs/monitor.md", "--temperature"),
     ("docs/telemetry.md", '{"event":'),
 }
 """Blocks of no stated language that are something else, by page and first word."""

@@ -36,7 +36,8 @@ class RttOptions(ExperimentOptions):
     """The sweep. `profile` and `side_profiles` as in `Scenario`; the latter are run at `main_rtt_ms` alone.
 
     The sweep runs `prompts` prompts of each temperature, everything beside it at most `side_prompts`. The parts of
-    cosine and the bounds on it are measured at those of `focus_rtts_ms` that are swept. `tuning_prompts`,
+    cosine, the bounds on it, and rivals with the verifier's prompt lookup are measured at those of `focus_rtts_ms` that
+    are swept. `tuning_prompts`,
     `tuning_tokens` and `trials` are those of `Search`.
     """
 
@@ -167,11 +168,12 @@ def planned(options: RttOptions, tuned: Tuned) -> Iterator[PlannedRow]:
                 cell = options.cell(name, place, tuned[name, place], prompts=prompts)
                 yield PlannedRow(part="more", place=place, cell=cell)
     free = [name for name in options.rivals if not entrant(name).kind.is_stepped]
-    for place, name in product(sweep, (OURS.name, *free)):
-        # As it is shipped to do; elsewhere a drafter looks up the text.
-        choice = {**tuned.get((name, place), {}), "policy": LOOKS_UP}
-        cell = options.cell(name, place, choice, prompts=all_prompts)
-        yield PlannedRow(part="own lookup", place=place, cell=cell)
+    for place in sweep:
+        for name in (OURS.name, *(free if place.rtt_ms in options.focus_rtts_ms else ())):
+            # As it is shipped to do; elsewhere a drafter looks up the text.
+            choice = {**tuned.get((name, place), {}), "policy": LOOKS_UP}
+            cell = options.cell(name, place, choice, prompts=all_prompts)
+            yield PlannedRow(part="own lookup", place=place, cell=cell)
     focus = [rtt_ms for rtt_ms in options.focus_rtts_ms if rtt_ms in options.rtts_ms]
     for place in options.places([options.profile], focus):
         for variant in variants():

@@ -3,7 +3,7 @@
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,11 +43,11 @@ async def run_demo(
     The verifiers are apart, so that no way waits for another's passes.
     """
     with tempfile.TemporaryDirectory(prefix="cosine-demo-") as folder:
-        async with _nodes(emulation, Path(folder), say) as (verifiers, drafters):
+        async with _nodes(emulation, Path(folder), say) as (peer, verifiers, drafters):
             domains = {event["peer_id"]: event["model"].rpartition("-")[2] for event in drafters.ready}
             serving = dict(zip(Way, verifiers, strict=True))
             rows = []
-            async with AsyncClient(verifiers[0].maddrs[:1], target=TARGET, dtype="float32") as client:
+            async with AsyncClient([peer], target=TARGET, dtype="float32") as client:
                 for temperature in temperatures:
                     for domain in zoo.DOMAINS:
                         race = _race_of(domain, temperature, max_new_tokens)
@@ -111,25 +111,33 @@ async def _run_race(
 @asynccontextmanager
 async def _nodes(
     emulation: Emulation, folder: Path, say: Say
-) -> AsyncIterator[tuple[list[NodeProcess], NodeProcess]]:
-    """A verifier for each way, and one process with all drafters; the first verifier is the others' way in."""
-    async with AsyncExitStack() as stack:
+) -> AsyncIterator[tuple[str, list[NodeProcess], NodeProcess]]:
+    """The address of a bootstrap node, a verifier for each way, and one process with all drafters."""
+    started: list[NodeProcess] = []
 
-        async def start(name: str, *arguments: str) -> NodeProcess:
-            node = await NodeProcess.start(name, ("join", *arguments, "--emulate", emulation.name), folder)
-            stack.push_async_callback(node.stop)
-            return node
+    async def start(name: str, *arguments: str) -> NodeProcess:
+        started.append(await NodeProcess.start(name, arguments, folder))
+        return started[-1]
 
+    try:
         say("Starting a verifier for each way, and six drafters in one process ...")
-        verifier = ("--role", "verifier", "--model", TARGET)
-        first = await start("verifier", *verifier)
-        await first.wait_ready()
-        peers = ("--initial-peers", first.maddrs[0])
-        others = [await start(f"verifier-{number}", *verifier, *peers) for number in range(2, len(Way) + 1)]
+        bootstrap = await start("bootstrap", "bootstrap")
+        await bootstrap.wait_ready()
+        shared = ("--target", TARGET, "--emulate", emulation.name, "--initial-peers", bootstrap.maddrs[0])
+        verifiers = [await start(f"verifier {way.value}", "join", "--role", "verifier", *shared) for way in Way]
         names = zoo.names()[1:]
         models = [word for name in names for word in ("--model", f"zoo:{name}")]
-        drafters = await start("drafters", "--role", "drafter", *models, "--target", TARGET, *peers)
-        for node, count in ((drafters, len(names)), *((other, 1) for other in others)):
-            await node.wait_ready(count)
-            say(f"{node.name}: ready")
-        yield [first, *others], drafters
+        drafters = await start("drafters", "join", "--role", "drafter", *models, *shared)
+        # Whoever is ready says so at once, so that nobody wonders.
+        for ready in asyncio.as_completed(
+            [_readied(drafters, len(names)), *(_readied(verifier, 1) for verifier in verifiers)]
+        ):
+            say(f"{await ready}: ready")
+        yield bootstrap.maddrs[0], verifiers, drafters
+    finally:
+        await asyncio.gather(*(node.stop() for node in started))
+
+
+async def _readied(node: NodeProcess, nodes: int) -> str:
+    await node.wait_ready(nodes)
+    return node.name
