@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -65,6 +66,12 @@ def page_of(results: Mapping[str, Row], folder: Path) -> str:
             blocks += _blocks(SECTIONS[name], result, f"{folder.name}/{name}.json")
         except KeyError as missing:
             raise UsageError(f"{folder / name}.json has no {missing}; run the experiment again.") from None
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def section_of(name: str, result: Row, folder: Path) -> str:
+    """The section of one result as it stands on the page, without figures."""
+    blocks = _blocks(replace(SECTIONS[name], figures=()), result, f"{folder}/{name}.json")
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 

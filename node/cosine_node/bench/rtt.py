@@ -36,9 +36,8 @@ class RttOptions(ExperimentOptions):
     """The sweep. `profile` and `side_profiles` as in `Scenario`; the latter are run at `main_rtt_ms` alone.
 
     The sweep runs `prompts` prompts of each temperature, everything beside it at most `side_prompts`. The parts of
-    cosine, the bounds on it, and rivals with the verifier's prompt lookup are measured at those of `focus_rtts_ms` that
-    are swept. `tuning_prompts`,
-    `tuning_tokens` and `trials` are those of `Search`.
+    cosine, the bounds on it, and rivals with the verifier's prompt lookup are measured at those of `focus_rtts_ms`
+    that are swept. `tuning_prompts`, `tuning_tokens` and `trials` are those of `Search`.
     """
 
     rtts_ms: tuple[float, ...] = (0.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 300.0)

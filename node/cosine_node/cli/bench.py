@@ -114,6 +114,10 @@ def bench(
     if as_json:
         shown = results if len(results) > 1 else next(iter(results.values()))
         sys.stdout.write(json.dumps(shown) + "\n")
+    else:
+        from cosine_node.bench.report import section_of
+
+        sys.stdout.write("\n".join(section_of(module, result, out) for module, result in results.items()))
 
 
 def _measure_here(chosen: Mapping[str, Any], *, quick: bool, as_json: bool) -> None:

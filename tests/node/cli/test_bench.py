@@ -27,6 +27,15 @@ def test_an_experiment_writes_its_result_and_prints_it(tmp_path: Path, capsys: p
     assert printed["command"] == "cosine-node bench acceptance --quick"
 
 
+@pytest.mark.thorough
+def test_people_read_the_section_of_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_of("acceptance", "--quick", "--out", str(tmp_path)) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("## ")
+    assert "draft-code" in printed
+    assert "![" not in printed
+
+
 def test_options_reach_the_experiment_and_the_command_that_repeats_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
