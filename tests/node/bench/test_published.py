@@ -15,6 +15,9 @@ from cosine_node.cli.bench import rounded
 from tests.docs.pages import DOCS
 from tests.node.bench.quick import silent
 
+NOT_AGAIN_YET = pytest.mark.xfail(
+    strict=True, reason="docs/benchmarks.md says what has changed in the code since this file was measured"
+)
 TIMED = ("_us", "wall_s", "cpu_s", "peak_mb", "decisions")
 """Ends of the names of fields that hold real time, or how often it was taken."""
 
@@ -58,6 +61,7 @@ def test_one_request_at_a_time() -> None:
         assert rounded(again) == same_fields(row, again)
 
 
+@NOT_AGAIN_YET
 @pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_many_requests_at_once() -> None:
@@ -67,6 +71,7 @@ def test_many_requests_at_once() -> None:
     assert rounded(again) == same_fields(row, again)
 
 
+@NOT_AGAIN_YET
 @pytest.mark.thorough
 def test_all_drafters_together_in_the_replay() -> None:
     case = next(cooperation.replay_cases(cooperation.CooperationOptions()))
@@ -95,6 +100,7 @@ def test_the_router_of_cosine() -> None:
     assert rounded(again) == same_fields(row, again)
 
 
+@NOT_AGAIN_YET
 @pytest.mark.thorough
 def test_the_smallest_of_the_large_networks() -> None:
     again = scale.run_size(scale.ScaleOptions().scenario(100))
