@@ -52,7 +52,10 @@ class KnownPeer:
 
 
 class KnownPeers:
-    """The peers of a network that are remembered in a file. One that is missing, broken or too large holds none."""
+    """The peers of a swarm that are remembered in a file. One that is missing, broken or too large holds none.
+
+    `network` names the swarm: a network, and the initial peers that lead into the swarm that is meant.
+    """
 
     def __init__(self, network: str, file: Path | None = None) -> None:
         self._network = network

@@ -24,7 +24,8 @@ def joining_once(initial_peers: tuple[str, ...], network: str, tokenizer_folder:
         network=network,
         tokenizer_folder=tokenizer_folder,
         transport=TransportKind.LIGHT if has_light and not os.environ.get(TRANSPORT_VARIABLE) else None,
-        known_peers=KnownPeers(network),
+        # A user who names peers means their swarm: nobody that was met in another one may be asked instead.
+        known_peers=KnownPeers(" ".join((network, *sorted(initial_peers)))),
     )
 
 

@@ -5,17 +5,20 @@ import queue
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from cosine_node.engine.curve import CostCurve
 from cosine_node.gateway.app import GatewayOptions, make_app
 from cosine_node.gateway.server import listening, serve_app, url_of
 from cosine_node.simulation.swarm import SimulatedSwarm
+from cosine_p2p.strategies import STRATEGIES
 from tests.node.gateway.letters import MODEL, QUICK, letter_client, letter_swarm
 
 HOST: Final = "127.0.0.1"
 TIMEOUT_S: Final = 30.0
+# The clock is real here, and by it drafters of scripted models do not pay.
+ALWAYS_DRAFTED: Final = {**STRATEGIES, "cosine": replace(STRATEGIES["cosine"], drafter_counts=())}
 
 
 @dataclass(slots=True)
@@ -97,5 +100,5 @@ async def _serve(
         def emit(event: str, fields: dict[str, object]) -> None:
             gateway.events.put((event, fields))
 
-        app = make_app(await letter_client(swarm), settings, emit=emit, closing=closing)
+        app = make_app(await letter_client(swarm, strategies=ALWAYS_DRAFTED), settings, emit=emit, closing=closing)
         await serve_app(app, place, stop=gateway.stop, closing=closing, on_ready=ready.set, drain_s=drain_s)
