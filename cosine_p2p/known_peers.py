@@ -1,16 +1,12 @@
 """Peers that a light client has met, kept between runs, so that the next one goes to those that answer."""
 
-import json
 import logging
-import os
-import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from platformdirs import user_state_dir
-
+from cosine_p2p.state_file import StateFile
 from cosine_p2p.transport.addresses import parse_dialable
 
 logger = logging.getLogger(__name__)
@@ -59,40 +55,26 @@ class KnownPeers:
 
     def __init__(self, network: str, file: Path | None = None) -> None:
         self._network = network
-        self._file = file or Path(user_state_dir("cosine-p2p")) / "peers.json"
+        self._file = StateFile("peers.json", max_bytes=MAX_FILE_BYTES, file=file)
 
     def read(self) -> tuple[KnownPeer, ...]:
         """At most `MAX_PEERS`, those that answered last in front; what is no peer is left out."""
-        values = self._read_networks().get(self._network)
+        values = self._file.read().get(self._network)
         peers = []
         for value in values if isinstance(values, list) else []:
             try:
                 peers.append(KnownPeer.read(value))
             except ValueError:
-                logger.debug("%s holds something that is no peer", self._file)
+                logger.debug("%s holds something that is no peer", self._file.path)
         return _best(peers)
 
     def note(self, met: Iterable[KnownPeer]) -> None:
         """Remember these, and of those known before as many as there is room for."""
         peers = {peer.peer_id: peer for peer in (*self.read(), *met)}
-        networks = self._read_networks()
+        networks = self._file.read()
         networks.pop(self._network, None)
         networks = {self._network: [asdict(peer) for peer in _best(peers.values())], **networks}
-        draft = self._file.with_name(f".{self._file.name}.{secrets.token_hex(8)}")
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(json.dumps(dict(list(networks.items())[:MAX_NETWORKS])), "utf-8")
-            os.replace(draft, self._file)
-        except OSError as error:
-            logger.debug("the peers could not be remembered: %s", error)
-
-    def _read_networks(self) -> dict[str, Any]:
-        try:
-            is_ours = self._file.stat().st_size <= MAX_FILE_BYTES
-            networks = json.loads(self._file.read_text("utf-8")) if is_ours else None
-        except (OSError, ValueError, RecursionError):
-            return {}
-        return networks if isinstance(networks, dict) else {}
+        self._file.write(dict(list(networks.items())[:MAX_NETWORKS]))
 
 
 def _best(peers: Iterable[KnownPeer]) -> tuple[KnownPeer, ...]:

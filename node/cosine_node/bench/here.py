@@ -87,10 +87,7 @@ def prompts_of(options: HereOptions) -> Sequence[Prompt]:
             raise UsageError(f"There is no prompt in {options.prompts_from}; write one on each line.")
         return [line for line in lines if line.strip()][: options.prompts]
     turns = zip_longest(*(zoo.prompts(domain) for domain in zoo.DOMAINS))
-    return [
-        [{"role": message.role, "content": message.content} for message in prompt.messages] or prompt.text
-        for prompt in islice(filter(None, chain.from_iterable(turns)), options.prompts)
-    ]
+    return [prompt.asked for prompt in islice(filter(None, chain.from_iterable(turns)), options.prompts)]
 
 
 async def measure(client: AsyncClient, options: HereOptions, *, say: Say) -> list[JsonRow]:

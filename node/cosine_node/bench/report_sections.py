@@ -30,7 +30,7 @@ def found(name: str = "", **wanted: Any) -> RowsOf:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class FindingLine:
     """Lines of the table of findings, one for each row of `of`: its `field`, and what was aimed at.
 
     A limit is a number, or the name of the field that holds it. A row without a value has no line.
@@ -87,7 +87,7 @@ class Section:
     """A section of the page; its findings stand in one table."""
 
     title: str
-    findings: tuple[Finding, ...]
+    findings: tuple[FindingLine, ...]
     figures: tuple[LinePlot | BarPlot, ...]
     tables: tuple[Table, ...]
 
@@ -128,20 +128,20 @@ MACHINES: Final = "{profile}, T {temperature}"
 LOAD: Final = "{load}, {profile}, T {temperature}"
 BEST: Final = "{best_other}"
 SAMPLED: Final = "T {temperature}, {strategy}"
-EXACT: Final = Finding("texts that differ from the target's own", "mismatches", found(), most=0)
-KEPT: Final = Finding("other promises broken", "violations", found(), most=0)
+EXACT: Final = FindingLine("texts that differ from the target's own", "mismatches", found(), most=0)
+KEPT: Final = FindingLine("other promises broken", "violations", found(), most=0)
 # Limits below are targets as they were set before anything was measured.
 SECTIONS: Final[Mapping[str, Section]] = {
     "rtt": Section(
         "One request at a time, by round-trip time",
         (
-            Finding(f"least speedup of `cosine` ({PLACE})", "speedup", found("lowest_speedup"), least=0.98),
-            Finding("least speedup of a single prompt", "worst_prompt_speedup", found()),
-            Finding("points, of {points}, at which it is ahead of every other", "points_ahead", found()),
-            Finding(f"least ratio to the best other ({BEST}; {PLACE})", "ratio", found("closest"), least=0.99),
-            Finding(f"ratio to the best other ({BEST}; {PLACE})", "ratio", found("at_main_rtt"), least=1.25),
-            Finding(f"ratio to speculative ({PLACE})", "ratio_to_speculative", found("at_main_rtt"), least=1.5),
-            Finding("tokens generated in all runs", "tokens", found()),
+            FindingLine(f"least speedup of `cosine` ({PLACE})", "speedup", found("lowest_speedup"), least=0.98),
+            FindingLine("least speedup of a single prompt", "worst_prompt_speedup", found()),
+            FindingLine("points, of {points}, at which it is ahead of every other", "points_ahead", found()),
+            FindingLine(f"least ratio to the best other ({BEST}; {PLACE})", "ratio", found("closest"), least=0.99),
+            FindingLine(f"ratio to the best other ({BEST}; {PLACE})", "ratio", found("at_main_rtt"), least=1.25),
+            FindingLine(f"ratio to speculative ({PLACE})", "ratio_to_speculative", found("at_main_rtt"), least=1.5),
+            FindingLine("tokens generated in all runs", "tokens", found()),
             EXACT,
             KEPT,
         ),
@@ -175,19 +175,19 @@ SECTIONS: Final[Mapping[str, Section]] = {
     "crowd": Section(
         "Many requests at once",
         (
-            Finding(
+            FindingLine(
                 f"{LOAD}: percent less time a token than the best other ({{best_latency_of_others}})",
                 "latency_reduction_percent",
                 found("settings", load=LATENCY),
                 least=40.0,
             ),
-            Finding(
+            FindingLine(
                 f"{LOAD}: throughput over that of the best other ({{best_throughput_of_others}})",
                 "throughput_ratio",
                 found("settings", load=SATURATED),
                 least=1.6,
             ),
-            Finding("least share of the work of a verifier", "least_verifier_share", found()),
+            FindingLine("least share of the work of a verifier", "least_verifier_share", found()),
             EXACT,
             KEPT,
         ),
@@ -236,9 +236,9 @@ SECTIONS: Final[Mapping[str, Section]] = {
     "liars": Section(
         "Drafters that lie",
         (
-            Finding("most percent that requests take longer with a liar", "most_percent", found()),
-            Finding("the same of what comes late in a long request", "most_late_percent", found()),
-            Finding("the same with one more honest drafter", "most_percent_of_an_honest_one", found()),
+            FindingLine("most percent that requests take longer with a liar", "most_percent", found()),
+            FindingLine("the same of what comes late in a long request", "most_late_percent", found()),
+            FindingLine("the same with one more honest drafter", "most_percent_of_an_honest_one", found()),
             EXACT,
             KEPT,
         ),
@@ -276,7 +276,7 @@ SECTIONS: Final[Mapping[str, Section]] = {
     ),
     "acceptance": Section(
         "What the drafters know",
-        (Finding("domains, of {domains}, whose expert is the best", "domains_led_by_their_expert", found()),),
+        (FindingLine("domains, of {domains}, whose expert is the best", "domains_led_by_their_expert", found()),),
         (
             BarPlot(
                 "acceptance", rows(), "{domain}", "{drafter}, T {temperature}", "T {temperature}", "first_choice"
@@ -293,19 +293,21 @@ SECTIONS: Final[Mapping[str, Section]] = {
     "scale": Section(
         "Large networks",
         (
-            Finding("every request finished", "all_finished", found()),
+            FindingLine("every request finished", "all_finished", found()),
             EXACT,
-            Finding(
+            FindingLine(
                 "b where what a client reads to find nodes grows as N^b", "client_bytes_read_exponent", found()
             ),
-            Finding("b where what it streams grows as N^b", "stream_bytes_per_client_exponent", found()),
-            Finding(
+            FindingLine("b where what it streams grows as N^b", "stream_bytes_per_client_exponent", found()),
+            FindingLine(
                 "most records of a key of the DHT", "records_per_key_max", found(), most="records_per_key_limit"
             ),
-            Finding("real us of choosing among {choosing_candidates} nodes", "choosing_us", found(), most=1000.0),
-            Finding("real us of a decision, p50", "strategy_decision_p50_us", found()),
-            Finding("real us of a decision, p95", "strategy_decision_p95_us", found()),
-            Finding("virtual us charged for every write of a client", "charged_per_write_us", found()),
+            FindingLine(
+                "real us of choosing among {choosing_candidates} nodes", "choosing_us", found(), most=1000.0
+            ),
+            FindingLine("real us of a decision, p50", "strategy_decision_p50_us", found()),
+            FindingLine("real us of a decision, p95", "strategy_decision_p95_us", found()),
+            FindingLine("virtual us charged for every write of a client", "charged_per_write_us", found()),
         ),
         (LinePlot("scale", growth, "{figure}", "{figure}", "live_nodes", "bytes_or_records"),),
         (
@@ -320,8 +322,8 @@ SECTIONS: Final[Mapping[str, Section]] = {
     "load": Section(
         "A verifier under load",
         (
-            Finding("{strategy}, {what}", "measured", found("targets"), most="most"),
-            Finding("more texts that differ from a near tie on", "near_ties", found()),
+            FindingLine("{strategy}, {what}", "measured", found("targets"), most="most"),
+            FindingLine("more texts that differ from a near tie on", "near_ties", found()),
         ),
         (),
         (
@@ -336,9 +338,9 @@ SECTIONS: Final[Mapping[str, Section]] = {
     "engine": Section(
         "The engine against transformers",
         (
-            Finding("{model}, {what}", "ratio", found("targets"), least="wanted"),
-            Finding("of {compared} texts and choices, those that differ", "mismatches", found(), most=0),
-            Finding("more that differ from a near tie on", "near_ties", found()),
+            FindingLine("{model}, {what}", "ratio", found("targets"), least="wanted"),
+            FindingLine("of {compared} texts and choices, those that differ", "mismatches", found(), most=0),
+            FindingLine("more that differ from a near tie on", "near_ties", found()),
         ),
         (),
         (

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from cosine_node import zoo
 from cosine_node.demo.processes import NodeProcess
@@ -25,14 +25,6 @@ SETTLE_S: Final = 0.2
 Say = Callable[[str], None]
 Show = Callable[[Race | RacedPrompt], None]
 """Is given a race whenever it has gone on, and its result in the end."""
-
-
-def demo_prompt(domain: str) -> Any:
-    """The repository's first prompt of a domain: plain text, or chat messages."""
-    prompt = zoo.prompts(domain)[0]
-    if prompt.messages:
-        return [{"role": message.role, "content": message.content} for message in prompt.messages]
-    return prompt.text
 
 
 async def run_demo(
@@ -64,7 +56,7 @@ async def run_demo(
 
 
 def _race_of(domain: str, temperature: float, max_new_tokens: int) -> Race:
-    prompt = demo_prompt(domain)
+    prompt = zoo.prompts(domain)[0].asked
     shown = prompt if isinstance(prompt, str) else prompt[-1]["content"]
     return Race(domain=domain, prompt=shown, temperature=temperature, max_new_tokens=max_new_tokens)
 
@@ -79,7 +71,7 @@ async def _run_race(
 ) -> RacedPrompt:
     """All lanes at once, each at a verifier of its own."""
     loop = asyncio.get_running_loop()
-    prompt = demo_prompt(race.domain)
+    prompt = zoo.prompts(race.domain)[0].asked
 
     async def run_lane(way: Way) -> None:
         lane = race.lanes[way]

@@ -178,7 +178,7 @@ class VerifierService:
         sequence = self._engine.open(sampling=asked.sampling, prompt_tokens=len(asked.prompt), scope=scope)
         uses_lookup = config.policy.uses_prompt_lookup and message.pacing == m.Pacing.FREE
         # Each client's own: what one measures, on texts of its choosing, costs nobody else.
-        trial = self._lookup_trials.find(channel.peer_id, asked.sampling.temperature)
+        trial = self._lookup_trials.find(channel.peer_id, asked.sampling.temperature) if uses_lookup else None
         if trial is not None:
             trial.expect(0, 1.0 / self.pass_s)
         return VerifierRequest(
@@ -191,7 +191,7 @@ class VerifierService:
             list(message.committed),
             admission=next(self._admissions),
             lookup=PromptLookup((*asked.prompt, *message.committed)) if uses_lookup else None,
-            lookup_trial=trial.begin(left_tokens=asked.max_new_tokens) if trial and uses_lookup else None,
+            lookup_trial=trial.begin(left_tokens=asked.max_new_tokens) if trial else None,
             account=SpeculationAccount() if config.policy.keeps_account else None,
         )
 

@@ -48,6 +48,11 @@ class Prompt:
         ]
         return END + "".join(turns) + "<|assistant|>"
 
+    @property
+    def asked(self) -> str | list[dict[str, str]]:
+        """The prompt as a client takes it: text, or chat messages."""
+        return [{"role": message.role, "content": message.content} for message in self.messages] or self.text
+
     def token_ids(self, tokenizer: Tokenizer) -> list[int]:
         """The rendered prompt as token ids."""
         return tokenizer.encode(self.render()).ids

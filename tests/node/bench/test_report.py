@@ -8,7 +8,7 @@ import pytest
 
 from cosine_node.bench.report import page_of as page_text
 from cosine_node.bench.report import read_results, write_report
-from cosine_node.bench.report_sections import SECTIONS, Finding, found
+from cosine_node.bench.report_sections import SECTIONS, FindingLine, found
 from cosine_node.bench.rtt_findings import findings_of
 from cosine_protocol.errors import UsageError
 from tests.docs.pages import DOCS
@@ -105,7 +105,7 @@ def test_a_liar_is_told_by_what_it_costs(tmp_path: Path) -> None:
 
 
 def test_a_finding_without_a_value_has_no_line() -> None:
-    late = Finding("late", "most_late_percent", found())
+    late = FindingLine("late", "most_late_percent", found())
     assert list(late.lines({"findings": {"most_late_percent": None}})) == []
 
 

@@ -46,7 +46,7 @@ _NOTHING_FITS: Final = "No request fits the filter; /filter alone shows all agai
 
 
 @dataclass(frozen=True, slots=True)
-class _Widths:
+class _RequestWidths:
     """Widths in cells of the columns that depend on the pane's."""
 
     arrow: int
@@ -54,7 +54,7 @@ class _Widths:
     has_units: bool
 
     @classmethod
-    def of(cls, width: int) -> "_Widths":
+    def of(cls, width: int) -> "_RequestWidths":
         has_units = width >= _WITH_UNITS
         unit = 19 if has_units else 10
         arrow = max(0, width - _MARK - _DOMAIN - _NAME - _RATE - unit)
@@ -69,7 +69,7 @@ def request_rows(snapshot: Snapshot, width: int, listing: Listing = ALL) -> list
             _NOTHING if not snapshot.requests else "No request fits the filter; /filter alone shows all again."
         )
         return [ListRow(line) for line in wrap([Span(nothing, Tone.MUTED)], width)]
-    widths = _Widths.of(width)
+    widths = _RequestWidths.of(width)
     rows: list[ListRow] = []
     was_running = False
     for request in requests:
@@ -97,7 +97,7 @@ def _over(request: RequestView, width: int) -> Line:
     return spread(left, right, width)
 
 
-def _running(request: RequestView, width: int, widths: _Widths) -> Iterator[Line]:
+def _running(request: RequestView, width: int, widths: _RequestWidths) -> Iterator[Line]:
     names = ", ".join(map(formatting.short_name, request.verifiers)) or "nobody yet"
     verifier = "verifier " if width >= _WITH_WORDS else ""
     about = " ".join(filter(None, ("you" if request.is_own else "", request.label)))
@@ -124,7 +124,7 @@ def _running(request: RequestView, width: int, widths: _Widths) -> Iterator[Line
             )
 
 
-def _drafter(drafter: DrafterView, of_per_s: float, widths: _Widths) -> Line:
+def _drafter(drafter: DrafterView, of_per_s: float, widths: _RequestWidths) -> Line:
     tone = author_tone(drafter.author)
     of_drafted = f"of {formatting.per_second(drafter.drafted_per_s)}{' drafts/s' if widths.has_units else ''}"
     return (
@@ -144,7 +144,7 @@ def _arrow(per_s: float, of_per_s: float, width: int) -> str:
     return fit(arrow, max(0, width))
 
 
-def _rate(per_s: float, unit: str, widths: _Widths) -> Line:
+def _rate(per_s: float, unit: str, widths: _RequestWidths) -> Line:
     return (
         Span(fit(formatting.per_second(per_s), _RATE, "right"), Tone.STRONG),
         Span(" " + fit(unit, widths.unit - 1), Tone.MUTED),

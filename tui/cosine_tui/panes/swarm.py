@@ -27,7 +27,7 @@ _MIN_REASON: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class _Widths:
+class _NodeWidths:
     """Widths in cells of the columns that depend on the pane's; 0 where there is no room."""
 
     state: int
@@ -38,7 +38,7 @@ class _Widths:
     share_bar: int
 
     @classmethod
-    def of(cls, width: int) -> "_Widths":
+    def of(cls, width: int) -> "_NodeWidths":
         fixed = _MARK + _NAME + _DOMAIN + _PASS + _LOAD + _PERCENT
         if width < _WITH_MODEL:
             return cls(state=2, model=0, load_bar=0, rtt=8 if width >= _WITH_RTT else 0, passes=0, share_bar=0)
@@ -56,7 +56,7 @@ def swarm_rows(snapshot: Snapshot, width: int, listing: Listing = ALL) -> list[L
     """The table of the nodes that fit `listing`, cut to `width` cells and `MAX_ROWS` nodes of a role."""
     if not snapshot.nodes:
         return [ListRow(line) for line in wrap([Span(_nobody(snapshot), Tone.MUTED)], width)]
-    widths = _Widths.of(width)
+    widths = _NodeWidths.of(width)
     rows: list[ListRow] = []
     for role, plural in ((Role.VERIFIER, "VERIFIERS"), (Role.DRAFTER, "DRAFTERS")):
         of_role = [node for node in snapshot.nodes if node.role == role]
@@ -83,7 +83,7 @@ def _nobody(snapshot: Snapshot) -> str:
     return f"No node of {snapshot.target} is announced in this network yet."
 
 
-def _heading(title: str, widths: _Widths, *, is_drafter: bool) -> Line:
+def _heading(title: str, widths: _NodeWidths, *, is_drafter: bool) -> Line:
     columns = (
         fit("model", widths.model),
         _right("a pass", _PASS),
@@ -96,7 +96,7 @@ def _heading(title: str, widths: _Widths, *, is_drafter: bool) -> Line:
     return (Span(name, Tone.HEADING), *(Span(column, Tone.MUTED) for column in columns))
 
 
-def _node(node: NodeView, widths: _Widths, width: int, now_s: float) -> Iterator[ListRow]:
+def _node(node: NodeView, widths: _NodeWidths, width: int, now_s: float) -> Iterator[ListRow]:
     """The row of a node; the reason why one is unreachable goes on below it."""
     is_up = node.reachability is Reachability.UP
     tone = author_tone(node.author) if is_up else Tone.MUTED
@@ -120,7 +120,7 @@ def _node(node: NodeView, widths: _Widths, width: int, now_s: float) -> Iterator
         yield ListRow((Span(" " * widths.before_figures), *line))
 
 
-def _figures(node: NodeView, widths: _Widths) -> Iterator[Span]:
+def _figures(node: NodeView, widths: _NodeWidths) -> Iterator[Span]:
     yield Span(fit(node.record.model, widths.model), Tone.MUTED)
     emulated = "~" if node.record.emulated else ""
     yield Span(_right(emulated + formatting.milliseconds(node.pass_ms), _PASS))

@@ -1,0 +1,39 @@
+"""A small JSON file in the user's state folder, bounded when it is read and replaced as a whole when written."""
+
+import json
+import logging
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from platformdirs import user_state_dir
+
+logger = logging.getLogger(__name__)
+
+
+class StateFile:
+    """The file `name` of the state folder, or `file`; one of more than `max_bytes` is not ours."""
+
+    def __init__(self, name: str, *, max_bytes: int, file: Path | None = None) -> None:
+        self.path = file or Path(user_state_dir("cosine-p2p")) / name
+        self._max_bytes = max_bytes
+
+    def read(self) -> dict[str, Any]:
+        """The object in the file; an empty one if it is missing, broken or too large."""
+        try:
+            is_ours = self.path.stat().st_size <= self._max_bytes
+            value = json.loads(self.path.read_text("utf-8")) if is_ours else None
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return value if isinstance(value, dict) else {}
+
+    def write(self, value: dict[str, Any]) -> None:
+        """Replace the file; where that cannot be, it stays as it was."""
+        draft = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text(json.dumps(value), "utf-8")
+            os.replace(draft, self.path)
+        except OSError as error:
+            logger.debug("%s could not be written: %s", self.path, error)
