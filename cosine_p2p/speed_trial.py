@@ -25,7 +25,8 @@ PRICE: Final = 0.01
 # Stretches. Choices, between noise and the length of a short answer.
 STRETCH_COMMITS: Final = 12
 LEAST_COMMITS: Final = 6
-"""A stretch that ends with its request counts if it is as long as this."""
+"""A stretch that ends with its request counts if it is as long as this, and the first of all need not be longer:
+nothing is known yet, and drafters that slow their verifier down are to be let go soon."""
 SETTLE_TOKENS: Final = 24
 """After so many tokens a way is settled though none of them was drafted: its drafts never come in time."""
 SETTLE_COMMITS: Final = 2
@@ -145,6 +146,11 @@ class SpeedTrial:
         if any(not abs(gain.mean) < MAX_STATE for gain in gains.values()):
             raise ValueError("no trial")
         return trial
+
+    @property
+    def stretch_commits(self) -> int:
+        """Commits of the stretch under way."""
+        return LEAST_COMMITS if self._level is None else STRETCH_COMMITS
 
     @property
     def price_s(self) -> float:
@@ -285,7 +291,7 @@ class TrialRun:
         stretch.commits += 1
         stretch.worth += worth
         stretch.seconds += seconds
-        if stretch.commits >= STRETCH_COMMITS:
+        if stretch.commits >= self.trial.stretch_commits:
             self._end_stretch()
             self._maybe_look()
 

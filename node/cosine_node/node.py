@@ -14,6 +14,7 @@ from cosine_node.discover_service import DiscoverService, ReadRecords
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.emulation import Emulation
 from cosine_node.engine.curve import CostCurve
+from cosine_node.idle_passes import IdlePasses, WaitForWork
 from cosine_node.model import MEASURE_S, WARM_UP_S, Emit, ModelSource, ServedModel, load_served
 from cosine_node.pass_speed import PassSpeed
 from cosine_node.runner import PacedRunner, Runner, ThreadRunner, TimedRunner
@@ -205,12 +206,14 @@ class RunningNode:
         curve = options.emulation.curve(options.role) if options.emulation else served.curve
         self._speed = PassSpeed(curve, now_s=time.monotonic())
         # An emulated device is as fast as its name says.
-        self._runner: Runner = (
-            PacedRunner(ThreadRunner(served.engine), curve)
-            if options.emulation
-            else TimedRunner(ThreadRunner(served.engine), self._speed)
-        )
-        self.service = _service(served, options, self._runner, curve, identity)
+        self._runner: Runner
+        wait_for_work: WaitForWork
+        if options.emulation:
+            self._runner, wait_for_work = PacedRunner(ThreadRunner(served.engine), curve), asyncio.Event.wait
+        else:
+            self._runner = TimedRunner(ThreadRunner(served.engine), self._speed)
+            wait_for_work = IdlePasses(served.engine, self._runner, self._speed).wait
+        self.service = _service(served, options, self._runner, curve, identity, wait_for_work)
         directory = DhtDirectory(transport, identity, network=network.network, opener=transport.opener)
         self._announcer = Announcer(directory, identity, self._describe, served.names)
         transport.on_restart(self._announcer.restarted)
@@ -352,7 +355,12 @@ class RunningNode:
 
 
 def _service(
-    served: ServedModel, options: NodeOptions, runner: Runner, curve: CostCurve, identity: Identity
+    served: ServedModel,
+    options: NodeOptions,
+    runner: Runner,
+    curve: CostCurve,
+    identity: Identity,
+    wait_for_work: WaitForWork,
 ) -> Service:
     if options.role is Role.VERIFIER:
         verifier = VerifierConfig(
@@ -361,6 +369,20 @@ def _service(
             max_requests=options.max_requests,
             shares_prefixes=options.shares_prefixes,
         )
-        return VerifierService(engine=served.engine, runner=runner, curve=curve, identity=identity, config=verifier)
+        return VerifierService(
+            engine=served.engine,
+            runner=runner,
+            curve=curve,
+            identity=identity,
+            config=verifier,
+            wait_for_work=wait_for_work,
+        )
     drafter = DrafterConfig(tokenizer_digest=served.tokenizer_digest, max_requests=options.max_requests)
-    return DrafterService(engine=served.engine, runner=runner, curve=curve, identity=identity, config=drafter)
+    return DrafterService(
+        engine=served.engine,
+        runner=runner,
+        curve=curve,
+        identity=identity,
+        config=drafter,
+        wait_for_work=wait_for_work,
+    )

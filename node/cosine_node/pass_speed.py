@@ -33,6 +33,10 @@ class PassSpeed:
         if expected_s and tokens <= self._curve.points[-1][0]:
             self._ratios.append(elapsed_s / expected_s)
 
+    def forget(self) -> None:
+        """Count only the passes from now on: those before were under another load."""
+        self._ratios.clear()
+
     def refresh(self, now_s: float) -> bool:
         """Move `pass_s` to the median of the last passes if it is far from that; True if it has moved."""
         if len(self._ratios) < MIN_PASSES or now_s - self._told_at_s < MIN_INTERVAL_S:

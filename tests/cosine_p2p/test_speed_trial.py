@@ -82,7 +82,7 @@ def test_the_fastest_way_is_found_and_never_costs_more_than_plain(
 
 def test_drafters_that_slow_the_verifier_are_let_go_within_the_first_request() -> None:
     world = World(random.Random(1))
-    world.ask({3: 0.5, 1: 0.5, 0: 1.0}, requests=1, tokens=96)
+    world.ask({3: 0.5, 1: 0.5, 0: 1.0}, requests=1, tokens=48)
     assert world.trial.way == 0
 
 

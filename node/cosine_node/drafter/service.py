@@ -9,6 +9,7 @@ from cosine_node.counts import DrafterCounts
 from cosine_node.drafter.draft_tree import Branch, DraftTree
 from cosine_node.engine.base import Engine, OutOfPages, Row, RowResult
 from cosine_node.engine.curve import CostCurve
+from cosine_node.idle_passes import WaitForWork
 from cosine_node.runner import Runner, count_tokens
 from cosine_p2p.channel import Channel, StepCounts, serve_channel
 from cosine_p2p.request_log import RequestLogger, request_log
@@ -75,13 +76,21 @@ class DrafterService:
     """
 
     def __init__(
-        self, *, engine: Engine, runner: Runner, curve: CostCurve, identity: Identity, config: DrafterConfig
+        self,
+        *,
+        engine: Engine,
+        runner: Runner,
+        curve: CostCurve,
+        identity: Identity,
+        config: DrafterConfig,
+        wait_for_work: WaitForWork = asyncio.Event.wait,
     ) -> None:
         self._engine = engine
         self._runner = runner
         self.pass_s = curve.seconds(1)
         self._identity = identity
         self._config = config
+        self._wait_for_work = wait_for_work
         self._followed: dict[tuple[Channel, int], FollowedRequest] = {}
         self._released: list[FollowedRequest] = []
         self._work = asyncio.Event()
@@ -120,7 +129,7 @@ class DrafterService:
                 await self._step(rows)
             else:
                 self._work.clear()
-                await self._work.wait()
+                await self._wait_for_work(self._work)
 
     async def drain(self) -> None:
         """Take no new request and let the present ones go: they lose only hints."""

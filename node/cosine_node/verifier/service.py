@@ -1,5 +1,6 @@
 """The verifier's shell: streams in, requests admitted and given to the step loop."""
 
+import asyncio
 import logging
 from dataclasses import dataclass, field
 from itertools import count
@@ -8,6 +9,7 @@ from typing import Final
 from cosine_node.counts import VerifierCounts
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve
+from cosine_node.idle_passes import WaitForWork
 from cosine_node.runner import Runner
 from cosine_node.verifier.account import SpeculationAccount
 from cosine_node.verifier.admission import admitted
@@ -55,7 +57,14 @@ class VerifierService:
     """
 
     def __init__(
-        self, *, engine: Engine, runner: Runner, curve: CostCurve, identity: Identity, config: VerifierConfig
+        self,
+        *,
+        engine: Engine,
+        runner: Runner,
+        curve: CostCurve,
+        identity: Identity,
+        config: VerifierConfig,
+        wait_for_work: WaitForWork = asyncio.Event.wait,
     ) -> None:
         self._engine = engine
         self.pass_s = curve.seconds(1)
@@ -75,6 +84,7 @@ class VerifierService:
             policy=config.policy,
             budget_tokens=config.budget_tokens or pass_budget_tokens(curve),
             counts=self.counts,
+            wait_for_work=wait_for_work,
         )
 
     @property

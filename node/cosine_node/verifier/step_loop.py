@@ -8,6 +8,7 @@ from typing import Final
 from cosine_node.counts import VerifierCounts
 from cosine_node.engine.base import Engine, OutOfMemory, PassAbandoned, Row, RowResult
 from cosine_node.engine.curve import CostCurve
+from cosine_node.idle_passes import WaitForWork
 from cosine_node.runner import Pass, Runner, count_tokens
 from cosine_node.verifier.memory import KvMemory
 from cosine_node.verifier.policy import Policy
@@ -57,6 +58,7 @@ class StepLoop:
         policy: Policy,
         budget_tokens: int,
         counts: VerifierCounts,
+        wait_for_work: WaitForWork = asyncio.Event.wait,
     ) -> None:
         self._requests = requests
         self._engine = engine
@@ -67,6 +69,7 @@ class StepLoop:
         self._policy = policy
         self._budget_tokens = budget_tokens
         self._counts = counts
+        self._wait_for_work = wait_for_work
         self._released: list[int] = []
         self._rows_under_way: Rows = []
         self._work = asyncio.Event()
@@ -85,7 +88,7 @@ class StepLoop:
                 if not len(self._requests):
                     self.is_idle.set()
                 self._work.clear()
-                await self._work.wait()
+                await self._wait_for_work(self._work)
 
     def wake(self) -> None:
         """A request, a draft or a cancellation came. A pass over cancelled requests only is abandoned."""
