@@ -20,7 +20,6 @@ from cosine_node.bench.experiment import ExperimentOptions, JsonRow, Say
 from cosine_node.demo.race import OPTIONS, Way
 from cosine_p2p import AsyncClient
 from cosine_p2p.options import GenerationOptions, Prompt
-from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 
 WARM_UP_TOKENS: Final = 8
@@ -40,8 +39,6 @@ class HereOptions(ExperimentOptions):
     Prompts are the lines of `prompts_from`, else the embedded models' own, the domains taking turns.
     """
 
-    initial_peers: tuple[str, ...] = ()
-    network: str = DEFAULT_NETWORK
     target: str = "zoo:target"
     temperatures: tuple[float, ...] = (0.0, 0.8, 1.0)
     prompts_from: Path | None = None
@@ -54,14 +51,10 @@ class HereOptions(ExperimentOptions):
         return cls(temperatures=(0.0,), prompts=3, tokens=32, repeats=1)
 
 
-def run(options: HereOptions, *, say: Say) -> JsonRow:
-    """Measure the swarm that the initial peers belong to; one JSON object. Raises as a generation does."""
-
-    async def measured() -> list[JsonRow]:
-        async with AsyncClient(options.initial_peers, network=options.network, target=options.target) as client:
-            return await measure(client, options, say=say)
-
-    rows = asyncio.run(measured())
+async def run(client: AsyncClient, options: HereOptions, *, say: Say) -> JsonRow:
+    """Measure the swarm that the client joins; one JSON object. Raises as a generation does."""
+    async with client:
+        rows = await measure(client, options, say=say)
     return {
         "what": "Seconds a token of each way to generate, in turns on one running swarm, by the clock.",
         "setup": {

@@ -7,13 +7,18 @@ import time
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from cosine_node.cli.asking import client_that_asks_once
+from cosine_node.cli.interrupts import run_interruptibly
 from cosine_node.cli.options import DEFAULT_TARGET, AsJson, InitialPeers, Network, Target, several
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from cosine_p2p.client import AsyncClient
 
 EXPERIMENTS: Mapping[str, tuple[str, ...]] = {
     "rtt": ("rtt",),
@@ -101,9 +106,14 @@ def bench(
         _report(out, as_json=as_json)
         return
     if name == HERE:
-        where = {"initial_peers": several(initial_peers), "network": network, "target": target}
-        asked = {"temperatures": tuple(temperature or ()) or None, "prompts_from": prompts_from, "seed": seed}
-        _measure_here({**where, **asked, **counts}, quick=quick, as_json=as_json)
+        client = client_that_asks_once(several(initial_peers), {"network": network, "target": target})
+        asked = {
+            "target": target,
+            "temperatures": tuple(temperature or ()) or None,
+            "prompts_from": prompts_from,
+            "seed": seed,
+        }
+        _measure_here(client, {**asked, **counts}, quick=quick, as_json=as_json)
         return
     others = {"seed": seed, "device": device, "dtype": dtype}
     chosen = {key: value for key, value in {**others, **counts}.items() if value is not None}
@@ -120,14 +130,14 @@ def bench(
         sys.stdout.write("\n".join(section_of(module, result, out) for module, result in results.items()))
 
 
-def _measure_here(chosen: Mapping[str, Any], *, quick: bool, as_json: bool) -> None:
+def _measure_here(client: "AsyncClient", chosen: Mapping[str, Any], *, quick: bool, as_json: bool) -> None:
     """Measure a running swarm and print what was found; nothing is written."""
     from cosine_node.bench.here import HereOptions, run, sentences
 
     base = HereOptions.quick() if quick else HereOptions()
     known = {field.name for field in fields(base)}
     options = replace(base, **{key: value for key, value in chosen.items() if key in known and value is not None})
-    result = rounded(run(options, say=_say))
+    result = rounded(run_interruptibly(run(client, options, say=_say)))
     sys.stdout.write(json.dumps(result) + "\n" if as_json else "\n".join(sentences(result["findings"])) + "\n")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cosine_node.cli.asking import joining_once
+from cosine_node.cli.asking import client_that_asks_once
 from cosine_node.cli.interrupts import run_interruptibly
 from cosine_node.cli.options import (
     DEFAULT_TARGET,
@@ -147,17 +147,11 @@ async def _generate(
     initial_peers: tuple[str, ...], prompt: Prompt, options: ClientOptions, line: WaitingLine, *, is_quiet: bool
 ) -> "Generation":
     """Generate, telling what is waited for until there is text; all of the time with `is_quiet`, without text."""
-    from cosine_p2p import AsyncClient
-    from cosine_p2p.target import Target
-    from cosine_p2p.trial_file import TrialFile
-
-    target = Target.parse(options["target"])
-    join = joining_once(initial_peers, options["network"], target.folder)
-    client = AsyncClient(join=join, trial_file=TrialFile(), **options)
+    client = client_that_asks_once(initial_peers, options)
     async with AsyncExitStack() as stack:
         async with telling_stages(line, lambda: "Looking for peers"):
             await stack.enter_async_context(client)
-        async with telling_stages(line, lambda: f"Looking for verifiers of {target.name}"):
+        async with telling_stages(line, lambda: f"Looking for verifiers of {options['target']}"):
             run = await client.start(prompt)
         chunks = await stack.enter_async_context(aclosing(run.chunks()))
         async with telling_stages(line, lambda: stage_of(run.progress(), run.verifiers)):
