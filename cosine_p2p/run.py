@@ -34,7 +34,7 @@ class Run:
         self._log = request_log(logger, session.d_0)
         self._session = session
         self._links = links
-        self._assembler = TextAssembler(codec.decode, session.job.request.prompt, [text for text in stop if text])
+        self._assembler = TextAssembler(codec, session.job.request.prompt, [text for text in stop if text])
         self._began_s = asyncio.get_running_loop().time()
         self._first_s: float | None = None
         self._ended_s = self._began_s
@@ -70,7 +70,10 @@ class Run:
         finally:
             await stream.aclose()
             self._ended_s = _now_s()
-            rest = self._assembler.finish().text if is_whole and not self._is_stopped else ""
+            rest = ""
+            if is_whole and not self._is_stopped:
+                piece = self._assembler.finish()
+                rest, self._is_stopped = piece.text, piece.is_stopped
             self._text.append(rest)
             reason = self._finish_reason() if is_whole else "given up"
             self._log.info("%d tokens, %s", len(self._token_ids), reason)

@@ -1,19 +1,9 @@
-"""Text of a stream of tokens: only whole characters, and nothing that a stop string could still take back."""
+"""Text of a generation: certain text, and nothing that a stop string could still take back."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
-REPLACEMENT: Final = "\ufffd"
-"""What decoding puts for bytes that are no character, or not yet."""
-MAX_HELD_REPLACEMENTS: Final = 4
-"""A character has at most four bytes: more of them will not become one."""
-CONTEXT_TOKENS: Final = 16
-"""Tokens decoded again before new ones: what a token's text depends on lies in the few before it."""
-SETTLED_AFTER_TOKENS: Final = 32
-"""A choice: twice the context, so that on average each token is decoded a few times."""
-
-Decode = Callable[[Sequence[int]], str]
+from cosine_p2p.detokenizer import Codec, Detokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,54 +15,38 @@ class Piece:
 
 
 class TextAssembler:
-    """Text is decode(prompt + output) minus decode(prompt), cut before the first stop string.
+    """The text of a `Detokenizer`, cut where the first stop string begins.
 
-    `add` holds back incomplete UTF-8 and whatever could begin a stop string; `finish` gives the rest. Only
-    the end is decoded each time: the text up to a token that completes a character is settled.
+    It is cut at the first token with which a stop string is certain to occur: before the one that begins first, if
+    there are several by then. `add` holds back whatever could begin a stop string; `finish` gives the rest.
     """
 
-    def __init__(self, decode: Decode, prompt: Sequence[int], stop: Sequence[str] = ()) -> None:
-        self._decode = decode
-        self._tokens = list(prompt[-CONTEXT_TOKENS:])
-        self._settled = ""
-        self._settled_tokens = len(self._tokens)
-        self._context_characters = len(decode(self._tokens))
+    def __init__(self, codec: Codec, prompt: Sequence[int], stop: Sequence[str] = ()) -> None:
+        self._detokenizer = Detokenizer(codec, prompt)
         self._stop = tuple(stop)
-        self._given = 0
+        self._longest = max(map(len, stop), default=0)
+        self._held = ""
 
     def add(self, token: int) -> Piece:
         """One more token; a stopped piece is the last."""
-        self._tokens.append(token)
-        text = self._text()
-        if len(self._tokens) - self._settled_tokens >= SETTLED_AFTER_TOKENS and not text.endswith(REPLACEMENT):
-            self._settled = text
-            del self._tokens[:-CONTEXT_TOKENS]
-            self._settled_tokens = len(self._tokens)
-            self._context_characters = len(self._decode(self._tokens))
-        ends = [index for stop in self._stop if (index := text.find(stop, self._given)) >= 0]
-        if ends:
-            return self._give(text[: min(ends)], is_stopped=True)
-        whole = _without_incomplete_end(text)
-        for start in range(self._given, len(whole)):
-            if any(stop.startswith(whole[start:]) for stop in self._stop):
-                # A stop string may have begun here.
-                return self._give(whole[:start])
-        return self._give(whole)
+        new = self._detokenizer.add(token)
+        if not new:
+            return Piece("")
+        text = self._held + new
+        if (end := self._stop_in(text)) is not None:
+            return Piece(text[:end], is_stopped=True)
+        # A stop string may have begun in the last characters.
+        starts = range(max(0, len(text) - self._longest + 1), len(text))
+        certain = next((s for s in starts if any(stop.startswith(text[s:]) for stop in self._stop)), len(text))
+        self._held = text[certain:]
+        return Piece(text[:certain])
 
     def finish(self) -> Piece:
-        """The text held back so far: the output has ended without a stop string."""
-        return self._give(self._text())
+        """The text held back so far: the output has ended. A stop string may be in what was not certain before."""
+        text = self._held + self._detokenizer.finish()
+        end = self._stop_in(text)
+        return Piece(text[:end], is_stopped=end is not None)
 
-    def _text(self) -> str:
-        return self._settled + self._decode(self._tokens)[self._context_characters :]
-
-    def _give(self, text: str, *, is_stopped: bool = False) -> Piece:
-        new = text[self._given :]
-        self._given = max(self._given, len(text))
-        return Piece(new, is_stopped)
-
-
-def _without_incomplete_end(text: str) -> str:
-    """Drop trailing replacement characters: bytes of a character whose rest is still to come."""
-    bare = text.rstrip(REPLACEMENT)
-    return bare if len(text) - len(bare) <= MAX_HELD_REPLACEMENTS else text
+    def _stop_in(self, text: str) -> int | None:
+        """The place where the first stop string in a text begins."""
+        return min((place for stop in self._stop if (place := text.find(stop)) >= 0), default=None)

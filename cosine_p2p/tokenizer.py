@@ -7,6 +7,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from cosine_p2p.token_effects import TokenEffect, TokenEffects
 from cosine_protocol.errors import PromptRefused, UsageError
 
 
@@ -41,6 +42,10 @@ class TextCodec:
         text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
         return text
 
+    def effect(self, token: int) -> TokenEffect:
+        """The part of the text that is certain once a token has come."""
+        return self._effects.of(token)
+
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
         """Token ids of a chat rendered by the target's own template, ready for the assistant's turn."""
         if not self._chat_template:
@@ -55,6 +60,10 @@ class TextCodec:
         except Exception as error:  # a template is a stranger's program and may raise anything
             raise PromptRefused(f"The target's chat template refused the messages: {error}.") from None
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    @cached_property
+    def _effects(self) -> TokenEffects:
+        return TokenEffects(self._tokenizer)
 
     def _special_tokens(self) -> dict[str, str]:
         named = {name: self._config.get(name) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}

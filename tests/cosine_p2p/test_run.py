@@ -7,6 +7,7 @@ from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.simulation.swarm import LetterCodec, SimulatedSwarm
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.generation import TARGET_SOURCE, Chunk, Generation, Progress
+from cosine_p2p.token_effects import TokenEffect
 from tests.swarm.reference import draft_engine, prompt_of, target_engine
 
 TOKENS = 48
@@ -71,3 +72,36 @@ def test_a_pass_decodes_one_token_and_what_it_commits_before_that_is_copied() ->
 def test_plain_decoding_copies_nothing() -> None:
     chunks, result = chunks_without_drafters("plain")
     assert not any(chunk.is_copied for chunk in chunks) and result.tokens == result.rounds
+
+
+class CertainAtTheEnd(LetterCodec):
+    """Any token may change the text before it."""
+
+    def effect(self, token: int) -> TokenEffect:
+        return TokenEffect.OPEN
+
+
+def texts_of(codec: LetterCodec, stop: str) -> tuple[list[str], Generation]:
+    """The texts of the chunks that have any, and the result."""
+
+    async def run() -> tuple[list[str], Generation]:
+        async with SimulatedSwarm(codec=codec) as swarm:
+            await swarm.verifier(target_engine())
+            client = await swarm.client()
+            generation = await client.start(PROMPT, max_new_tokens=TOKENS, stop=stop)
+            texts = [chunk.text async for chunk in generation.chunks() if chunk.text]
+            return texts, generation.result()
+
+    return run_virtual(run())
+
+
+def test_a_stop_string_in_text_that_is_certain_at_the_end_alone_cuts_it_there() -> None:
+    _, whole = texts_of(LetterCodec(), "")
+    stop = whole.text[20:24]
+    expected = whole.text[: whole.text.index(stop)]
+    texts, result = texts_of(CertainAtTheEnd(), stop)
+    assert texts == [expected] == [result.text]
+    assert (result.finish_reason, result.token_ids) == ("stop", whole.token_ids)
+    texts, result = texts_of(LetterCodec(), stop)
+    assert "".join(texts) == expected == result.text
+    assert result.finish_reason == "stop" and result.tokens < whole.tokens

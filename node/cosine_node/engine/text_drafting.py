@@ -8,7 +8,7 @@ from cosine_node.engine.base import Engine, OutOfPages
 from cosine_node.engine.own_text import OwnText
 from cosine_node.engine.target_text import TargetText
 from cosine_node.engine.text_alignment import After, TextTokens, is_last, plan_tokens, whole_text
-from cosine_p2p.text import REPLACEMENT
+from cosine_p2p.token_effects import REPLACEMENT
 from cosine_protocol.errors import CosineError
 
 MAX_PASSES: Final = 16

@@ -20,6 +20,7 @@ from cosine_node.status_service import StatusService
 from cosine_node.verifier.service import VerifierConfig, VerifierService
 from cosine_p2p.client import AsyncClient, Swarm
 from cosine_p2p.directory import Directory, MemoryDirectory
+from cosine_p2p.token_effects import TokenEffect
 from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.transport.memory import MemoryNetwork, MemoryTransport
@@ -56,6 +57,9 @@ class LetterCodec(TextCodec):
 
     def decode(self, tokens: Sequence[int]) -> str:
         return "".join([chr(FIRST_LETTER + token) for token in tokens])
+
+    def effect(self, token: int) -> TokenEffect:
+        return TokenEffect.WHOLE
 
 
 def numbered_identity(number: int) -> Identity:

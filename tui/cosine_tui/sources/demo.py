@@ -19,7 +19,7 @@ from cosine_node.simulation.workload import LOOKUP, TEST_SPLIT, TraceWorkload
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.strategies import STRATEGIES
 from cosine_p2p.survey import Surveyor
-from cosine_p2p.text import REPLACEMENT
+from cosine_p2p.token_effects import REPLACEMENT
 from cosine_p2p.tokenizer import TextCodec
 from cosine_tui.monitor_state import MonitorState
 from cosine_tui.prompt_line import Options

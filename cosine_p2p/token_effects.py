@@ -1,0 +1,103 @@
+"""Tokens' effects on the text before them: from which token on the text of a tokenizer can no longer change."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum, auto
+from typing import Any, Final
+
+from tokenizers import Tokenizer
+
+REPLACEMENT: Final = "\ufffd"
+"""What decoding puts for bytes that are no character, or not yet."""
+FALLBACK_BYTE: Final = re.compile("<0x..>")
+"""The form of a byte's token under byte fallback, and more than that: a token held too long makes no text wrong."""
+
+BY_TOKEN: Final = frozenset({"ByteFallback", "Metaspace", "Replace", "Strip", "WordPiece"})
+"""Steps that change every token by itself, or treat the first otherwise, or join bytes side by side."""
+JOINING: Final = frozenset({"ByteLevel", "Fuse"})
+"""Steps that make one text of all tokens."""
+
+Step = Mapping[str, Any]
+"""One step of a tokenizer's decoder, as tokenizer.json has it. Read from tokenizers 0.23, `src/decoders`."""
+
+
+class TokenEffect(Enum):
+    """The part of the text that is certain, whatever follows, once a token has come."""
+
+    SILENT = auto()
+    """As much as before it: a special token, or none of the vocabulary. Text is decoded without it."""
+    OPEN = auto()
+    """Nothing more for now: the text from it on depends on the tokens after it, up to one that is not open."""
+    BYTES = auto()
+    """All of it but a U+FFFD at its end, for which half a character may stand."""
+    WHOLE = auto()
+    """All of it."""
+
+
+class TokenEffects:
+    """The effects of a tokenizer's tokens, if it decodes without special tokens.
+
+    All tokens of a decoder are `OPEN` if it has a step that may change any part of the text, or one not known here.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        added = tokenizer.get_added_tokens_decoder().values()
+        self._special = frozenset(token.content for token in added if token.special)
+        decoder = tokenizer.decoder
+        steps = [] if decoder is None else list(_steps(json.loads(decoder.__getstate__())))
+        kinds = {step["type"] for step in steps}
+        self._is_local = _is_local(steps)
+        self._joins_bytes = "ByteLevel" in kinds
+        self._has_fallback = "ByteFallback" in kinds
+        self._suffix = next((str(step["suffix"]) for step in steps if step["type"] == "BPEDecoder"), "")
+        self._known: dict[int, TokenEffect] = {}
+
+    def of(self, token: int) -> TokenEffect:
+        """The effect of a token."""
+        effect = self._known.get(token)
+        if effect is None:
+            effect = self._known[token] = self._read(self._tokenizer.id_to_token(token))
+        return effect
+
+    def _read(self, name: str | None) -> TokenEffect:
+        if name is None or name in self._special:
+            return TokenEffect.SILENT
+        if not self._is_local or (self._has_fallback and FALLBACK_BYTE.fullmatch(name)):
+            return TokenEffect.OPEN
+        if self._suffix and name.find(self._suffix) not in (-1, len(name) - len(self._suffix)):
+            # The last token of a text loses its suffix, the others get a space for it: here, in their middle.
+            return TokenEffect.OPEN
+        return TokenEffect.BYTES if self._joins_bytes else TokenEffect.WHOLE
+
+
+def _steps(decoder: Step) -> Iterator[Step]:
+    """The steps of a decoder in their order."""
+    if decoder["type"] == "Sequence":
+        for inner in decoder["decoders"]:
+            yield from _steps(inner)
+    else:
+        yield decoder
+
+
+def _is_local(steps: Sequence[Step]) -> bool:
+    """Return whether no token changes text before it, but for bytes that are joined to characters."""
+    kinds = [step["type"] for step in steps]
+    if "BPEDecoder" in kinds:
+        # The text of the last token ends otherwise than that of others: no step may look at it again.
+        return len(steps) == 1 and bool(steps[0]["suffix"])
+    joined_at = next((index for index, kind in enumerate(kinds) if kind in JOINING), len(steps))
+    return BY_TOKEN.issuperset(kinds[:joined_at]) and all(map(_is_by_character, steps[joined_at + 1 :]))
+
+
+def _is_by_character(step: Step) -> bool:
+    """Return whether a step that gets all the text at once changes characters one by one, or the first alone."""
+    match step:
+        case {"type": "Fuse" | "Metaspace"}:
+            return True
+        case {"type": "Replace", "pattern": {"String": str(text)}}:
+            return len(text) == 1 and text != REPLACEMENT
+        case {"type": "Strip", "stop": 0, "content": str(text)}:
+            return text != REPLACEMENT
+    return False
