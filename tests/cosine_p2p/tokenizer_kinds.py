@@ -1,7 +1,10 @@
-"""Small tokenizers of every kind that language models have, trained on a few lines."""
+"""Small tokenizers of every kind that language models have, made of a few lines, the same in every run.
+
+The trainers of `tokenizers` break ties at random but for byte-pair encoding without options.
+"""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, Final
 
@@ -23,11 +26,35 @@ VOCAB_TOKENS: Final = 420
 PREFIXED: Final = (normalizers.Prepend("▁"), normalizers.Replace(" ", "▁"))
 
 
-def _trained(tokenizer: Tokenizer, trainer: Any) -> Tokenizer:
-    tokenizer.train_from_iterator(LINES, trainer)
-    tokenizer.add_special_tokens([token for token in SPECIAL if tokenizer.token_to_id(token) is None])
+def _with_specials(tokenizer: Tokenizer) -> Tokenizer:
+    tokenizer.add_special_tokens(list(SPECIAL))
     tokenizer.add_tokens([AddedToken("<tool>", normalized=False)])
     return tokenizer
+
+
+def _trained(tokenizer: Tokenizer, lines: Iterable[str], first: Iterable[str], alphabet: list[str]) -> Tokenizer:
+    """A tokenizer whose vocabulary begins with tokens that are no special ones."""
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB_TOKENS, initial_alphabet=alphabet, special_tokens=list(first), show_progress=False
+    )
+    tokenizer.train_from_iterator(lines, trainer)
+    made = Tokenizer(tokenizer.model)
+    made.normalizer, made.pre_tokenizer, made.decoder = (
+        tokenizer.normalizer,
+        tokenizer.pre_tokenizer,
+        tokenizer.decoder,
+    )
+    return _with_specials(made)
+
+
+def _words(pre_tokenizer: Any) -> list[str]:
+    """The words of the lines as they come first."""
+    found = [word for line in LINES for word, _ in pre_tokenizer.pre_tokenize_str(line)]
+    return list(dict.fromkeys(found))
+
+
+def _letters(words: Iterable[str]) -> list[str]:
+    return sorted(set("".join(words)))
 
 
 def byte_level(*, prefix_space: bool) -> Tokenizer:
@@ -35,11 +62,7 @@ def byte_level(*, prefix_space: bool) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
     tokenizer.decoder = decoders.ByteLevel()
-    letters = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_TOKENS, initial_alphabet=letters, special_tokens=list(SPECIAL), show_progress=False
-    )
-    return _trained(tokenizer, trainer)
+    return _trained(tokenizer, LINES, (), pre_tokenizers.ByteLevel.alphabet())
 
 
 def byte_fallback(*steps: Any, normalizer: Any) -> Tokenizer:
@@ -47,59 +70,56 @@ def byte_fallback(*steps: Any, normalizer: Any) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
     tokenizer.normalizer = normalizer
     tokenizer.decoder = decoders.Sequence(list(steps))
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_TOKENS, limit_alphabet=60, special_tokens=[*SPECIAL, *BYTES], show_progress=False
-    )
-    tokenizer = _trained(tokenizer, trainer)
-    # They are tokens of the model and not special: those that the trainer adds on top would be left out of texts.
-    plain = Tokenizer(tokenizer.model)
-    plain.normalizer, plain.decoder = tokenizer.normalizer, tokenizer.decoder
-    plain.add_special_tokens(list(SPECIAL))
-    plain.add_tokens([AddedToken("<tool>", normalized=False)])
-    return plain
+    european = ["".join(letter for letter in line if letter < "\u0250") for line in LINES]
+    return _trained(tokenizer, european, ("<unk>", *BYTES), [])
 
 
 def unigram(*, prepend: str) -> Tokenizer:
     """As T5 and XLM-R: pieces with a mark for the space before them."""
-    tokenizer = Tokenizer(models.Unigram())
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=prepend)
+    splitter = pre_tokenizers.Metaspace(prepend_scheme=prepend)
+    words = _words(splitter)
+    pieces = dict.fromkeys([*words, *(word[:4] for word in words), *_letters(words)], -1.0)
+    tokenizer = Tokenizer(models.Unigram([("<unk>", -9.0), *pieces.items()], unk_id=0))
+    tokenizer.pre_tokenizer = splitter
     tokenizer.decoder = decoders.Metaspace(prepend_scheme=prepend)
-    trainer = trainers.UnigramTrainer(
-        vocab_size=VOCAB_TOKENS, special_tokens=list(SPECIAL), unk_token="<unk>", show_progress=False
-    )
-    return _trained(tokenizer, trainer)
+    return _with_specials(tokenizer)
 
 
 def word_piece(decoder: Any) -> Tokenizer:
     """As BERT: pieces with a mark where no space is before them."""
-    tokenizer = Tokenizer(models.WordPiece(unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    splitter = pre_tokenizers.BertPreTokenizer()
+    words = _words(splitter)
+    pieces = [*(word[:4] for word in words), *(f"##{letter}" for letter in _letters(words))]
+    names = dict.fromkeys(["<unk>", *pieces, *_letters(words)])
+    tokenizer = Tokenizer(models.WordPiece({name: token for token, name in enumerate(names)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = splitter
     tokenizer.decoder = decoder
-    trainer = trainers.WordPieceTrainer(vocab_size=VOCAB_TOKENS, special_tokens=list(SPECIAL), show_progress=False)
-    return _trained(tokenizer, trainer)
+    return _with_specials(tokenizer)
 
 
 def word_ends() -> Tokenizer:
     """As the first GPT: a mark where a space is after the piece."""
-    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    letters = _letters(_words(pre_tokenizers.Whitespace()))
+    merges = [("t", "h"), ("th", "e</w>"), ("i", "s</w>")]
+    names = ["<unk>", *letters, *(f"{letter}</w>" for letter in letters), *map("".join, merges)]
+    vocabulary = {name: token for token, name in enumerate(names)}
+    model = models.BPE(vocabulary, merges, unk_token="<unk>", end_of_word_suffix="</w>")
+    tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.decoder = decoders.BPEDecoder(suffix="</w>")
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_TOKENS, end_of_word_suffix="</w>", special_tokens=list(SPECIAL), show_progress=False
-    )
-    tokenizer = _trained(tokenizer, trainer)
     tokenizer.add_tokens(["odd</w>one"])
-    return tokenizer
+    return _with_specials(tokenizer)
 
 
 def words(decoder: Any = None) -> Tokenizer:
     """Whole words, without any decoder or with an odd one."""
-    tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    splitter = pre_tokenizers.BertPreTokenizer()
+    names = ["<unk>", *_words(splitter)]
+    tokenizer = Tokenizer(models.WordLevel({name: token for token, name in enumerate(names)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = splitter
     if decoder is not None:
         tokenizer.decoder = decoder
-    trainer = trainers.WordLevelTrainer(special_tokens=list(SPECIAL), show_progress=False)
-    return _trained(tokenizer, trainer)
+    return _with_specials(tokenizer)
 
 
 SPACES: Final = decoders.Replace("▁", " ")
