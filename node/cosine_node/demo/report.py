@@ -79,11 +79,10 @@ class Report:
         }
 
 
-def result_line(row: RacedPrompt, *, is_bound: bool = False) -> str:
-    """One prompt's result in a line; with `is_bound` its figures are lower bounds."""
-    least = "at least " if is_bound else ""
+def result_line(row: RacedPrompt) -> str:
+    """One prompt's result in a line."""
     ways = ", ".join(
-        f"{way.value} {row.done[way].seconds:.2f} s ({least}{row.speedup(way):.2f}x)"
+        f"{way.value} {row.done[way].seconds:.2f} s ({row.speedup(way):.2f}x)"
         for way in (Way.COPYING, Way.COSINE)
     )
     texts = "texts identical" if row.identical else "TEXTS DIFFER"
