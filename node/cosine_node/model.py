@@ -4,7 +4,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +15,7 @@ from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve, measure_curve
 from cosine_node.engine.retokenized import RetokenizedEngine
 from cosine_node.engine.text_alignment import PlainTokens, typical_own_per_target
+from cosine_node.pool_size import PoolSize
 from cosine_p2p.target import identify_target
 from cosine_p2p.tokenizer_files import NAMES, TokenizerFiles
 from cosine_protocol.errors import UsageError
@@ -23,9 +24,6 @@ from cosine_protocol.records import Role
 LOG = logging.getLogger(__name__)
 NGRAM: Final = "ngram"
 """The model of a drafter that has no weights: it counts what followed in the text so far."""
-
-POOL_TOKENS: Final = 32_768
-"""A choice: 16 requests of 2,048 tokens; a pool of a 1-billion-parameter model then takes about 1 GiB."""
 
 MEASURE_S: Final = 4.0
 """A choice: a volunteer waits for it at every start, and real passes correct the result (`pass_speed`)."""
@@ -46,6 +44,7 @@ class ModelSource:
     dtype: str
     threads: int | None
     quantize: str | None = None
+    pool_size: PoolSize = field(default_factory=PoolSize)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +74,9 @@ def load_served(source: ModelSource, role: Role, emit: Emit, *, measure_s: float
     folder = _fetch(source.model, emit) if has_own_folder else target_folder
     emit("loading", {"model": source.model})
     engine = _load_engine(source, folder)
+    if source.model != NGRAM:
+        sizes = {"kv_tokens": engine.free_tokens, "context_tokens": engine.context_tokens}
+        emit("loaded", {"model": source.model, **sizes})
     emit("measuring", {"model": source.model})
     curve = measure_curve(engine, clock=time.perf_counter, budget_s=measure_s)
     files = TokenizerFiles.read(target_folder)
@@ -139,7 +141,11 @@ def _load_engine(source: ModelSource, folder: Path) -> Engine:
 
     limit_threads(source.threads, folder)
     return load_engine(
-        str(folder), dtype=source.dtype, device=source.device, quantize=source.quantize, pool_tokens=POOL_TOKENS
+        str(folder),
+        dtype=source.dtype,
+        device=source.device,
+        quantize=source.quantize,
+        pool_tokens=source.pool_size,
     )
 
 

@@ -1,5 +1,6 @@
 """From a name to what a node serves: who is refused with one sentence, and what the record will say."""
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Sequence
@@ -172,9 +173,9 @@ def test_options_that_suit_no_model_are_refused_before_one_is_fetched(
     monkeypatch: pytest.MonkeyPatch, role: Role, option: dict[str, str], sentence: str
 ) -> None:
     monkeypatch.setattr("cosine_node.model.fetch_folder", lambda source: pytest.fail(f"{source} was fetched"))
-    source = ModelSource(
-        **{"model": "some/model", "target": "some/model", "device": "cpu", "dtype": "auto"} | option, threads=1
-    )
+    plain = ModelSource(model="some/model", target="some/model", device="cpu", dtype="auto", threads=1)
+    [(name, value)] = option.items()
+    source = dataclasses.replace(plain, **{name: value})  # type: ignore[arg-type]  # every option here is a text
     with pytest.raises(UsageError, match=sentence):
         load_served(source, role, lambda event, fields: None)
 

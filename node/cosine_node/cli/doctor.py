@@ -24,6 +24,8 @@ from cosine_node.cli.options import (
     HostMaddrs,
     IdentityFile,
     InitialPeers,
+    KvMemory,
+    MaxRequests,
     Models,
     Network,
     Quantize,
@@ -36,6 +38,7 @@ from cosine_node.cli.options import (
 from cosine_node.cli.printing import printable
 from cosine_node.cli.waiting import WaitingLine, columns_of, telling_stages
 from cosine_node.doctor.finding import CheckStatus, Finding
+from cosine_node.pool_size import parse_pool_size
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
@@ -77,6 +80,8 @@ def doctor(
     device: Device = "auto",
     dtype: Dtype = "auto",
     quantize: Quantize = None,
+    kv_memory: KvMemory = "auto",
+    max_requests: MaxRequests = 16,
     as_json: AsJson = False,
 ) -> None:
     """Look for what keeps a node or client from working here; give it the options `join` would get."""
@@ -104,6 +109,7 @@ def doctor(
         device=device,
         dtype=dtype,
         quantize=quantize,
+        pool_size=parse_pool_size(kv_memory, requests=max_requests, is_verifier=chosen is Role.VERIFIER),
         config=named_config or default_config_file(),
         is_config_named=named_config is not None,
         unknown=tuple(unknown),

@@ -17,6 +17,7 @@ Emit = Callable[[str, dict[str, object]], None]
 
 SENTENCES: Final[Mapping[str, str]] = {
     "loading": "Loading {model} ...",
+    "loaded": "The KV cache of {model} holds {kv_tokens} tokens, and one request up to {context_tokens} of them.",
     "measuring": "Measuring {model} on this machine ...",
     "ready": "Ready as {role} {peer_id}, reachable at:",
     "alone": (

@@ -1,7 +1,7 @@
 """`cosine-node join`: serve as a drafter or verifier."""
 
 from itertools import pairwise
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,7 +19,9 @@ from cosine_node.cli.options import (
     HostMaddrs,
     IdentityFile,
     InitialPeers,
+    KvMemory,
     LogFormat,
+    MaxRequests,
     Models,
     Network,
     Quantize,
@@ -29,10 +31,14 @@ from cosine_node.cli.options import (
     parse_role,
     several,
 )
+from cosine_node.pool_size import parse_pool_size
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_EXPERTISE
 from cosine_protocol.records import Role
+
+if TYPE_CHECKING:
+    from cosine_node.model import ModelSource
 
 RoleName = Annotated[str, typer.Option(metavar="ROLE", envvar="COSINE_ROLE", help="drafter or verifier.")]
 Expertise = Annotated[
@@ -42,12 +48,6 @@ Expertise = Annotated[
         envvar="COSINE_EXPERTISE",
         help="What a drafter is good at, separated by commas; embedded drafters know theirs.",
         rich_help_panel=MODEL_PANEL,
-    ),
-]
-MaxRequests = Annotated[
-    int,
-    typer.Option(
-        metavar="COUNT", envvar="COSINE_MAX_REQUESTS", help="Served at once.", rich_help_panel=OPERATION_PANEL
     ),
 ]
 Threads = Annotated[
@@ -109,6 +109,7 @@ def join(
     device: Device = "auto",
     dtype: Dtype = "auto",
     quantize: Quantize = None,
+    kv_memory: KvMemory = "auto",
     max_requests: MaxRequests = 16,
     share_prefixes: SharePrefixes = False,
     threads: Threads = None,
@@ -120,13 +121,14 @@ def join(
 ) -> None:
     """Serve as a drafter or verifier until interrupted; SIGTERM drains and exits 0."""
     from cosine_node.emulation import Emulation
-    from cosine_node.model import ModelSource
     from cosine_node.node import NetworkOptions, NodeOptions, run_nodes
 
     chosen = parse_role(role)
-    models = _models_with_targets(chosen, several(model), target)
     if max_requests < 1 or (threads is not None and threads < 1):
         raise UsageError("--max-requests and --threads must be 1 or more.")
+    pool_size = parse_pool_size(kv_memory, requests=max_requests, is_verifier=chosen is Role.VERIFIER)
+    loading = {"device": device, "dtype": dtype, "threads": threads, "quantize": quantize, "pool_size": pool_size}
+    sources = _sources(chosen, several(model), target, **loading)
     network_options = NetworkOptions(
         network=network,
         identity_file=identity,
@@ -137,35 +139,36 @@ def join(
         metrics_port=metrics_port,
         metrics_host=metrics_host,
     )
-    if len(models) > 1:
+    if len(sources) > 1:
         _refuse_shared_ports(network_options.host_maddrs, network_options.announce_maddrs)
     nodes = [
         NodeOptions(
             role=chosen,
-            source=ModelSource(
-                model=name, target=its_target, device=device, dtype=dtype, threads=threads, quantize=quantize
-            ),
-            expertise=_expertise(expertise, name),
+            source=source,
+            expertise=_expertise(expertise, source.model),
             max_requests=max_requests,
             shares_prefixes=share_prefixes,
             emulation=Emulation.parse(emulate) if emulate else None,
         )
-        for name, its_target in models
+        for source in sources
     ]
     with telling(log_format, as_json=as_json) as emit:
         run_until_stopped(lambda stop: run_nodes(network_options, nodes, emit, stop))
 
 
-def _models_with_targets(role: Role, models: tuple[str, ...], target: str | None) -> list[tuple[str, str]]:
-    """The models to load, each with the target it is for. Raises `UsageError`."""
+def _sources(role: Role, models: tuple[str, ...], target: str | None, **loading: Any) -> "list[ModelSource]":
+    """The models to load, each with the target it is for; `loading` are fields of each. Raises `UsageError`."""
+    from cosine_node.model import ModelSource
+
     if role is Role.DRAFTER:
-        return [(model, target or DEFAULT_TARGET) for model in models or (DEFAULT_DRAFTER,)]
+        drafted_for = target or DEFAULT_TARGET
+        return [ModelSource(model=name, target=drafted_for, **loading) for name in models or (DEFAULT_DRAFTER,)]
     if len(models) > 1:
         raise UsageError("A verifier serves one --model; start a node for each target.")
     chosen = models[0] if models else target or DEFAULT_TARGET
     if chosen == "ngram":
         raise UsageError("A verifier holds the target model; ngram can only draft.")
-    return [(chosen, target or chosen)]
+    return [ModelSource(model=chosen, target=target or chosen, **loading)]
 
 
 def _refuse_shared_ports(host_maddrs: tuple[str, ...], announce_maddrs: tuple[str, ...]) -> None:

@@ -123,6 +123,21 @@ Quantize = Annotated[
         rich_help_panel=MODEL_PANEL,
     ),
 ]
+KvMemory = Annotated[
+    str,
+    typer.Option(
+        metavar="SIZE",
+        envvar="COSINE_KV_MEMORY",
+        help="Memory of the KV cache: 8GiB, or a part of what is free such as 0.5.",
+        rich_help_panel=MODEL_PANEL,
+    ),
+]
+MaxRequests = Annotated[
+    int,
+    typer.Option(
+        metavar="COUNT", envvar="COSINE_MAX_REQUESTS", help="Served at once.", rich_help_panel=OPERATION_PANEL
+    ),
+]
 
 # Options of clients.
 Target = Annotated[

@@ -29,7 +29,7 @@ STAGES: Final[Mapping[str, StartStage]] = {
 
 
 class StartProgress:
-    """Follows the events of a node up to the first that is no stage of its start. End it with `close`."""
+    """Follows the events of a node through the stages of its start, which any other event ends; `close` ends it."""
 
     def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console

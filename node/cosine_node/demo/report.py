@@ -82,8 +82,7 @@ class Report:
 def result_line(row: RacedPrompt) -> str:
     """One prompt's result in a line."""
     ways = ", ".join(
-        f"{way.value} {row.done[way].seconds:.2f} s ({row.speedup(way):.2f}x)"
-        for way in (Way.COPYING, Way.COSINE)
+        f"{way.value} {row.done[way].seconds:.2f} s ({row.speedup(way):.2f}x)" for way in (Way.COPYING, Way.COSINE)
     )
     texts = "texts identical" if row.identical else "TEXTS DIFFER"
     return f"{row.domain}, temperature {row.temperature:g}: plain {row.plain_s:.2f} s, {ways}; {texts}"

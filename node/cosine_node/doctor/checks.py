@@ -17,6 +17,7 @@ from cosine_node.doctor.identity_file import judge_key_file
 from cosine_node.doctor.processes import ProbeFailed, in_thread
 from cosine_node.doctor.swarm import Neighbourhood
 from cosine_p2p.identity_file import default_identity_file
+from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 
 LOG = logging.getLogger(__name__)
@@ -176,16 +177,22 @@ def _model_checks(options: DoctorOptions, facts: Facts) -> list[Check]:
         except ProbeFailed:
             return [machine.judge_architecture(source, None)]
         on_cpu = found.runs_on_cpu(options.device)
-        needed_bytes = model_files.needed_bytes(
-            model, dtype=options.dtype, quantize=options.quantize, on_cpu=on_cpu
-        )
-        if needed_bytes and on_cpu:
-            needed_bytes += found.base_bytes
         free_bytes, where = found.memory_of(options.device)
-        return [
-            machine.judge_architecture(source, found.refusals.get(str(model.folder))),
-            model_files.judge_memory(source, needed_bytes, free_bytes, where=where),
-        ]
+        architecture = machine.judge_architecture(source, found.refusals.get(str(model.folder)))
+        try:
+            memory = model_files.estimate_memory(
+                model,
+                dtype=options.dtype,
+                quantize=options.quantize,
+                on_cpu=on_cpu,
+                base_bytes=found.base_bytes if on_cpu else 0,
+                free_bytes=free_bytes,
+                pool_size=options.pool_size,
+            )
+        except UsageError as error:
+            fix = "Free memory, or choose a smaller --model, --dtype bfloat16 or more --kv-memory."
+            return [architecture, failure(f"memory for {source}", str(error), fix)]
+        return [architecture, model_files.judge_memory(source, memory, free_bytes, where=where)]
 
     async def look_at_disk() -> Sequence[Finding]:
         download_bytes = sum(model.remote_bytes or 0 for model in await facts.models())

@@ -9,10 +9,12 @@ from typing import Any, Final, TypeVar, cast
 
 from cosine_node.doctor.addresses import Dialled, DialOutcome
 from cosine_node.doctor.dialling import dial
-from cosine_node.doctor.machine import MachineFacts, free_memory_bytes
+from cosine_node.doctor.machine import MachineFacts
 from cosine_node.doctor.model_files import ModelFiles, read_model
 from cosine_node.doctor.processes import ask_child, in_thread
 from cosine_node.doctor.swarm import Neighbourhood
+from cosine_node.free_memory import free_memory_bytes
+from cosine_node.pool_size import PoolSize
 from cosine_protocol.records import Role
 
 NGRAM: Final = "ngram"
@@ -43,6 +45,7 @@ class DoctorOptions:
     device: str
     dtype: str
     quantize: str | None
+    pool_size: PoolSize
     config: Path
     is_config_named: bool
     unknown: tuple[str, ...]
@@ -83,7 +86,7 @@ class Facts:
         async def probe() -> MachineFacts:
             folders = [str(model.folder) for model in await self.models() if model.folder and model.config]
             answer = await ask_child("cosine_node.doctor.probe_machine", {"folders": folders})
-            return MachineFacts.of_answer(answer, free_bytes=free_memory_bytes())
+            return MachineFacts.of_answer(answer, free_bytes=free_memory_bytes() or 0)
 
         return self._once("machine", probe)
 

@@ -1,7 +1,6 @@
 """The machine a model would run on: its device, its memory, and the models its packages know."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from cosine_node.doctor.finding import Finding, failure, fine, skipped, warning
@@ -48,15 +47,6 @@ class MachineFacts:
         if device.startswith(("cuda", "auto")) and index < len(self.cuda_devices):
             return self.cuda_devices[index][1], self.cuda_devices[index][0]
         return 0, device
-
-
-def free_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Memory that programs could still get; 0 where the system does not say."""
-    try:
-        lines = meminfo.read_text("ascii").splitlines()
-        return 1024 * int(next(line.split()[1] for line in lines if line.startswith("MemAvailable:")))
-    except (OSError, ValueError, IndexError, StopIteration):
-        return 0
 
 
 def judge_device(machine: MachineFacts, *, device: str) -> Finding:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from cosine_node import zoo
 from cosine_node.doctor.finding import Finding, failure, fine, skipped, warning
+from cosine_node.pool_size import PoolSize
 from cosine_p2p.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 
@@ -21,8 +22,8 @@ MAX_HEADER_BYTES: Final = 100 << 20
 DTYPE_BYTES: Final[Mapping[str, int]] = {"float32": 4, "bfloat16": 2, "float16": 2}
 QUANTISED_BYTES: Final[Mapping[str, float]] = {"int8": 1.0, "int4": 0.5}
 
-POOL_TOKENS: Final = 32_768
-"""Tokens of the KV pool a node reserves, as in `cosine_node.model`, which needs the packages of [node]."""
+UNBOUNDED_TOKENS: Final = 1 << 20
+"""The context of a model whose configuration names none, as in `cosine_node.engine.support`."""
 
 TIGHT: Final = 0.85
 """A choice: of more than this part of the free memory, activations and other programs may need some."""
@@ -181,40 +182,99 @@ def _judge_hub(model: ModelFiles, what: str, other: str) -> Finding:
     return fine(what, f"it is downloaded at the first start, {_gib(model.remote_bytes)}")
 
 
-def needed_bytes(model: ModelFiles, *, dtype: str, quantize: str | None, on_cpu: bool) -> int:
-    """Memory for the weights and the KV pool; 0 where the files do not tell.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelMemory:
+    """The memory that a served model takes: its weights, its KV cache, and on a CPU Python with its libraries."""
 
-    `dtype` is as of `join`: auto means float32 on a CPU and the stored one elsewhere.
+    weight_bytes: int
+    token_bytes: int
+    pool_tokens: int
+    base_bytes: int
+
+    @property
+    def pool_bytes(self) -> int:
+        return self.pool_tokens * self.token_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weight_bytes + self.pool_bytes + self.base_bytes
+
+
+def estimate_memory(
+    model: ModelFiles,
+    *,
+    dtype: str,
+    quantize: str | None,
+    on_cpu: bool,
+    base_bytes: int,
+    free_bytes: int,
+    pool_size: PoolSize,
+) -> ModelMemory | None:
+    """The memory that a model would take; None where its files do not tell.
+
+    `dtype` is as of `join`: auto means float32 on a CPU and the stored one elsewhere. Of `base_bytes` and
+    `free_bytes` 0 is for what is not known. Raises `UsageError` if too little is free for a KV cache.
     """
     if not model.is_usable or not model.parameters:
-        return 0
-    stored_bytes = model.weight_bytes / model.parameters
-    element_bytes = DTYPE_BYTES.get(dtype, 4 if on_cpu else stored_bytes)
+        return None
+    element_bytes = DTYPE_BYTES.get(dtype, 4 if on_cpu else model.weight_bytes / model.parameters)
+    weight_bytes = round(model.parameters * QUANTISED_BYTES.get(quantize or "", element_bytes))
     text = model.config.get("text_config", model.config)
     try:
-        heads = text["num_attention_heads"]
-        kv_heads = text.get("num_key_value_heads") or heads
-        head_size = text.get("head_dim") or text["hidden_size"] // heads
-        # Keys and values.
-        pool_bytes = int(2 * POOL_TOKENS * text["num_hidden_layers"] * kv_heads * head_size * element_bytes)
-    except (AttributeError, KeyError, TypeError, ZeroDivisionError):
-        pool_bytes = 0
-    return round(model.parameters * QUANTISED_BYTES.get(quantize or "", element_bytes)) + pool_bytes
+        token_bytes = round(kv_width(text) * element_bytes)
+        context_tokens = int(text.get("max_position_embeddings") or text.get("n_positions") or UNBOUNDED_TOKENS)
+    except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError):
+        token_bytes = context_tokens = 0
+    pool_tokens = 0
+    if token_bytes > 0 and context_tokens > 0:
+        pool_tokens = pool_size.tokens(
+            token_bytes=token_bytes,
+            context_tokens=context_tokens,
+            free_bytes=max(0, free_bytes - base_bytes - weight_bytes) if free_bytes else None,
+            on_card=not on_cpu,
+        )
+    return ModelMemory(
+        weight_bytes=weight_bytes, token_bytes=token_bytes, pool_tokens=pool_tokens, base_bytes=base_bytes
+    )
 
 
-def judge_memory(source: str, needed_bytes: int, free_bytes: int, *, where: str) -> Finding:
-    """Judge whether a model fits into the free memory of `where`; 0 stands for what is not known."""
+def kv_width(config: Mapping[str, Any]) -> int:
+    """Numbers that a token's keys and values take in all layers, by a model's configuration.
+
+    Raises one of many errors for a configuration that does not tell.
+    """
+    # GPT-2 and its kin have names of their own.
+    layers = config.get("num_hidden_layers") or config["n_layer"]
+    heads = config.get("num_attention_heads") or config["n_head"]
+    if config.get("kv_lora_rank"):
+        # Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434), whose heads are cached expanded.
+        keys = config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
+        return int(layers * heads * (keys + config["v_head_dim"]))
+    kv_heads = 1 if config.get("multi_query") else config.get("num_key_value_heads") or heads
+    head_size = config.get("head_dim") or (config.get("hidden_size") or config["n_embd"]) // heads
+    return int(2 * layers * kv_heads * head_size)
+
+
+def judge_memory(source: str, memory: ModelMemory | None, free_bytes: int, *, where: str) -> Finding:
+    """Judge whether a model fits into the free memory of `where`; None and 0 stand for what is not known."""
     what = f"memory for {source}"
-    if not needed_bytes:
+    if memory is None:
         return skipped(what, "the model's size is not known")
     if not free_bytes:
         return skipped(what, f"{where} does not tell its memory")
-    found = f"it needs about {_gib(needed_bytes)} of {_gib(free_bytes)} free on {where}"
-    fix = "Choose a smaller --model, --dtype bfloat16 or --quantize int8, or free memory."
-    if needed_bytes > free_bytes:
+    parts = [f"{_gib(memory.weight_bytes)} of weights"]
+    if memory.pool_tokens:
+        parts.append(f"{_gib(memory.pool_bytes)} of KV cache for {memory.pool_tokens} tokens")
+    if memory.base_bytes:
+        parts.append(f"{_gib(memory.base_bytes)} of Python and libraries")
+    needed = f"it takes about {_gib(memory.total_bytes)} of {_gib(free_bytes)} free on {where}"
+    found = f"{needed}: {', '.join(parts)}"
+    fix = "Choose a smaller --model, --dtype bfloat16 or --quantize int8, less --kv-memory, or free memory."
+    if memory.total_bytes > free_bytes:
         return failure(what, found, fix)
-    if needed_bytes > TIGHT * free_bytes:
-        return warning(what, f"{found}: a tight fit", fix)
+    # The KV cache takes what there is; the rest must leave room.
+    if memory.total_bytes - memory.pool_bytes > TIGHT * free_bytes:
+        return warning(what, f"{found}; a tight fit", fix)
     return fine(what, found)
 
 

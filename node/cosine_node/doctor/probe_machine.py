@@ -36,7 +36,8 @@ def probe_machine(question: dict[str, Any]) -> dict[str, Any]:
         facts = replace(facts, refusals={folder: _refusal(folder) for folder in question["folders"]})
     if not any(errors.values()):
         import_module("cosine_node.node")
-    return asdict(replace(facts, base_bytes=_peak_bytes()))
+        import_module("cosine_node.engine.loading")
+    return asdict(replace(facts, base_bytes=_resident_bytes()))
 
 
 def _with_cuda(facts: MachineFacts) -> MachineFacts:
@@ -54,10 +55,17 @@ def _with_cuda(facts: MachineFacts) -> MachineFacts:
     return replace(facts, cuda_devices=tuple(found))
 
 
-def _peak_bytes() -> int:
-    """The most memory this process has had; Linux tells it in KiB, macOS in bytes (getrusage(2))."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak
+def _resident_bytes() -> int:
+    """The memory that this process has now (proc(5)); where that is not told, the most that it has had.
+
+    On Linux the latter may be its parent's; macOS tells it in bytes (getrusage(2)).
+    """
+    try:
+        status = Path("/proc/self/status").read_text("ascii").splitlines()
+        return 1024 * int(next(line.split()[1] for line in status if line.startswith("VmRSS:")))
+    except (OSError, ValueError, StopIteration):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def _refusal(folder: str) -> str:

@@ -32,6 +32,11 @@ class KvStore:
         return self.slots
 
     @property
+    def token_bytes(self) -> int:
+        """Memory that a token takes in all layers."""
+        return self.bytes // (self.slots + 1)
+
+    @property
     def bytes(self) -> int:
         return sum(tensor.nbytes for layer in self._layers.values() for tensor in layer)
 

@@ -13,9 +13,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, TorchAoConfig
 from transformers.utils import is_accelerate_available, is_torchao_available
 from transformers.utils.logging import disable_progress_bar
 
+from cosine_node.engine.kv_pool import PAGE_TOKENS
+from cosine_node.engine.packed_model import PackedModel
 from cosine_node.engine.probe import check_exactness
-from cosine_node.engine.support import quantisation_of, refuse_by_config
+from cosine_node.engine.support import context_tokens, quantisation_of, refuse_by_config
 from cosine_node.engine.torch_engine import TorchEngine
+from cosine_node.free_memory import free_memory_bytes
+from cosine_node.pool_size import PoolSize
 from cosine_protocol.errors import UsageError
 
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -53,9 +57,9 @@ def load_engine(
     dtype: str = "auto",
     device: str = "auto",
     quantize: str | None = None,
-    pool_tokens: int = 16_384,
+    pool_tokens: int | PoolSize = 16_384,
 ) -> TorchEngine:
-    """An engine around the model at `source`, with a KV pool of `pool_tokens` tokens.
+    """An engine around the model at `source`, with a KV pool of so many tokens, or of a size that is found here.
 
     `dtype` is auto, float32, bfloat16 or float16; auto means float32 on a CPU and the stored one elsewhere.
     `device` is auto, cpu, cuda, cuda:N or mps, `quantize` int8, int4 or None. Raises `UsageError` for an unknown
@@ -77,11 +81,28 @@ def load_engine(
                 )
             model = _quantised(source, resolve_quantisation(quantize), dtype=kind, device=where)
         check_exactness(model.to(where))
-        return TorchEngine(model, pool_tokens=pool_tokens)
+        return TorchEngine(model, pool_tokens=_pool_tokens(model, pool_tokens))
     except torch.OutOfMemoryError as error:
-        raise UsageError(
-            f"'{source}' and a pool of {pool_tokens} tokens do not fit into the memory of {where}."
-        ) from error
+        raise UsageError(f"'{source}' and its KV cache do not fit into the memory of {where}.") from error
+
+
+def _pool_tokens(model: Any, size: int | PoolSize) -> int:
+    """Tokens of a loaded model's pool. Raises `UsageError` where there is too little memory."""
+    if isinstance(size, int):
+        return size
+    on_card = model.device.type == "cuda"
+    if on_card:
+        torch.cuda.empty_cache()
+        free_bytes: int | None = torch.cuda.mem_get_info(model.device)[0]
+    else:
+        free_bytes = free_memory_bytes()
+    token_bytes = PackedModel(model, slots=PAGE_TOKENS).store.token_bytes
+    return size.tokens(
+        token_bytes=token_bytes,
+        context_tokens=context_tokens(model.config),
+        free_bytes=free_bytes,
+        on_card=on_card,
+    )
 
 
 def resolve_device(name: str) -> torch.device:

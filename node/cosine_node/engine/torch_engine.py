@@ -61,7 +61,8 @@ class _RowLogits:
 class TorchEngine(PagedEngine):
     """Implements `cosine_node.engine.base.Engine` around a model; not thread-safe.
 
-    Memory for `pool_tokens` tokens is allocated at construction and never grows. The model is switched to
+    Memory for `pool_tokens` tokens is allocated at construction and never grows; a sequence cannot be longer. The
+    model is switched to
     packed attention and must not be used elsewhere. `cosine_node.engine.probe` finds out whether packed passes are
     exact for a model; `cosine_node.engine.loading.load_engine` asks it.
     """
@@ -73,7 +74,7 @@ class TorchEngine(PagedEngine):
         super().__init__(
             pool,
             vocab_tokens=self._packed.vocab_tokens,
-            context_tokens=context_tokens(model.config),
+            context_tokens=min(context_tokens(model.config), pool.capacity_tokens),
             numerics=numerics(model),
         )
 

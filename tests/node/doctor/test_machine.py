@@ -1,11 +1,9 @@
 """Devices, memory and architectures, judged by what a probe of the machine told."""
 
-from pathlib import Path
-
 import pytest
 
 from cosine_node.doctor.finding import CheckStatus
-from cosine_node.doctor.machine import MachineFacts, free_memory_bytes, judge_architecture, judge_device
+from cosine_node.doctor.machine import MachineFacts, judge_architecture, judge_device
 
 CPU = MachineFacts(has_torch=True, free_bytes=8 << 30)
 GPU = MachineFacts(has_torch=True, has_nvidia=True, cuda_build="13.0", cuda_devices=(("H200", 100), ("A100", 50)))
@@ -51,14 +49,6 @@ def test_a_device_is_there_or_it_is_said_why_not(
 )
 def test_memory_is_that_of_the_device(machine: MachineFacts, device: str, memory: tuple[int, str]) -> None:
     assert machine.memory_of(device) == memory
-
-
-def test_free_memory_is_what_programs_could_still_get(tmp_path: Path) -> None:
-    file = tmp_path / "meminfo"
-    file.write_text("MemTotal:  9 kB\nMemAvailable:       7 kB\n")
-    assert free_memory_bytes(file) == 7 * 1024
-    file.write_text("MemTotal:  9 kB\n")
-    assert (free_memory_bytes(file), free_memory_bytes(tmp_path / "none")) == (0, 0)
 
 
 @pytest.mark.parametrize(

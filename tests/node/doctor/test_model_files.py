@@ -4,25 +4,37 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cosine_node import model, zoo
+from cosine_node import zoo
 from cosine_node.doctor.finding import CheckStatus
 from cosine_node.doctor.model_files import (
-    POOL_TOKENS,
     ModelFiles,
+    ModelMemory,
+    estimate_memory,
     judge_memory,
     judge_model,
-    needed_bytes,
+    kv_width,
     read_folder,
     read_model,
 )
+from cosine_node.pool_size import PoolSize
 from cosine_p2p.tokenizer_files import TokenizerFiles
+from cosine_protocol.errors import UsageError
 
 GIB = 1 << 30
 LLAMA = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64}
-HERE = ModelFiles(source="m", folder=Path("m"), config=LLAMA, weight_bytes=2000, parameters=1000)
+CONTEXT_TOKENS = 512
+HERE = ModelFiles(
+    source="m",
+    folder=Path("m"),
+    config=LLAMA | {"max_position_embeddings": CONTEXT_TOKENS},
+    weight_bytes=2000,
+    parameters=1000,
+)
+POOL = PoolSize(requests=4)
 
 
 def test_an_embedded_model_is_whole() -> None:
@@ -90,6 +102,11 @@ def test_without_a_network_a_hub_id_is_not_judged_wrong(source: str, monkeypatch
     assert found.status is (CheckStatus.FAILURE if " " in source else CheckStatus.WARNING)
 
 
+def estimated(files: ModelFiles, pool_size: PoolSize = POOL, **options: Any) -> ModelMemory | None:
+    chosen: dict[str, Any] = {"dtype": "auto", "quantize": None, "on_cpu": True, "base_bytes": 0, "free_bytes": 0}
+    return estimate_memory(files, pool_size=pool_size, **chosen | options)
+
+
 @pytest.mark.parametrize(
     ("dtype", "quantize", "on_cpu", "weights", "width"),
     [
@@ -103,30 +120,66 @@ def test_without_a_network_a_hub_id_is_not_judged_wrong(source: str, monkeypatch
 def test_memory_is_weights_and_pool(
     dtype: str, quantize: str | None, on_cpu: bool, weights: int, width: int
 ) -> None:
-    keys_and_values = 2 * POOL_TOKENS * 2 * 2 * 16 * width
-    assert needed_bytes(HERE, dtype=dtype, quantize=quantize, on_cpu=on_cpu) == weights + keys_and_values
+    found = estimated(HERE, dtype=dtype, quantize=quantize, on_cpu=on_cpu)
+    keys_and_values = 2 * 2 * 2 * 16 * width
+    assert found == ModelMemory(
+        weight_bytes=weights, token_bytes=keys_and_values, pool_tokens=4 * CONTEXT_TOKENS, base_bytes=0
+    )
 
 
-def test_the_pool_is_the_one_a_node_reserves() -> None:
-    assert POOL_TOKENS == model.POOL_TOKENS
+def test_what_python_takes_counts_too_and_leaves_less_for_the_pool() -> None:
+    size = PoolSize(part=0.5)
+    free, base = estimated(HERE, size, free_bytes=GIB), estimated(HERE, size, free_bytes=GIB, base_bytes=GIB // 2)
+    assert free is not None and base is not None
+    assert base.total_bytes == base.pool_bytes + 4000 + GIB // 2
+    assert base.pool_tokens < free.pool_tokens < 2.1 * base.pool_tokens
+
+
+def test_too_little_memory_for_a_request_is_said_as_a_node_says_it() -> None:
+    with pytest.raises(UsageError, match="one request takes 512"):
+        estimated(HERE, free_bytes=100_000)
 
 
 @pytest.mark.parametrize("config", [{}, {"num_attention_heads": 0}, {"text_config": 3}])
 def test_a_configuration_that_does_not_tell_leaves_the_pool_out(config: dict[str, object]) -> None:
-    files = replace(HERE, config=config)
-    assert needed_bytes(files, dtype="float32", quantize=None, on_cpu=True) == 4000
+    found = estimated(replace(HERE, config=config), dtype="float32")
+    assert (found and found.total_bytes, found and found.pool_tokens) == (4000, 0)
 
 
 @pytest.mark.parametrize(
-    ("needed", "free", "status"),
+    ("config", "width"),
     [
-        (GIB, 2 * GIB, "ok"),
-        (GIB, GIB, "warning"),
-        (2 * GIB, GIB, "failure"),
-        (0, GIB, "skipped"),
-        (GIB, 0, "skipped"),
+        (LLAMA, 2 * 2 * 2 * 16),
+        (LLAMA | {"head_dim": 32}, 2 * 2 * 2 * 32),
+        ({"n_layer": 3, "n_head": 4, "n_embd": 64}, 2 * 3 * 64),
+        ({"n_layer": 3, "n_head": 4, "n_embd": 64, "multi_query": True}, 2 * 3 * 16),
+        (
+            LLAMA | {"kv_lora_rank": 8, "qk_nope_head_dim": 10, "qk_rope_head_dim": 6, "v_head_dim": 12},
+            2 * 4 * (16 + 12),
+        ),
     ],
 )
-def test_memory_is_compared_with_what_is_free(needed: int, free: int, status: str) -> None:
-    found = judge_memory("m", needed, free, where="here")
+def test_the_width_of_keys_and_values_follows_from_the_configuration(config: dict[str, Any], width: int) -> None:
+    assert kv_width(config) == width
+
+
+@pytest.mark.parametrize(
+    ("weights", "pool", "free", "status"),
+    [
+        (GIB, 0, 2 * GIB, "ok"),
+        (GIB, 0, GIB, "warning"),
+        (GIB, GIB, 2 * GIB, "ok"),
+        (2 * GIB, 0, GIB, "failure"),
+        (GIB, GIB, GIB, "failure"),
+        (GIB, 0, 0, "skipped"),
+    ],
+)
+def test_memory_is_compared_with_what_is_free(weights: int, pool: int, free: int, status: str) -> None:
+    memory = ModelMemory(weight_bytes=weights, token_bytes=1, pool_tokens=pool, base_bytes=0)
+    found = judge_memory("m", memory, free, where="here")
     assert (found.status, "--quantize" in found.fix) == (status, status in ("warning", "failure"))
+
+
+def test_a_model_of_unknown_size_is_not_judged() -> None:
+    assert judge_memory("m", None, GIB, where="here").status is CheckStatus.SKIPPED
+    assert estimated(replace(HERE, weight_bytes=0)) is None

@@ -8,8 +8,10 @@ import transformers as tf
 
 from cosine_node.engine import loading
 from cosine_node.engine.base import PREFIX, Row
+from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.loading import check_options, load_engine, resolve_device, resolve_dtype
 from cosine_node.engine.support import UnsupportedModel, numerics
+from cosine_node.pool_size import PoolSize
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from tests.node.engine.tiny_models import ARCHITECTURES, VOCAB, build, tiny_llama
@@ -22,9 +24,23 @@ def llama_folder(tmp_path: Path) -> str:
 
 
 def test_a_folder_becomes_an_engine(llama_folder: str) -> None:
-    engine = load_engine(llama_folder, device="cpu", pool_tokens=100)
+    engine = load_engine(llama_folder, device="cpu", pool_tokens=300)
     assert (engine.numerics, engine.vocab_tokens, engine.context_tokens) == ("float32", VOCAB, 256)
-    assert engine.free_tokens == 112
+
+
+def test_no_sequence_is_longer_than_the_pool(llama_folder: str) -> None:
+    engine = load_engine(llama_folder, device="cpu", pool_tokens=100)
+    # Pages are whole.
+    assert engine.free_tokens == engine.context_tokens == 112
+
+
+def test_a_pool_takes_the_memory_it_is_given(llama_folder: str) -> None:
+    size = PoolSize(size_bytes=1 << 20)
+    engine = load_engine(llama_folder, device="cpu", pool_tokens=size)
+    token_bytes = engine.pool_bytes // (engine.free_tokens + 1)
+    assert abs(engine.pool_bytes - (1 << 20)) <= PAGE_TOKENS * token_bytes
+    with pytest.raises(UsageError, match="one request takes 256"):
+        load_engine(llama_folder, device="cpu", pool_tokens=PoolSize(size_bytes=1 << 12))
     # A spare slot, two layers, two heads of 16, keys and values, four bytes each.
     assert engine.pool_bytes == (112 + 1) * 2 * 2 * 16 * 2 * 4
     sequence = engine.open(sampling=Sampling(), prompt_tokens=1)

@@ -1,0 +1,75 @@
+"""The tokens that a node's KV pool holds: what its requests need, as far as its memory goes. Pure."""
+
+import re
+from dataclasses import dataclass, replace
+from typing import Final
+
+from cosine_protocol.errors import UsageError
+
+USUAL_TOKENS: Final = 2048
+"""A choice: prompt and text of a request; longer ones take the room of others."""
+SHARED_MEMORY_PART: Final = 0.25
+"""A choice: of a machine's free memory, which its user and other programs want too."""
+CARD_MEMORY_PART: Final = 0.85
+"""A choice: of a verifier's card; the rest is for passes, whose activations and logits come and go."""
+BYTES: Final = {"B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+"""The units of a size, in upper case."""
+AUTO: Final = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSize:
+    """The size of a KV pool for `requests` requests at once, as asked for.
+
+    It takes `size_bytes`, or `part` of the memory that is free once the weights are there. With neither it takes
+    what requests of usual length need; a verifier's at least what one needs that fills the context, and on a card
+    what all of them would. Then it takes no more than a part of the free memory that leaves room for others.
+    """
+
+    requests: int = 16
+    is_verifier: bool = False
+    size_bytes: int | None = None
+    part: float | None = None
+
+    def tokens(self, *, token_bytes: int, context_tokens: int, free_bytes: int | None, on_card: bool) -> int:
+        """Tokens of the pool, where each takes `token_bytes`; `free_bytes` is None where nobody knows.
+
+        Raises `UsageError` if that is not enough for a single request of usual length.
+        """
+        usual_tokens = min(context_tokens, USUAL_TOKENS)
+        wanted_tokens, memory_part = self.requests * usual_tokens, SHARED_MEMORY_PART
+        if self.is_verifier and on_card:
+            wanted_tokens, memory_part = self.requests * context_tokens, CARD_MEMORY_PART
+        elif self.is_verifier:
+            wanted_tokens = max(wanted_tokens, context_tokens)
+        if self.size_bytes is not None:
+            tokens = self.size_bytes // token_bytes
+        elif free_bytes is None:
+            tokens = self.requests * usual_tokens
+        elif self.part is not None:
+            tokens = int(self.part * free_bytes) // token_bytes
+        else:
+            tokens = min(wanted_tokens, int(memory_part * free_bytes) // token_bytes)
+        if tokens < usual_tokens:
+            raise UsageError(
+                f"The KV cache would hold {tokens} tokens, at {token_bytes} bytes each, and one request takes "
+                f"{usual_tokens}; give it more with --kv-memory, free memory, or choose a smaller model or --dtype."
+            )
+        return tokens
+
+
+def parse_pool_size(text: str, *, requests: int, is_verifier: bool) -> PoolSize:
+    """A size such as 8GiB or 500MB, a part of the free memory such as 0.5, or auto. Raises `UsageError`."""
+    auto = PoolSize(requests=requests, is_verifier=is_verifier)
+    if text == AUTO:
+        return auto
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-z]{0,3})", text.strip(), re.IGNORECASE | re.ASCII)
+    number, unit = (float(found[1]), found[2].upper()) if found else (0.0, "")
+    if not unit and 0.0 < number <= 1.0:
+        return replace(auto, part=number)
+    size_bytes = int(number * BYTES.get(unit, 0))
+    if not size_bytes:
+        raise UsageError(
+            f"--kv-memory takes a size such as 8GiB, a part up to 1 such as 0.5, or auto, not {text!r}."
+        )
+    return replace(auto, size_bytes=size_bytes)
