@@ -12,6 +12,8 @@ from cosine_p2p.token_effects import REPLACEMENT
 
 CONTEXT_TOKENS: Final = 16
 """A choice: tokens before a boundary that are looked at to see how text after it is tokenised."""
+MAX_HALF_TOKENS: Final = 3
+"""Bound: a character has at most four bytes, and a token at least one."""
 SAMPLED_TOKENS: Final = 1024
 """Bounds the time at the start: tokens of the target's vocabulary that are written in own tokens to count them."""
 
@@ -107,15 +109,28 @@ def whole_text(text: str) -> str:
     return text.rstrip(REPLACEMENT)
 
 
+def decode_whole(tokenizer: TextTokens, tokens: Sequence[int]) -> str:
+    """The text of tokens without the half of a character at its end.
+
+    Under byte fallback half a character spoils the bytes before it, so that it is looked for in the tokens.
+    """
+    text = tokenizer.decode(tokens)
+    whole = whole_text(text)
+    if whole == text:
+        return text
+    shorter = (tokenizer.decode(tokens[:-half]) for half in range(1, MAX_HALF_TOKENS + 1))
+    return max(whole, next((text for text in shorter if not text.endswith(REPLACEMENT)), ""), key=len)
+
+
 def is_last(
     own: TextTokens, *, own_before: Sequence[int], predicted: Sequence[PredictedToken], ends: frozenset[int]
 ) -> bool:
     """Return whether nothing that can be written follows: the model ended the text, or predicts no character."""
     if predicted and predicted[-1].token in ends:
         return True
-    context = own_before[-CONTEXT_TOKENS:]
-    text = own.decode([*context, *(one.token for one in predicted)])
-    return REPLACEMENT in whole_text(text[len(own.decode(context)) :])
+    context = _last_tokens(own, own_before)
+    text = decode_whole(own, [*context, *(one.token for one in predicted)])
+    return REPLACEMENT in text[len(own.decode(context)) :]
 
 
 def plan_tokens(
@@ -131,7 +146,7 @@ def plan_tokens(
 
     A token's probability is the product of those of the model's tokens that begin in its text.
     """
-    own_context = own_before[-CONTEXT_TOKENS:]
+    own_context = _last_tokens(own, own_before)
     texts = _growing_text(own, own_context, [one.token for one in predicted])
     context, tokens = _tokens_after(target, before, texts[-1], after)
     ends = [len(text) for text in _growing_text(target, context, tokens)[1:]]
@@ -143,17 +158,23 @@ def plan_tokens(
     return tuple(zip(tokens, probabilities, strict=True))
 
 
+def _last_tokens(tokenizer: TextTokens, tokens: Sequence[int]) -> Sequence[int]:
+    """The end of a text that does not begin within a character, if it has such an end."""
+    ends = [tokens[-CONTEXT_TOKENS - more :] for more in range(MAX_HALF_TOKENS + 1)]
+    return next((end for end in ends if not tokenizer.decode(end).startswith(REPLACEMENT)), ends[0])
+
+
 def _growing_text(tokenizer: TextTokens, context: Sequence[int], tokens: Sequence[int]) -> list[str]:
     """The text that the first 0, 1, 2, ... of the tokens add to that of the context, up to what is no character."""
     base = tokenizer.decode(context)
-    texts = [tokenizer.decode([*context, *tokens[:count]]) for count in range(len(tokens) + 1)]
+    texts = [decode_whole(tokenizer, [*context, *tokens[:count]]) for count in range(len(tokens) + 1)]
     return [text[len(base) :].partition(REPLACEMENT)[0] if text.startswith(base) else "" for text in texts]
 
 
 def _tokens_after(
     target: TextTokens, before: Sequence[int], text: str, after: After
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """The context that was looked at, a suffix of `before`, and the tokens of the text after it."""
+    """The context that was looked at, and the tokens of the text after it."""
     if not text:
         return (), ()
     context, tokens = _in_context(target, before, text)
@@ -167,12 +188,18 @@ def _tokens_after(
 
 
 def _in_context(target: TextTokens, before: Sequence[int], text: str) -> tuple[Sequence[int], Sequence[int]]:
-    """The longest context whose tokens stay what they are when the text is tokenised with it."""
+    """The longest context whose tokens stay what they are when the text is tokenised with it.
+
+    If there is none, as amid characters of many tokens where every text begins with a mark, a new line is taken.
+    """
     for length in range(min(CONTEXT_TOKENS, len(before)), 0, -1):
         context = list(before[-length:])
         tokens = list(target.encode(target.decode(context) + text))
         if tokens[:length] == context:
             return context, tokens[length:]
+    line, tokens = list(target.encode("\n")), list(target.encode("\n" + text))
+    if before and tokens[: len(line)] == line:
+        return line, tokens[len(line) :]
     return (), target.encode(text)
 
 

@@ -7,7 +7,7 @@ from typing import Final
 from cosine_node.engine.base import Engine, OutOfPages
 from cosine_node.engine.own_text import OwnText
 from cosine_node.engine.target_text import TargetText
-from cosine_node.engine.text_alignment import After, TextTokens, is_last, plan_tokens, whole_text
+from cosine_node.engine.text_alignment import After, TextTokens, decode_whole, is_last, plan_tokens
 from cosine_p2p.token_effects import REPLACEMENT
 from cosine_protocol.errors import CosineError
 
@@ -57,7 +57,7 @@ class TextDrafting:
 
     def certain_ids(self, tokens: Sequence[int]) -> Sequence[int]:
         """A text in own tokens, without the half of a character at its end."""
-        return [*self._lead, *self._own.encode(whole_text(self._target.decode(tokens)))]
+        return [*self._lead, *self._own.encode(decode_whole(self._target, tokens))]
 
     def plan_all(self, nodes: Sequence[UnplannedNode]) -> dict[int, DraftingResult]:
         """Plan what follows every node; what else came of it, by inner sequence."""

@@ -12,15 +12,21 @@ from cosine_node.engine.text_alignment import (
     After,
     PlainTokens,
     PredictedToken,
+    decode_whole,
     is_last,
     own_per_target,
     plan_tokens,
     typical_own_per_target,
     whole_text,
 )
+from tests.cosine_p2p.tokenizer_kinds import KINDS
 from tests.node.engine.recited import BYTES, PAIRS, TEXT, byte_level
 
+GEMMA = PlainTokens(KINDS["byte fallback, as Gemma"]())
+LLAMA = PlainTokens(KINDS["byte fallback, as Llama 2"]())
+FALLBACK_DIRECTIONS = [(GEMMA, BYTES), (BYTES, GEMMA), (LLAMA, PAIRS)]
 DIRECTIONS = [(PAIRS, BYTES), (BYTES, PAIRS)]
+EMOJI = "🙂👍🏽🐟🙂🙂"
 AFTER = st.sampled_from(After)
 
 
@@ -51,6 +57,35 @@ def test_what_is_proposed_spells_the_beginning_of_what_was_said(
     assert (before + text).startswith(spelt)
     if after is After.NOTHING and "\ufffd" not in before + text:
         assert spelt == before + text
+
+
+@pytest.mark.parametrize("direction", FALLBACK_DIRECTIONS, ids=["Gemma", "for Gemma", "Llama"])
+@pytest.mark.parametrize("cut", range(len(EMOJI)))
+def test_emoji_are_proposed_to_the_last_byte(direction: tuple[PlainTokens, PlainTokens], cut: int) -> None:
+    target, own = direction
+    before, text = "ok " + EMOJI * 4 + EMOJI[:cut], EMOJI[cut:]
+    tokens = tokens_of(target, own, before, text, After.NOTHING)
+    assert target.decode([*target.encode(before), *tokens]) == before + text
+
+
+def test_half_an_emoji_leaves_those_before_it() -> None:
+    fish = GEMMA.encode("🐟")
+    for half in range(1, 4):
+        said = [PredictedToken(token, 0.5) for token in [*fish, *fish[:half]]]
+        plan = plan_tokens(
+            BYTES, GEMMA, before=(), own_before=GEMMA.encode(EMOJI * 4), predicted=said, after=After.NOTHING
+        )
+        assert BYTES.decode([token for token, _ in plan]) == "🐟"
+        assert decode_whole(GEMMA, [*GEMMA.encode("ok🐟"), *fish[:half]]) == "ok🐟"
+        assert decode_whole(BYTES, BYTES.encode("ok🐟🐟")[: half - 4]) == "ok🐟"
+
+
+@pytest.mark.parametrize("own", [GEMMA, LLAMA, BYTES], ids=["Gemma", "Llama", "bytes"])
+@pytest.mark.parametrize("length", range(20, 24))
+def test_text_goes_on_after_a_run_of_emoji(own: PlainTokens, length: int) -> None:
+    before = own.encode("ok " + EMOJI * 4 + "ぬ" * length)
+    assert not is_last(own, own_before=before, predicted=said_of(own, "🙂"), ends=frozenset())
+    assert not is_last(own, own_before=before, predicted=said_of(own, "🙂 ok"), ends=frozenset())
 
 
 @settings(max_examples=200)
