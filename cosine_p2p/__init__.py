@@ -23,11 +23,20 @@ from cosine_protocol.errors import (
 if TYPE_CHECKING:
     from cosine_p2p.blocking import Client
     from cosine_p2p.client import AsyncClient
-    from cosine_p2p.generation import Chunk, DrafterReport, Generation, Observer, Progress, VerifierReport
+    from cosine_p2p.generation import (
+        AppliedConfig,
+        Chunk,
+        DrafterReport,
+        Generation,
+        Observer,
+        Progress,
+        VerifierReport,
+    )
     from cosine_p2p.options import ClientOptions, GenerationOptions, Prompt
     from cosine_p2p.run import Run
 
 __all__ = [
+    "AppliedConfig",
     "AsyncClient",
     "Chunk",
     "Client",
@@ -54,7 +63,8 @@ HOMES: Final = {
     "Client": "blocking",
     "AsyncClient": "client",
     **dict.fromkeys(
-        ("Chunk", "DrafterReport", "Generation", "Observer", "Progress", "VerifierReport"), "generation"
+        ("AppliedConfig", "Chunk", "DrafterReport", "Generation", "Observer", "Progress", "VerifierReport"),
+        "generation",
     ),
     **dict.fromkeys(("ClientOptions", "GenerationOptions", "Prompt"), "options"),
     "Run": "run",

@@ -69,6 +69,11 @@ class Client:
         finally:
             future.cancel()
 
+    @property
+    def takes_generation_config(self) -> bool:
+        """True if the model's own generation config holds where a call says nothing."""
+        return self._client.takes_generation_config
+
     def find_verifiers(self) -> tuple[NodeRecord, ...]:
         """Find the verifiers a generation would be asked of now, best first. Raises as `generate`."""
         self._thread.refuse_own_thread()

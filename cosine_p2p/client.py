@@ -15,11 +15,14 @@ from typing import Any, Final, Protocol, Unpack
 from cosine_p2p.directory import Directory
 from cosine_p2p.fragments import Offload
 from cosine_p2p.generation import Chunk, Generation
+from cosine_p2p.generation_config import agreed_defaults, apply_defaults
 from cosine_p2p.lifetime import Lifetime
 from cosine_p2p.link import Links
 from cosine_p2p.network import joining
 from cosine_p2p.options import (
+    AUTO,
     DEFAULTS,
+    TEXT_DEFAULTS,
     ClientOptions,
     GenerationOptions,
     Prompt,
@@ -164,66 +167,61 @@ class AsyncClient:
                 yield chunk
 
     @lists_options(GenerationOptions)
-    async def start(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Run:
+    async def start(
+        self, prompt: Prompt, *, otherwise: GenerationOptions = TEXT_DEFAULTS, **options: Unpack[GenerationOptions]
+    ) -> Run:
         """Find peers and prepare a generation.
 
-        Raises `UsageError` for what cannot be served and `GenerationFailed` if nobody serves the target.
+        `otherwise` holds where neither the options nor the model's own generation config say what the text shall be
+        like. Raises `UsageError` for what cannot be served and `GenerationFailed` if nobody serves the target.
         """
         prompt = read_prompt(prompt)
-        wanted = merge_options(self._options, options, GenerationOptions)
-        strategy = self._strategy_kind(wanted)
-        parameters: dict[str, Any] = {"seed": secrets.randbits(63), **wanted}
-        sampling = Sampling(**{field.name: parameters[field.name] for field in fields(Sampling)})
-        eos, limit = wanted.get("eos"), _drafter_limit(wanted)
+        asked = merge_options(self._options, options, GenerationOptions)
+        strategy, limit = self._strategy_kind(asked), _drafter_limit(asked)
         swarm, links = self._joined()
         nonce = self._nonces()
         chance = random.Random(nonce).random
         # Drafters are looked up beside the verifiers: over a DHT each look-up takes round trips.
-        looking = asyncio.ensure_future(self._look_up_drafters(swarm, strategy, wanted))
+        looking = asyncio.ensure_future(self._look_up_drafters(swarm, strategy, asked))
         try:
-            verifiers = await self._find_verifiers(swarm, links, wanted, chance)
-            best = verifiers[0]
+            verifiers = await self._find_verifiers(swarm, links, asked, chance)
             codec = await swarm.text_codec(verifiers)
-            tokens = encode_prompt(codec, prompt)
-            room = best.context_tokens - len(tokens)
-            if room < 1:
-                raise PromptTooLong(
-                    f"The prompt has {len(tokens)} tokens, but the target's context holds {best.context_tokens}; "
-                    "shorten it."
-                )
-            request = Request(
-                target_digest=best.target_digest,
-                tokenizer_digest=best.tokenizer_digest,
-                numerics=best.numerics,
-                prompt=tokens,
-                sampling=sampling,
-                eos=best.eos if eos is None else tuple(eos),
+            published = agreed_defaults(verifiers) if asked["generation_config"] == AUTO else None
+            applied = apply_defaults(published, asked=asked, otherwise=otherwise)
+            request = _request(
+                verifiers[0],
+                {**otherwise, **applied.options, **asked},
+                tokens=encode_prompt(codec, prompt),
                 client=swarm.transport.peer_id,
                 nonce=nonce,
-                max_new_tokens=min(wanted["max_new_tokens"], room),
             )
             found = await looking
             drafters = pick_drafters(
                 found,
-                tokenizer_digest=best.tokenizer_digest,
+                tokenizer_digest=request.tokenizer_digest,
                 limit=limit,
                 chance=chance,
-                trust=wanted["trust"],
+                trust=asked["trust"],
                 rtts_s=_known_rtts_s(found, links, DRAFT),
             )
         finally:
             looking.cancel()
         job = Job(
             number=next(self._numbers),
-            deadline_s=asyncio.get_running_loop().time() + wanted["timeout_s"],
+            deadline_s=asyncio.get_running_loop().time() + asked["timeout_s"],
             request=request,
             strategy=strategy,
             verifiers=verifiers,
             drafters=drafters,
-            trial=self._trials[strategy.name].find(best.peer_id, sampling.temperature),
+            trial=self._trials[strategy.name].find(verifiers[0].peer_id, request.sampling.temperature),
         )
         session = Session(job, links, self._offload)
-        return Run(session, codec, links, stop=wanted["stop"], observer=self._observer)
+        return Run(session, codec, links, stop=asked["stop"], observer=self._observer, applied=applied)
+
+    @property
+    def takes_generation_config(self) -> bool:
+        """True if the model's own generation config holds where a call says nothing."""
+        return self._options["generation_config"] == AUTO
 
     async def find_verifiers(self) -> tuple[NodeRecord, ...]:
         """Find the verifiers a generation would be asked of now, best first; never empty. Raises as `start`."""
@@ -299,6 +297,31 @@ class AsyncClient:
 
     async def _check_in_thread(self, check: Callable[[], None]) -> None:
         await asyncio.get_running_loop().run_in_executor(self._checker, check)
+
+
+def _request(
+    verifier: NodeRecord, wanted: Mapping[str, Any], *, tokens: tuple[int, ...], client: str, nonce: bytes
+) -> Request:
+    """A request to this verifier and its like. Raises `PromptTooLong`."""
+    room = verifier.context_tokens - len(tokens)
+    if room < 1:
+        raise PromptTooLong(
+            f"The prompt has {len(tokens)} tokens, but the target's context holds {verifier.context_tokens}; "
+            "shorten it."
+        )
+    parameters: dict[str, Any] = {"seed": secrets.randbits(63), **wanted}
+    eos = wanted.get("eos")
+    return Request(
+        target_digest=verifier.target_digest,
+        tokenizer_digest=verifier.tokenizer_digest,
+        numerics=verifier.numerics,
+        prompt=tokens,
+        sampling=Sampling(**{field.name: parameters[field.name] for field in fields(Sampling)}),
+        eos=verifier.eos if eos is None else tuple(eos),
+        client=client,
+        nonce=nonce,
+        max_new_tokens=min(wanted["max_new_tokens"], room),
+    )
 
 
 def _drafter_limit(options: ClientOptions) -> int:

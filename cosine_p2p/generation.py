@@ -1,6 +1,7 @@
 """The result of a generation: the fields of the command line's JSON, as values."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 TARGET_SOURCE = "target"
@@ -39,6 +40,22 @@ class VerifierReport:
     peer_id: str
     rtt_ms: float
     tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppliedConfig:
+    """The part of the model's own generation config in a text.
+
+    `options` are those that it gave, with their values; `not_honoured` names those that it sets and a swarm cannot
+    follow, so that the text is not that of `generate` of transformers.
+    """
+
+    options: Mapping[str, int | float] = field(default_factory=dict)
+    not_honoured: tuple[str, ...] = ()
+
+    def told_options(self) -> tuple[str, ...]:
+        """Each option with its value, for people."""
+        return tuple(f"{name} {value:g}" for name, value in self.options.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +105,7 @@ class Generation:
     drafters: tuple[DrafterReport, ...]
     verifiers: tuple[VerifierReport, ...]
     why: tuple[str, ...]
+    generation_config: AppliedConfig = AppliedConfig()
     receipts: None = None
     audit: None = None
 

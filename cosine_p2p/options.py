@@ -36,18 +36,20 @@ class GenerationOptions(TypedDict, total=False):
     None is as good as absent.
     """
 
-    max_new_tokens: int
+    max_new_tokens: int | None
     """Generate at most so many tokens; 128."""
-    temperature: float
+    temperature: float | None
     """0, the default, is greedy decoding."""
-    top_p: float
+    top_p: float | None
     """Sample from the likeliest tokens that hold this probability together; 1 is off."""
-    top_k: int
+    top_k: int | None
     """Sample from so many of the likeliest tokens; 0 is off."""
-    min_p: float
+    min_p: float | None
     """Sample from tokens at least this fraction as likely as the likeliest; 0 is off."""
-    repetition_penalty: float
+    repetition_penalty: float | None
     """Divides the scores of tokens that were there before; 1 is off."""
+    generation_config: str
+    """`auto`, the default: of the options above the model's own generation config sets the defaults; or `none`."""
     seed: int | None
     """The same request with the same seed gives the same text; drawn if not given."""
     stop: str | Sequence[str]
@@ -81,13 +83,19 @@ class ClientOptions(GenerationOptions, total=False):
     """Is told of every generation."""
 
 
-DEFAULTS: Final[ClientOptions] = {
+AUTO: Final = "auto"
+NONE: Final = "none"
+TEXT_DEFAULTS: Final[GenerationOptions] = {
     "max_new_tokens": 128,
     "temperature": 0.0,
     "top_p": 1.0,
     "top_k": 0,
     "min_p": 0.0,
     "repetition_penalty": 1.0,
+}
+"""Where neither a user nor the model's own generation config says otherwise: sampling is off; 128 is a choice."""
+DEFAULTS: Final[ClientOptions] = {
+    "generation_config": AUTO,
     "stop": (),
     "strategy": "cosine",
     "trust": (),
@@ -95,7 +103,7 @@ DEFAULTS: Final[ClientOptions] = {
     "target": "zoo:target",
     "network": DEFAULT_NETWORK,
 }
-"""Sampling is off; the other values are choices."""
+"""Choices."""
 
 
 def merge_options(base: ClientOptions, given: Mapping[str, Any], kind: type) -> ClientOptions:
@@ -134,7 +142,16 @@ def _read_observer(value: object) -> object:
 
 SAMPLING: Final = frozenset(field.name for field in fields(Sampling))
 """The options that shape the distribution that tokens are drawn from."""
+
+
+def _read_source(value: object) -> str:
+    if value not in (AUTO, NONE):
+        raise ValueError
+    return str(value)
+
+
 _KINDS: Final[Mapping[str, ArgumentKind[Any]]] = {
+    "generation_config": ArgumentKind(f"{AUTO!r} or {NONE!r}", _read_source),
     "max_new_tokens": whole(1),
     "stop": STOP,
     "eos": TOKEN_IDS,

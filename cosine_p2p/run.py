@@ -5,7 +5,15 @@ import logging
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from itertools import groupby
 
-from cosine_p2p.generation import TARGET_SOURCE, Chunk, Generation, Observer, Progress, VerifierReport
+from cosine_p2p.generation import (
+    TARGET_SOURCE,
+    AppliedConfig,
+    Chunk,
+    Generation,
+    Observer,
+    Progress,
+    VerifierReport,
+)
 from cosine_p2p.link import Links
 from cosine_p2p.request_log import request_log
 from cosine_p2p.session import Session, Tokens
@@ -29,8 +37,10 @@ class Run:
         *,
         stop: Iterable[str] = (),
         observer: Observer | None = None,
+        applied: AppliedConfig | None = None,
     ) -> None:
         self._observer = observer
+        self._applied = applied or AppliedConfig()
         self._log = request_log(logger, session.d_0)
         self._session = session
         self._links = links
@@ -52,6 +62,11 @@ class Run:
     def verifiers(self) -> tuple[str, ...]:
         """Peer ids of the verifiers that may be asked, best first."""
         return tuple(record.peer_id for record in self._session.job.verifiers)
+
+    @property
+    def generation_config(self) -> AppliedConfig:
+        """The part of the model's own generation config in the request."""
+        return self._applied
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
         """Chunks as tokens are committed; ends at the length, an EOS token or a stop string."""
@@ -150,6 +165,7 @@ class Run:
                 for link in [self._links.alive(peer_id, VERIFY)]
             ),
             why=tuple(counts.why),
+            generation_config=self._applied,
         )
 
     def _finish_reason(self) -> str:

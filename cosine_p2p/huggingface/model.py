@@ -1,5 +1,6 @@
 """`generate` as in Hugging Face transformers, over a client of a swarm."""
 
+import logging
 import reprlib
 from collections.abc import Sequence
 from contextlib import closing
@@ -9,11 +10,14 @@ from typing import Any, Final, Protocol, cast
 from cosine_p2p.arguments import ArgumentKind, read_argument, text
 from cosine_p2p.blocking import Client
 from cosine_p2p.generation import Generation
+from cosine_p2p.generation_config import agreed_defaults
 from cosine_p2p.huggingface.arrays import Rows, for_streamer, like, rows_of, token_for_streamer
-from cosine_p2p.huggingface.options import BatchOptions, parse_options
+from cosine_p2p.huggingface.options import BatchOptions, options_of, parse_options
 from cosine_p2p.huggingface.pipelines import PipelineModel, SwarmConfig
-from cosine_p2p.options import choice_seed
+from cosine_p2p.options import NONE, choice_seed
 from cosine_protocol.errors import UsageError
+
+logger = logging.getLogger(__name__)
 
 DTYPE_PREFIX: Final = "torch."
 """As in `str(torch.float32)`."""
@@ -64,14 +68,24 @@ class SwarmModelForCausalLM(PipelineModel):
                 f"The model needs a Client, not {reprlib.repr(client)}; `from_pretrained` makes one from a name."
             )
         self._client = client
-        best = client.find_verifiers()[0]
+        verifiers = client.find_verifiers()
+        best = verifiers[0]
         self.eos_token_ids = best.eos
+        published = agreed_defaults(verifiers) if client.takes_generation_config else None
+        if published is not None and published.not_honoured:
+            logger.warning(
+                "The generation config of %s sets %s, which a swarm cannot honour: texts are not those of its own "
+                "generate().",
+                best.target,
+                ", ".join(published.not_honoured),
+            )
         super().__init__(
             SwarmConfig(
                 name_or_path=best.target,
                 eos_token_id=list(best.eos),
                 max_position_embeddings=best.context_tokens,
-            )
+            ),
+            own={} if published is None else options_of(published),
         )
 
     @classmethod
@@ -145,7 +159,12 @@ class SwarmModelForCausalLM(PipelineModel):
         )
         if [len(row) for row in mask] != [len(row) for row in given]:
             raise UsageError("attention_mask must have the shape of input_ids.")
-        options = {**wanted.for_client, "max_new_tokens": wanted.new_tokens(len(given[0])), "eos": wanted.eos}
+        options = {
+            **wanted.for_client,
+            "generation_config": NONE,
+            "max_new_tokens": wanted.new_tokens(len(given[0])),
+            "eos": wanted.eos,
+        }
         rows: list[_Row] = []
         for row, seen in zip(given, mask, strict=True):
             prompt = tuple(token for token, is_seen in zip(row, seen, strict=True) if is_seen)

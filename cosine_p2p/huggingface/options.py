@@ -16,10 +16,12 @@ from cosine_p2p.arguments import (
     refuse_unknown,
     whole,
 )
+from cosine_p2p.generation_config import NOT_HONOURED, VALUES, asks_for_nothing
 from cosine_p2p.huggingface.arrays import plain
 from cosine_p2p.options import GenerationOptions, read_sampling
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_TOKEN_ID
+from cosine_protocol.records import GenerationDefaults
 from cosine_protocol.request import MAX_SEED
 
 DEFAULT_NEW_TOKENS: Final = 20
@@ -82,39 +84,15 @@ IGNORED: Final = frozenset(
     }
 )
 """These change how fast an output comes, or nothing without beams; which tokens it has they do not."""
-ASKS_FOR_NOTHING: Final[Mapping[str, object]] = {
-    "num_beams": 1,
-    "num_beam_groups": 1,
-    "diversity_penalty": 0.0,
-    "encoder_no_repeat_ngram_size": 0,
-    "encoder_repetition_penalty": 1.0,
-    "epsilon_cutoff": 0.0,
-    "eta_cutoff": 0.0,
-    "guidance_scale": 1.0,
-    "min_length": 0,
-    "min_new_tokens": 0,
-    "no_repeat_ngram_size": 0,
-    "typical_p": 1.0,
-}
-"""Values with which an option that is refused does nothing; None, False and what is empty do nothing anywhere."""
 REFUSED: Final = frozenset(
     {
-        *ASKS_FOR_NOTHING,
+        *NOT_HONOURED,
         "assistant_ensemble_weight",
         "assistant_model",
-        "bad_words_ids",
-        "begin_suppress_tokens",
-        "constraints",
         "custom_generate",
-        "dola_layers",
         "encoder_outputs",
-        "exponential_decay_length_penalty",
-        "force_words_ids",
-        "forced_bos_token_id",
-        "forced_eos_token_id",
         "inputs_embeds",
         "logits_processor",
-        "max_time",
         "negative_prompt_attention_mask",
         "negative_prompt_ids",
         "output_attentions",
@@ -122,19 +100,13 @@ REFUSED: Final = frozenset(
         "output_logits",
         "output_scores",
         "past_key_values",
-        "penalty_alpha",
         "position_ids",
         "prefix_allowed_tokens_fn",
-        "sequence_bias",
         "stopping_criteria",
-        "suppress_tokens",
-        "token_healing",
         "token_type_ids",
-        "top_h",
-        "watermarking_config",
     }
 )
-"""These change which tokens come, in ways that a swarm cannot follow."""
+"""These a swarm cannot follow; those that a file can hold are in `NOT_HONOURED`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,9 +153,15 @@ def parse_options(keywords: Mapping[str, Any], *configs: Any) -> BatchOptions:
         }
     given |= {name: value for name, value in keywords.items() if value is not None}
     for name, value in given.items():
-        if name not in HONOURED | IGNORED and not _asks_for_nothing(name, value):
+        if name not in HONOURED | IGNORED and not asks_for_nothing(name, value):
             raise UsageError(f"generate() cannot honour {name} with a swarm; leave it out.")
     return _options(given)
+
+
+def options_of(published: GenerationDefaults) -> dict[str, Any]:
+    """The options that the model's own generation config sets, as attributes of one."""
+    values = {name: getattr(published, name) for name in ("do_sample", *VALUES)}
+    return {name: value for name, value in values.items() if value is not None and value is not False}
 
 
 def _attributes(config: Any) -> dict[str, Any]:
@@ -198,12 +176,6 @@ def _attributes(config: Any) -> dict[str, Any]:
     names = {*HONOURED, *IGNORED, *REFUSED, *getattr(config, "__dict__", {})}
     values = {name: getattr(config, name, None) for name in sorted(names) if not name.startswith("_")}
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _asks_for_nothing(name: str, value: Any) -> bool:
-    if value is False or value == ASKS_FOR_NOTHING.get(name):
-        return True
-    return hasattr(value, "__len__") and len(value) == 0
 
 
 def _options(given: Mapping[str, Any]) -> BatchOptions:

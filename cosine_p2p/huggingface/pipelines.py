@@ -4,6 +4,7 @@ Read from transformers 5.23, `pipelines/base.py` and `pipelines/text_generation.
 """
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final, Self
@@ -43,9 +44,10 @@ class PipelineModel:
     input_modalities = ("text",)
     output_modalities = ("text",)
 
-    def __init__(self, config: SwarmConfig) -> None:
+    def __init__(self, config: SwarmConfig, own: Mapping[str, Any]) -> None:
+        """`own` are the options that the model's own generation config sets."""
         self.config = config
-        self.generation_config = ModelOptions(eos_token_id=list(config.eos_token_id))
+        self.generation_config = ModelOptions(eos_token_id=list(config.eos_token_id), **own)
 
     def can_generate(self) -> bool:
         """True. A pipeline asks this first, then looks for the class in a list and warns where it is not there."""

@@ -16,10 +16,12 @@ from cosine_node.engine.curve import CostCurve, measure_curve
 from cosine_node.engine.retokenized import RetokenizedEngine
 from cosine_node.engine.text_alignment import PlainTokens, typical_own_per_target
 from cosine_node.pool_size import PoolSize
+from cosine_p2p.generation_config import FILE_NAME, apply_defaults, read_generation_config
+from cosine_p2p.options import TEXT_DEFAULTS
 from cosine_p2p.target import identify_target
 from cosine_p2p.tokenizer_files import NAMES, TokenizerFiles
 from cosine_protocol.errors import UsageError
-from cosine_protocol.records import Role
+from cosine_protocol.records import GenerationDefaults, Role
 
 LOG = logging.getLogger(__name__)
 NGRAM: Final = "ngram"
@@ -36,7 +38,10 @@ Emit = Callable[[str, dict[str, object]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
-    """A model to load and how. `target` is the model a drafter drafts for, or a verifier's public name."""
+    """A model to load and how. `target` is the model a drafter drafts for, or a verifier's public name.
+
+    With `publishes_config` a verifier's record says what the model's own generation config does.
+    """
 
     model: str
     target: str
@@ -45,6 +50,7 @@ class ModelSource:
     threads: int | None
     quantize: str | None = None
     pool_size: PoolSize = field(default_factory=PoolSize)
+    publishes_config: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +67,7 @@ class ServedModel:
     tokenizer_digest: bytes
     tokenizer_folder: Path
     eos: tuple[int, ...]
+    generation_defaults: GenerationDefaults | None = None
 
 
 def load_served(source: ModelSource, role: Role, emit: Emit, *, measure_s: float = MEASURE_S) -> ServedModel:
@@ -70,6 +77,10 @@ def load_served(source: ModelSource, role: Role, emit: Emit, *, measure_s: float
 
         check_options(dtype=source.dtype, device=source.device, quantize=source.quantize)
     target_folder = _fetch(source.model if role is Role.VERIFIER else source.target, emit)
+    publishes = role is Role.VERIFIER and source.publishes_config
+    generation_defaults = read_generation_config(target_folder) if publishes else None
+    if generation_defaults is not None:
+        emit("generation_config", _config_fields(generation_defaults))
     has_own_folder = role is Role.DRAFTER and source.model != NGRAM
     folder = _fetch(source.model, emit) if has_own_folder else target_folder
     emit("loading", {"model": source.model})
@@ -99,7 +110,23 @@ def load_served(source: ModelSource, role: Role, emit: Emit, *, measure_s: float
         tokenizer_digest=files.digest,
         tokenizer_folder=target_folder,
         eos=read_eos(target_folder),
+        generation_defaults=generation_defaults,
     )
+
+
+def _config_fields(published: GenerationDefaults) -> dict[str, object]:
+    """The fields of the event that tells a volunteer what a model's own generation config does to texts."""
+    applied = apply_defaults(published, asked={}, otherwise=TEXT_DEFAULTS)
+    given, lost = ", ".join(applied.told_options()), ", ".join(published.not_honoured)
+    said = [
+        given and f"Requests that say nothing else get the model's own {given}.",
+        lost and f"Its {lost} cannot be honoured by a swarm: texts are not those of its own generate().",
+    ]
+    return {
+        "options": dict(applied.options),
+        "not_honoured": list(published.not_honoured),
+        "said": " ".join(filter(None, said)) or "The model's own generation config changes no text.",
+    }
 
 
 def _fetch(source: str, emit: Emit) -> Path:
@@ -205,7 +232,7 @@ def read_eos(folder: Path) -> tuple[int, ...]:
 
     Raises `UsageError` if one of them cannot be read.
     """
-    for name in ("generation_config.json", "config.json"):
+    for name in (FILE_NAME, "config.json"):
         file = folder / name
         try:
             ids = json.loads(file.read_text("utf-8")).get("eos_token_id") if file.is_file() else None

@@ -345,6 +345,7 @@ class RunningNode:
             sequence=0,
             issued_at_s=0.0,
             lifetime_s=0.0,
+            generation_defaults=served.generation_defaults,
         )
 
     def _record_emulation(self) -> str:

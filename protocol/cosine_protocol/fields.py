@@ -131,6 +131,24 @@ class Maybe:
 
 
 @dataclass(frozen=True, slots=True)
+class Flag:
+    """True or false."""
+
+    def unpack(self, value: object) -> bool:
+        if type(value) is not bool:
+            raise MalformedMessage("expected true or false")
+        return value
+
+    def pack(self, value: bool) -> object:
+        return self.unpack(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Added(Maybe):
+    """A last field that older senders lack: absent is None, and None at the end of an array is left out."""
+
+
+@dataclass(frozen=True, slots=True)
 class Struct:
     """A nested dataclass, on the wire an array of its fields; unknown trailing fields are ignored."""
 
@@ -177,7 +195,7 @@ def wire_fields_of(cls: type) -> tuple[tuple[str, Kind], ...]:
 
 def unpack_fields(cls: type, values: object) -> Any:
     """Build `cls` from an array of wire values; further values are ignored. Raises `MalformedMessage`."""
-    size = len(wire_fields_of(cls))
+    size = sum(not isinstance(kind, Added) for _, kind in wire_fields_of(cls))
     if not isinstance(values, list | tuple) or len(values) < size:
         raise MalformedMessage(f"{cls.__name__} needs {size} fields")
     return _build(cls, iter(values))
@@ -190,7 +208,7 @@ def _build(cls: type, values: Iterator[object]) -> Any:
             converted[name] = _build(kind.cls, values)
             continue
         try:
-            converted[name] = kind.unpack(next(values))
+            converted[name] = kind.unpack(next(values, None) if isinstance(kind, Added) else next(values))
         except MalformedMessage as error:
             raise MalformedMessage(f"{cls.__name__}.{name}: {error}") from None
     return cls(**converted)
@@ -204,6 +222,6 @@ def pack_fields(message: Any) -> list[object]:
         value = getattr(message, name)
         if isinstance(kind, Inline):
             packed += pack_fields(value)
-        else:
+        elif value is not None or not isinstance(kind, Added):
             packed.append(kind.pack(value))
     return packed

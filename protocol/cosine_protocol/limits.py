@@ -66,3 +66,5 @@ MIN_REPETITION_PENALTY: Final = 1e-6
 """Above 0, by which scores would be divided."""
 MAX_REPETITION_PENALTY: Final = 1e6
 """The inverse of the least one."""
+MAX_NOT_HONOURED: Final = 16
+"""A choice: names of options; the longest there are then take an eighth of a record."""

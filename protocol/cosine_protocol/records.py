@@ -13,14 +13,18 @@ from cosine_protocol import limits
 from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.errors import BadSignature, LocalProtocolError, MalformedMessage
 from cosine_protocol.fields import (
+    Added,
     Bytes,
     ContentDigest,
+    Flag,
     Items,
+    Maybe,
     Microseconds,
     Name,
     Number,
     PeerId,
     Real,
+    Struct,
     Text,
     Whole,
     exactly,
@@ -37,6 +41,25 @@ class Role(StrEnum):
 
     DRAFTER = "drafter"
     VERIFIER = "verifier"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationDefaults:
+    """The options that a target's own generation config sets, bounded as those of a request are; None is unset.
+
+    `not_honoured` names those that change the text and that no request can ask for.
+    """
+
+    do_sample: Annotated[bool, Flag()] = False
+    temperature: Annotated[float | None, Maybe(Real(limits.MAX_TEMPERATURE))] = None
+    top_k: Annotated[int | None, Maybe(Whole(limits.MAX_TOKEN_ID))] = None
+    top_p: Annotated[float | None, Maybe(Real(1.0, limits.MIN_TOP_P))] = None
+    min_p: Annotated[float | None, Maybe(Real(1.0))] = None
+    repetition_penalty: Annotated[
+        float | None, Maybe(Real(limits.MAX_REPETITION_PENALTY, limits.MIN_REPETITION_PENALTY))
+    ] = None
+    max_new_tokens: Annotated[int | None, Maybe(Whole(limits.MAX_NEW_TOKENS, 1))] = None
+    not_honoured: Annotated[tuple[str, ...], Items(Text(64), limits.MAX_NOT_HONOURED)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +86,7 @@ class NodeRecord:
     sequence: Number
     issued_at_s: Annotated[float, Real(1e11)]
     lifetime_s: Annotated[float, Real(limits.MAX_RECORD_TTL_S)]
+    generation_defaults: Annotated[GenerationDefaults | None, Added(Struct(GenerationDefaults))] = None
 
     @property
     def expires_at_s(self) -> float:

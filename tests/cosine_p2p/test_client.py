@@ -13,7 +13,7 @@ from cosine_node.simulation.swarm import LetterCodec, SimulatedSwarm
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.directory import MemoryDirectory
-from cosine_p2p.generation import Chunk, Generation
+from cosine_p2p.generation import AppliedConfig, Chunk, Generation
 from cosine_protocol.errors import (
     GenerationFailed,
     GenerationTimedOut,
@@ -22,7 +22,7 @@ from cosine_protocol.errors import (
     PromptTooLong,
     UsageError,
 )
-from cosine_protocol.records import NodeRecord, Role
+from cosine_protocol.records import GenerationDefaults, NodeRecord, Role
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
 
@@ -34,9 +34,15 @@ EXPECTED = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
 TEXT = LetterCodec().decode(EXPECTED)
 
 
-def with_client(use: Callable[[AsyncClient], Awaitable[Any]], *, verifiers: int = 1, **options: Any) -> Any:
+def with_client(
+    use: Callable[[AsyncClient], Awaitable[Any]],
+    *,
+    verifiers: int = 1,
+    published: GenerationDefaults | None = None,
+    **options: Any,
+) -> Any:
     async def run() -> Any:
-        async with SimulatedSwarm() as swarm:
+        async with SimulatedSwarm(generation_defaults=published) as swarm:
             for _ in range(verifiers):
                 await swarm.verifier(target_engine())
             await swarm.drafter(draft_engine(0.9))
@@ -85,6 +91,41 @@ def test_a_seed_is_drawn_and_told() -> None:
     first = generated(max_new_tokens=8, temperature=1.0)
     again = generated(max_new_tokens=8, temperature=1.0, seed=first.seed)
     assert again.token_ids == first.token_ids
+
+
+CHAT = GenerationDefaults(do_sample=True, temperature=0.9, top_k=12, repetition_penalty=1.2, max_new_tokens=9)
+
+
+def test_the_models_own_generation_config_is_the_default() -> None:
+    found = generated(with_options={"published": CHAT}, seed=5)
+    sampling = Sampling(temperature=0.9, top_k=12, repetition_penalty=1.2, seed=5)
+    assert found.token_ids == plain_stream(PROMPT, sampling, tokens=9)
+    assert found.generation_config.options == {
+        "temperature": 0.9,
+        "top_k": 12,
+        "repetition_penalty": 1.2,
+        "max_new_tokens": 9,
+    }
+    assert found == generated(with_options={"published": CHAT}, seed=5)
+
+
+def test_options_of_a_call_and_of_the_client_win_over_the_models_own() -> None:
+    by_call = generated(with_options={"published": CHAT}, temperature=0, max_new_tokens=7)
+    by_client = generated(with_options={"published": CHAT, "temperature": 0, "max_new_tokens": 7})
+    assert by_call.token_ids == plain_stream(PROMPT, Sampling(repetition_penalty=1.2), tokens=7)
+    assert by_call.token_ids == by_client.token_ids
+    assert by_call.generation_config.options == {"repetition_penalty": 1.2}
+
+
+def test_the_models_own_generation_config_can_be_left_out() -> None:
+    for options, given in ({"generation_config": "none"}, {}), ({}, {"generation_config": "none"}):
+        found = generated(with_options={"published": CHAT, **options}, max_new_tokens=TOKENS, **given)
+        assert found.token_ids == EXPECTED
+        assert found.generation_config == AppliedConfig()
+    again = generated(
+        with_options={"published": CHAT, "generation_config": "none"}, generation_config="auto", seed=1
+    )
+    assert again.tokens == 9
 
 
 def test_no_drafter_is_asked_when_none_may_be() -> None:

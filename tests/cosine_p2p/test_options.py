@@ -71,6 +71,8 @@ REFUSED = [
     ("top_k", 2.0, "top_k must be a whole number from 0 (off) to 2147483647, not 2.0."),
     ("min_p", float("nan"), "min_p must lie between 0 and 1, not nan."),
     ("repetition_penalty", b"1", "repetition_penalty must lie between 1e-06 and 1e+06, not b'1'."),
+    ("generation_config", "vllm", "generation_config must be 'auto' or 'none', not 'vllm'."),
+    ("generation_config", {"top_p": 0.5}, "generation_config must be 'auto' or 'none', not {'top_p': 0.5}."),
     ("seed", -1, "seed must be a whole number from 0 to 2**64 - 1, not -1."),
     ("seed", 1 << 64, "seed must be a whole number from 0 to 2**64 - 1, not 18446744073709551616."),
     ("seed", 1.0, "seed must be a whole number from 0 to 2**64 - 1, not 1.0."),

@@ -28,6 +28,7 @@ JSON_FIELDS = [
     "accepted",
     "drafters",
     "verifiers",
+    "generation_config",
     "receipts",
     "audit",
 ]
@@ -38,6 +39,7 @@ def names(kind: type) -> list[str]:
 
 
 PUBLIC = {
+    "AppliedConfig",
     "AsyncClient",
     "Chunk",
     "Client",
@@ -96,8 +98,8 @@ def test_options_that_mean_nothing_are_refused(kind: type, option: dict[str, obj
 def test_help_lists_the_options_of_a_generation(method: Callable[..., object]) -> None:
     parameters = inspect.signature(method).parameters
     assert list(parameters)[:2] == ["self", "prompt"]
-    assert list(parameters)[2:] == list(GenerationOptions.__annotations__)
-    assert (parameters["max_new_tokens"].default, parameters["seed"].default) == (128, None)
+    assert [name for name in parameters if name != "otherwise"][2:] == list(GenerationOptions.__annotations__)
+    assert (parameters["timeout_s"].default, parameters["seed"].default) == (600.0, None)
 
 
 def test_a_client_takes_what_a_generation_takes_and_more() -> None:

@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,10 +16,11 @@ from tokenizers.pre_tokenizers import Whitespace
 from cosine_node import zoo
 from cosine_node.engine.base import PREFIX, Engine, Row
 from cosine_node.model import NGRAM, ModelSource, ServedModel, load_served, read_eos
+from cosine_p2p.generation_config import read_generation_config
 from cosine_p2p.target import identify_target
 from cosine_p2p.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
-from cosine_protocol.records import Role
+from cosine_protocol.records import GenerationDefaults, Role
 from cosine_protocol.request import Sampling
 from tests.node.engine.tiny_models import VOCAB, tiny_llama
 
@@ -170,7 +172,7 @@ def test_an_unknown_hub_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_options_that_suit_no_model_are_refused_before_one_is_fetched(
-    monkeypatch: pytest.MonkeyPatch, role: Role, option: dict[str, str], sentence: str
+    monkeypatch: pytest.MonkeyPatch, role: Role, option: dict[str, Any], sentence: str
 ) -> None:
     monkeypatch.setattr("cosine_node.model.fetch_folder", lambda source: pytest.fail(f"{source} was fetched"))
     plain = ModelSource(model="some/model", target="some/model", device="cpu", dtype="auto", threads=1)
@@ -242,3 +244,44 @@ def test_events_say_what_is_going_on(target: Path) -> None:
     source = ModelSource(model=NGRAM, target=str(target), device="cpu", dtype="auto", threads=None)
     load_served(source, Role.DRAFTER, lambda event, fields: events.append((event, fields)))
     assert events == [("loading", {"model": NGRAM}), ("measuring", {"model": NGRAM})]
+
+
+CHAT_CONFIG = {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "repetition_penalty": 1.1, "num_beams": 2}
+
+
+def test_a_verifier_publishes_the_generation_config_and_tells_it_in_a_sentence(target: Path) -> None:
+    (target / "generation_config.json").write_text(json.dumps(CHAT_CONFIG))
+    events: list[tuple[str, dict[str, object]]] = []
+    source = ModelSource(model=str(target), target=str(target), device="cpu", dtype="float32", threads=1)
+    made = load_served(source, Role.VERIFIER, lambda *event: events.append(event))
+    assert made.generation_defaults == GenerationDefaults(
+        do_sample=True, temperature=0.7, top_p=0.8, repetition_penalty=1.1, not_honoured=("num_beams",)
+    )
+    (told,) = [fields for event, fields in events if event == "generation_config"]
+    assert told["said"] == (
+        "Requests that say nothing else get the model's own temperature 0.7, top_p 0.8, repetition_penalty 1.1. "
+        "Its num_beams cannot be honoured by a swarm: texts are not those of its own generate()."
+    )
+
+
+def test_a_generation_config_is_left_out_where_it_is_not_wanted(target: Path) -> None:
+    (target / "generation_config.json").write_text(json.dumps(CHAT_CONFIG))
+    assert served(Role.DRAFTER, target).generation_defaults is None
+    source = ModelSource(
+        model=str(target), target="x", device="cpu", dtype="float32", threads=1, publishes_config=False
+    )
+    assert load_served(source, Role.VERIFIER, lambda event, fields: None).generation_defaults is None
+
+
+def test_a_broken_generation_config_is_one_sentence_that_names_the_way_out(target: Path) -> None:
+    (target / "generation_config.json").write_text(json.dumps({"repetition_penalty": -1}))
+    sentence = refused(Role.VERIFIER, target)
+    assert "generation_config.json: repetition_penalty must lie between" in sentence
+    assert "--generation-config none" in sentence
+
+
+def test_the_embedded_models_set_no_defaults() -> None:
+    assert {zoo_name: read_generation_config(zoo.folder(zoo_name)) for zoo_name in ("target", "draft-code")} == {
+        "target": None,
+        "draft-code": None,
+    }

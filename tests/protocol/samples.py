@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from cosine_protocol.identity import Identity
-from cosine_protocol.records import SCHEMA, NodeRecord, Role
+from cosine_protocol.records import SCHEMA, GenerationDefaults, NodeRecord, Role
 from cosine_protocol.request import Request, Sampling
 
 # The Ed25519 key of the libp2p peer id specification.
@@ -12,6 +12,16 @@ OWNER: Final = Identity.from_seed(SPEC_SEED)
 OTHER: Final = Identity.from_seed(bytes(range(32)))
 NOW_S: Final = 1_700_000_000.0
 LIFETIME_S: Final = 300.0
+GENERATION_DEFAULTS: Final = GenerationDefaults(
+    do_sample=True,
+    temperature=0.7,
+    top_k=20,
+    top_p=0.8,
+    repetition_penalty=1.1,
+    max_new_tokens=2048,
+    not_honoured=("no_repeat_ngram_size",),
+)
+"""Of the kind that chat models ship."""
 
 
 def request_of(**changes: Any) -> Request:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cosine_protocol import limits
 from cosine_protocol import messages as m
 from cosine_protocol.codec import TAGS
-from cosine_protocol.fields import Bytes, Items, Kind, Maybe, Real, Struct, Text, Whole, fields_of
+from cosine_protocol.fields import Bytes, Flag, Items, Kind, Maybe, Real, Struct, Text, Whole, fields_of
 from cosine_protocol.nodes import MAX_BLOCK_NODES, NodeBlock
 from cosine_protocol.records import NodeRecord, SignedRecord
 from cosine_protocol.request import Sampling
@@ -29,6 +29,8 @@ def of_kind(kind: Kind) -> st.SearchStrategy[Any]:
             return st.integers(low, high)
         case Real(high, low):
             return st.floats(low, high, allow_nan=False)
+        case Flag():
+            return st.booleans()
         case Bytes(high, low):
             return st.binary(min_size=low, max_size=min(high, low + _MANY_BYTES))
         case Text(high):
@@ -63,6 +65,8 @@ def least(kind: Kind) -> Any:
     match kind:
         case Whole() | Real():
             return kind.low
+        case Flag():
+            return False
         case Bytes():
             return bytes(kind.low)
         case Text():
@@ -86,6 +90,8 @@ def allowed(kind: Kind) -> Iterator[Any]:
     match kind:
         case Whole(high, low) | Real(high, low):
             yield from (low, high)
+        case Flag():
+            yield from (False, True)
         case Bytes(high, low):
             yield from (bytes(low), bytes(high))
         case Text(high):
@@ -116,6 +122,8 @@ def refused(kind: Kind) -> Iterator[Any]:
             yield from (low - 1, high + 1)
         case Real(high, low):
             yield from (math.nextafter(low, -math.inf), math.nextafter(high, math.inf), math.nan, math.inf)
+        case Flag():
+            yield from (0, 1, None)
         case Bytes(high, low):
             yield from (bytes(size) for size in (low - 1, high + 1) if size >= 0)
         case Text(high):

@@ -12,7 +12,7 @@ from cosine_protocol.codec import TAGS
 from cosine_protocol.errors import ErrorCode
 from cosine_protocol.fields import wire_fields_of
 from cosine_protocol.protocols import MESSAGES
-from cosine_protocol.records import NodeRecord
+from cosine_protocol.records import GenerationDefaults, NodeRecord
 from cosine_protocol.request import Request
 
 from .vectors import FOLDER
@@ -40,7 +40,7 @@ def test_a_signed_body_stands_there_with_its_fields_in_order(kind: str, cls: typ
     assert NAME.findall(row[3]) == _names(cls)
 
 
-@pytest.mark.parametrize("cls", [Request, m.PassStats])
+@pytest.mark.parametrize("cls", [Request, m.PassStats, GenerationDefaults])
 def test_a_nested_struct_stands_there_with_its_fields_in_order(cls: type) -> None:
     found = re.search(rf"`{cls.__name__}` is `\[([^`]*)\]`", TEXT)
     assert found is not None

@@ -2,7 +2,7 @@
 
 import dataclasses
 import inspect
-from typing import get_args
+from typing import Annotated, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +12,9 @@ from cosine_protocol import messages as m
 from cosine_protocol.codec import TAGS
 from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.fields import (
+    Added,
     Bytes,
+    Flag,
     Items,
     Kind,
     Maybe,
@@ -74,6 +76,9 @@ def test_every_dataclass_of_the_module_is_a_message_a_body_or_a_part() -> None:
         (Items(Whole(1), 3), {0: 1}),
         (Items(Whole(1), 3), [None]),
         (Maybe(Whole(1)), 2),
+        (Added(Whole(1)), 2),
+        (Flag(), 1),
+        (Flag(), None),
     ],
 )
 def test_a_value_of_another_type_is_refused(kind: Kind, value: object) -> None:
@@ -96,6 +101,29 @@ def test_the_message_of_an_error_names_the_field() -> None:
 def test_a_class_is_built_from_an_array_only(values: object) -> None:
     with pytest.raises(MalformedMessage, match="Pong needs 1 fields"):
         unpack_fields(m.Pong, values)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Grown:
+    """A message that got a field later."""
+
+    number: Annotated[int, Whole(9)]
+    extra: Annotated[int | None, Added(Whole(9))] = None
+
+
+@pytest.mark.parametrize(
+    ("values", "grown"),
+    [([3], _Grown(3)), ([3, None], _Grown(3)), ([3, 4], _Grown(3, 4)), ([3, 4, 5], _Grown(3, 4))],
+)
+def test_an_added_field_may_be_absent(values: list[object], grown: _Grown) -> None:
+    assert unpack_fields(_Grown, values) == grown
+    assert pack_fields(grown) == [value for value in values if value is not None][:2]
+
+
+@pytest.mark.parametrize("values", [[], [3, 10], [3, "4"], [3, True]])
+def test_an_added_field_is_as_strict_as_others_once_it_is_there(values: list[object]) -> None:
+    with pytest.raises(MalformedMessage, match=r"needs 1 fields|_Grown\.extra"):
+        unpack_fields(_Grown, values)
 
 
 def test_an_inlined_field_has_no_array_of_its_own() -> None:

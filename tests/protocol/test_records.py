@@ -1,17 +1,21 @@
 """Signed records: what a reader believes, and where a record may lie."""
 
+import math
+from dataclasses import fields, replace
 from hashlib import sha256
 from typing import Any
 
+import msgpack
 import pytest
 
 from cosine_protocol import limits
 from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.errors import BadSignature, CosineError, LocalProtocolError, MalformedMessage
+from cosine_protocol.fields import pack_fields
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import NodeRecord, SignedRecord, cell_key, open_record, seal_record
 
-from .samples import LIFETIME_S, NOW_S, OTHER, OWNER, record_of
+from .samples import GENERATION_DEFAULTS, LIFETIME_S, NOW_S, OTHER, OWNER, record_of
 
 KEY = "cosine/test/verifier/someone/model/"
 LONG_ADDRESSES = ("x" * limits.MAX_NAME_BYTES,) * 14
@@ -85,12 +89,58 @@ def test_no_single_bit_of_a_record_may_change() -> None:
 
 def test_fields_added_by_a_later_version_are_ignored_and_signed() -> None:
     body = encode_body(record_of())
-    later = bytes([body[0], body[1], body[2] + 1]) + body[3:] + b"\x07"
+    later = bytes([body[0], body[1], body[2] + 2]) + body[3:] + b"\xc0\x07"
     binding = sha256(KEY.encode()).digest()[: limits.DIGEST_BYTES]
     signature = OWNER.sign(kind="record", digest=binding, body=later)
     assert _open(encode_body(SignedRecord(later, signature))) == record_of()
     with pytest.raises(BadSignature):
         _open(encode_body(SignedRecord(later[:-1] + b"\x08", signature)))
+
+
+def test_generation_defaults_are_signed_and_a_record_without_them_is_that_of_older_nodes() -> None:
+    with_defaults = record_of(generation_defaults=GENERATION_DEFAULTS)
+    assert _open(_sealed(with_defaults)) == with_defaults
+    older, newer = encode_body(record_of()), encode_body(with_defaults)
+    assert decode_body(NodeRecord, older).generation_defaults is None
+    # Older readers take as many fields as they know.
+    assert newer[3:].startswith(older[3:]) and newer[2] == older[2] + 1
+
+
+@pytest.mark.parametrize(
+    "absurd",
+    [
+        {"temperature": -1.0},
+        {"temperature": math.inf},
+        {"temperature": math.nan},
+        {"top_k": -1},
+        {"top_p": 0.0},
+        {"top_p": 1.5},
+        {"min_p": 2.0},
+        {"repetition_penalty": 0.0},
+        {"repetition_penalty": 1e9},
+        {"max_new_tokens": 0},
+        {"max_new_tokens": 1 << 60},
+        {"do_sample": 1},
+        {"not_honoured": ("x" * 65,)},
+        {"not_honoured": ("x",) * 17},
+    ],
+    ids=str,
+)
+def test_a_record_with_absurd_generation_defaults_is_refused(absurd: dict[str, Any]) -> None:
+    wire = [*pack_fields(record_of()), _wire_defaults(absurd)]
+    body = msgpack.packb(wire, use_bin_type=True)
+    binding = sha256(KEY.encode()).digest()[: limits.DIGEST_BYTES]
+    signed = SignedRecord(body, OWNER.sign(kind="record", digest=binding, body=body))
+    with pytest.raises(MalformedMessage, match="generation_defaults"):
+        _open(encode_body(signed))
+    with pytest.raises(LocalProtocolError):
+        _sealed(record_of(generation_defaults=replace(GENERATION_DEFAULTS, **absurd)))
+
+
+def _wire_defaults(changes: dict[str, Any]) -> list[object]:
+    return [
+        changes.get(field.name, getattr(GENERATION_DEFAULTS, field.name)) for field in fields(GENERATION_DEFAULTS)
+    ]
 
 
 def test_an_over_long_record_is_refused_by_its_reader() -> None:

@@ -13,9 +13,11 @@ from cosine_protocol.records import open_record, seal_record
 from .strategies import WIRE_CLASSES
 from .vectors import FOLDER, as_json, read, request_of_json, schema
 
+RECORDS = ("record", "record_with_generation_defaults")
+
 
 def test_every_file_is_checked_here() -> None:
-    checked = {"noise", "request_digests", "frames", "schema", "identity", "fragment", "record"}
+    checked = {"noise", "request_digests", "frames", "schema", "identity", "fragment", *RECORDS}
     assert {path.stem for path in FOLDER.iterdir()} == checked
 
 
@@ -76,8 +78,9 @@ def test_signed_fragment() -> None:
     )
 
 
-def test_record() -> None:
-    vector = read("record")
+@pytest.mark.parametrize("name", RECORDS)
+def test_record(name: str) -> None:
+    vector = read(name)
     sealed = bytes.fromhex(vector["sealed"])
     record = open_record(sealed, key=vector["key"], owner=vector["owner"], now_s=vector["now_s"])
     assert as_json(record) == vector["fields"]

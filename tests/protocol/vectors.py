@@ -51,7 +51,7 @@ def _described(kind: Kind) -> dict[str, Any]:
     if isinstance(kind, Items):
         return {"kind": "Items", "of": _described(kind.kind), "high": kind.high}
     if isinstance(kind, Maybe):
-        return {"kind": "Maybe", "of": _described(kind.kind)}
+        return {"kind": type(kind).__name__, "of": _described(kind.kind)}
     return {"kind": type(kind).__name__, **as_json(kind)}
 
 

@@ -18,7 +18,7 @@ from cosine_protocol.protocols import VERSION
 from cosine_protocol.records import Role, cell_key, seal_record
 from cosine_protocol.request import MAX_SEED, Request, Sampling
 
-from .samples import NOW_S, OTHER, OWNER, SPEC_SEED, record_of, request_of
+from .samples import GENERATION_DEFAULTS, NOW_S, OTHER, OWNER, SPEC_SEED, record_of, request_of
 from .strategies import WIRE_CLASSES
 from .vectors import as_json, schema, write
 
@@ -137,6 +137,9 @@ def main() -> None:
     write("fragment", {"private_seed": SPEC_SEED.hex(), **signed, "signature": signature})
     where = {"key": KEY, "owner": peer_id, "now_s": NOW_S}
     write("record", {**where, "fields": as_json(record_of()), "sealed": SEALED.hex()})
+    record = record_of(generation_defaults=GENERATION_DEFAULTS)
+    sealed = seal_record(record, OWNER, key=KEY).hex()
+    write("record_with_generation_defaults", {**where, "fields": as_json(record), "sealed": sealed})
 
 
 if __name__ == "__main__":

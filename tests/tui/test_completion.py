@@ -24,6 +24,8 @@ from cosine_tui.prompt_line import OPTIONS
         ("/temp", "/temperature ", ("/temperature",)),
         ("/sort lo", "/sort load", ("load",)),
         ("/chat o", "/chat o", ("on", "off")),
+        ("--gen", "--generation-config ", ("--generation-config",)),
+        ("/generation_config n", "/generation_config none", ("none",)),
     ],
 )
 def test_the_last_word_grows_as_far_as_is_certain(line: str, completed: str, candidates: tuple[str, ...]) -> None:

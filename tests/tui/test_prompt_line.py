@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_protocol.errors import UsageError
+from cosine_protocol.records import GenerationDefaults
 from cosine_tui.commands import COMMANDS, MonitorCommand
 from cosine_tui.prompt_line import OPTIONS, CommandEntry, History, OptionChange, Options, PromptEntry, read_entry
 
@@ -37,6 +38,19 @@ def test_options_change_one_by_one_and_hold() -> None:
     assert options.summary() == "plain · temperature 0.8 · top-p 0.9 · 256 tokens · seed 7 · chat"
     assert changed("/seed random", options).seed is None
     assert changed("/reset", options) == Options()
+
+
+def test_what_is_not_given_is_shown_as_the_model_has_it() -> None:
+    published = GenerationDefaults(
+        do_sample=True, temperature=0.7, top_k=20, top_p=0.8, repetition_penalty=1.1, max_new_tokens=2048
+    )
+    assert Options().summary() == "cosine · greedy · 128 tokens"
+    assert Options().summary(published) == (
+        "cosine · temperature 0.7 · top-p 0.8 · top-k 20 · penalty 1.1 · 2048 tokens"
+    )
+    greedy = changed("--temperature 0 --tokens 9")
+    assert greedy.summary(published) == "cosine · greedy · penalty 1.1 · 9 tokens"
+    assert changed("/generation_config none").summary(published) == "cosine · greedy · 128 tokens"
 
 
 def test_options_before_a_prompt_are_its_own() -> None:
@@ -78,6 +92,7 @@ def test_every_example_can_be_typed(name: str) -> None:
         ("--", "There is no prompt behind --."),
         ("/temperature", "/temperature needs a value, for example /temperature 0.8"),
         ("/temperature hot", "/temperature cannot be 'hot'"),
+        ("/generation-config vllm", "/generation-config cannot be 'vllm'"),
         ("/temperature nan", "/temperature cannot be 'nan'"),
         ("/temperature -1", "/temperature cannot be '-1'"),
         ("/top-p 0", "/top-p cannot be '0'"),

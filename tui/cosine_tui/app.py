@@ -296,6 +296,7 @@ class MonitorApp(App[None]):
         """Draw everything that is shown from the snapshot."""
         self._headline.show(headline(self.snapshot, self._headline.scrollable_content_region.width))
         self._grid.draw(self.snapshot, self.view)
+        self._prompt.show_defaults(self.snapshot.generation_defaults)
 
     def update_snapshot(self) -> None:
         """Draw the latest snapshot, if there is a new one."""

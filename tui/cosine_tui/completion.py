@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
+from cosine_p2p.options import AUTO, NONE
 from cosine_p2p.strategies import STRATEGIES
 from cosine_tui.commands import COMMANDS
 from cosine_tui.listing import Order
@@ -10,6 +11,7 @@ from cosine_tui.prompt_line import OPTIONS, RESET, SWITCH, option_name
 
 VALUES: Final = {
     "strategy": tuple(sorted(STRATEGIES)),
+    "generation-config": (AUTO, NONE),
     SWITCH: ("on", "off"),
     "seed": ("random",),
     "sort": tuple(Order),

@@ -5,8 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
+from cosine_p2p.generation_config import apply_defaults
+from cosine_p2p.options import AUTO, NONE, TEXT_DEFAULTS
 from cosine_p2p.strategies import STRATEGIES
 from cosine_protocol.errors import UsageError
+from cosine_protocol.records import GenerationDefaults
 from cosine_protocol.request import Sampling
 from cosine_tui.commands import BY_NAME
 
@@ -18,24 +21,38 @@ SEEDS: Final = 1 << 63
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The options that the next prompts are generated with. Without `seed` one is drawn for each."""
+    """The options that the next prompts are generated with. Without `seed` one is drawn for each.
 
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    max_new_tokens: int = 128
+    Those that are None are as the model's own generation config has them, unless `generation_config` is `none`.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    max_new_tokens: int | None = None
+    generation_config: str = AUTO
     seed: int | None = None
     strategy: str = "cosine"
     is_chat: bool = False
 
-    def summary(self) -> str:
-        """The options in one line."""
-        heat = "greedy" if self.temperature == 0 else f"temperature {self.temperature:g}"
-        nucleus = f" · top-p {self.top_p:g}" if self.top_p < 1 else ""
-        top = f" · top-k {self.top_k}" if self.top_k else ""
+    def asked(self) -> dict[str, Any]:
+        """The options of the text that are given."""
+        values = {name: getattr(self, name) for name in ("temperature", "top_p", "top_k", "max_new_tokens")}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def summary(self, published: GenerationDefaults | None = None) -> str:
+        """The options in one line, with what the target's verifiers publish in place of what is not given."""
+        own = published if self.generation_config == AUTO else None
+        applied = apply_defaults(own, asked=self.asked(), otherwise=TEXT_DEFAULTS)
+        text: dict[str, Any] = {**TEXT_DEFAULTS, **applied.options, **self.asked()}
+        heat = f"temperature {text['temperature']:g}" if text["temperature"] else "greedy"
+        nucleus = f" · top-p {text['top_p']:g}" if text["top_p"] < 1 else ""
+        top = f" · top-k {text['top_k']}" if text["top_k"] else ""
+        penalty = f" · penalty {text['repetition_penalty']:g}" if text["repetition_penalty"] != 1 else ""
         seed = "" if self.seed is None else f" · seed {self.seed}"
         chat = " · chat" if self.is_chat else ""
-        return f"{self.strategy} · {heat}{nucleus}{top} · {self.max_new_tokens} tokens{seed}{chat}"
+        length = f" · {text['max_new_tokens']} tokens"
+        return f"{self.strategy} · {heat}{nucleus}{top}{penalty}{length}{seed}{chat}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +159,19 @@ def _changed(options: Options, shown: str, name: str, value: str) -> Options:
 
 
 def _check(options: Options) -> None:
-    if not 1 <= options.max_new_tokens <= MAX_TOKENS:
+    asked = options.asked()
+    if not 1 <= asked.pop("max_new_tokens", 1) <= MAX_TOKENS:
         raise ValueError("tokens")
     if options.seed is not None and not 0 <= options.seed < SEEDS:
         raise ValueError("seed")
-    if not (math.isfinite(options.temperature) and options.temperature >= 0 and 0 < options.top_p <= 1):
+    temperature, top_p = asked.get("temperature", 0.0), asked.get("top_p", 1.0)
+    if not (math.isfinite(temperature) and temperature >= 0 and 0 < top_p <= 1):
         raise ValueError("temperature")
-    if options.top_k < 0:
+    if asked.get("top_k", 0) < 0:
         raise ValueError("top-k")
-    Sampling(temperature=options.temperature, top_k=options.top_k, top_p=options.top_p, seed=options.seed or 0)
+    if options.generation_config not in (AUTO, NONE):
+        raise ValueError("generation-config")
+    Sampling(**asked, seed=options.seed or 0)
 
 
 def _seed(value: str) -> int | None:
@@ -169,6 +190,7 @@ _READERS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "top-p": ("top_p", float),
     "top-k": ("top_k", int),
     "tokens": ("max_new_tokens", int),
+    "generation-config": ("generation_config", str),
     "seed": ("seed", _seed),
     "strategy": ("strategy", str),
     "chat": ("is_chat", _switch),
@@ -178,6 +200,7 @@ OPTIONS: Final = {
     "top-p": "0.95",
     "top-k": "40",
     "tokens": "256",
+    "generation-config": "none",
     "seed": "7",
     "strategy": "plain",
     "chat": "on",

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
-from cosine_protocol.records import NodeRecord, Role
+from cosine_p2p.generation_config import agreed_defaults
+from cosine_protocol.records import GenerationDefaults, NodeRecord, Role
 
 
 class ConnectionState(StrEnum):
@@ -265,6 +266,11 @@ class Snapshot:
     @property
     def running(self) -> tuple[RequestView, ...]:
         return tuple(request for request in self.requests if not request.state.is_over)
+
+    @property
+    def generation_defaults(self) -> GenerationDefaults | None:
+        """What the target's verifiers publish of its own generation config."""
+        return agreed_defaults(node.record for node in self.nodes if node.role is Role.VERIFIER)
 
     @property
     def tokens_per_s(self) -> float:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_p2p.generation import TARGET_SOURCE, Chunk, DrafterReport, Progress
+from cosine_p2p.generation import TARGET_SOURCE, AppliedConfig, Chunk, DrafterReport, Progress
 from cosine_tui.formatting import short_name
 from cosine_tui.snapshot import DrafterView, Moment, RequestAccount, RequestState, RequestView, TextRun
 from cosine_tui.speed_history import SpeedHistory
@@ -92,6 +92,14 @@ class TrackedRequest:
         """Everyone with a part in it: verifiers that served it, drafters that sent anything."""
         reports = self.progress.drafters if self.progress else ()
         return (*self._verifiers, *(report.peer_id for report in reports))
+
+    def note_generation_config(self, applied: AppliedConfig, now_s: float) -> None:
+        """Note what the model's own generation config gave, and what it sets that no swarm can follow."""
+        if applied.options:
+            self._note(f"the model's own generation config gave {', '.join(applied.told_options())}", now_s)
+        if applied.not_honoured:
+            lost = ", ".join(applied.not_honoured)
+            self._note(f"the model's own {lost} cannot be honoured", now_s, is_alert=True)
 
     def note_chunk(self, chunk: Chunk, *, rounds: int, now_s: float) -> None:
         """Take in text of the pass with the number `rounds`."""

@@ -16,6 +16,7 @@ from cosine_protocol.errors import UsageError
 Emit = Callable[[str, dict[str, object]], None]
 
 SENTENCES: Final[Mapping[str, str]] = {
+    "generation_config": "{said}",
     "loading": "Loading {model} ...",
     "loaded": "The KV cache of {model} holds {kv_tokens} tokens, and one request up to {context_tokens} of them.",
     "measuring": "Measuring {model} on this machine ...",

@@ -15,20 +15,22 @@ from cosine_node.cli.options import (
     PEERS_PANEL,
     SAMPLING_PANEL,
     AsJson,
+    GenerationConfig,
     InitialPeers,
     Network,
     Target,
     TrustedPeers,
+    parse_generation_config,
     several,
 )
-from cosine_node.cli.printing import json_safe, short_peer_id, without_controls
+from cosine_node.cli.printing import json_safe, printable, short_peer_id, without_controls
 from cosine_node.cli.waiting import WaitingLine, telling_stages
-from cosine_p2p.options import ClientOptions, Prompt
+from cosine_p2p.options import AUTO, ClientOptions, Prompt
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 
 if TYPE_CHECKING:
-    from cosine_p2p.generation import Generation, Progress
+    from cosine_p2p.generation import AppliedConfig, Generation, Progress
 
 
 def text_option(metavar: str, envvar: str | None, help_text: str) -> Any:
@@ -36,15 +38,38 @@ def text_option(metavar: str, envvar: str | None, help_text: str) -> Any:
     return typer.Option(metavar=metavar, envvar=envvar, help=help_text, rich_help_panel=SAMPLING_PANEL)
 
 
-MaxNewTokens = Annotated[int, text_option("TOKENS", "COSINE_MAX_NEW_TOKENS", "Generate at most so many.")]
-Temperature = Annotated[float, text_option("NUMBER", "COSINE_TEMPERATURE", "0 is greedy.")]
-TopP = Annotated[float, text_option("SHARE", "COSINE_TOP_P", "Sample from the likeliest tokens that hold so much.")]
-TopK = Annotated[int, text_option("COUNT", "COSINE_TOP_K", "Sample from so many of the likeliest; 0 is off.")]
+# Of those that are not given the model's own generation config sets the default, else `TEXT_DEFAULTS`.
+MaxNewTokens = Annotated[
+    int | None, text_option("TOKENS", "COSINE_MAX_NEW_TOKENS", "Generate at most so many; the model's own or 128.")
+]
+Temperature = Annotated[
+    float | None, text_option("NUMBER", "COSINE_TEMPERATURE", "0 is greedy; the model's own or 0.")
+]
+TopP = Annotated[
+    float | None,
+    text_option(
+        "SHARE", "COSINE_TOP_P", "Sample from the likeliest tokens that hold so much; the model's own or 1, off."
+    ),
+]
+TopK = Annotated[
+    int | None,
+    text_option("COUNT", "COSINE_TOP_K", "Sample from so many of the likeliest; the model's own or 0, off."),
+]
 MinP = Annotated[
-    float, text_option("SHARE", "COSINE_MIN_P", "Sample from tokens at least so likely, by the likeliest.")
+    float | None,
+    text_option(
+        "SHARE",
+        "COSINE_MIN_P",
+        "Sample from tokens at least so likely, by the likeliest; the model's own or 0, off.",
+    ),
 ]
 RepetitionPenalty = Annotated[
-    float, text_option("NUMBER", "COSINE_REPETITION_PENALTY", "Divides scores of tokens seen before; 1 is off.")
+    float | None,
+    text_option(
+        "NUMBER",
+        "COSINE_REPETITION_PENALTY",
+        "Divides scores of tokens seen before; the model's own or 1, off.",
+    ),
 ]
 Seed = Annotated[int | None, text_option("NUMBER", None, "Same seed, same text; drawn and printed if absent.")]
 Stop = Annotated[list[str] | None, text_option("TEXT", None, "Stop before this text; may be repeated.")]
@@ -89,12 +114,13 @@ def generate(
     initial_peers: InitialPeers = None,
     network: Network = DEFAULT_NETWORK,
     target: Target = DEFAULT_TARGET,
-    max_new_tokens: MaxNewTokens = 128,
-    temperature: Temperature = 0.0,
-    top_p: TopP = 1.0,
-    top_k: TopK = 0,
-    min_p: MinP = 0.0,
-    repetition_penalty: RepetitionPenalty = 1.0,
+    max_new_tokens: MaxNewTokens = None,
+    temperature: Temperature = None,
+    top_p: TopP = None,
+    top_k: TopK = None,
+    min_p: MinP = None,
+    repetition_penalty: RepetitionPenalty = None,
+    generation_config: GenerationConfig = AUTO,
     seed: Seed = None,
     stop: Stop = None,
     strategy: StrategyName = "cosine",
@@ -125,6 +151,7 @@ def generate(
         "top_k": top_k,
         "min_p": min_p,
         "repetition_penalty": repetition_penalty,
+        "generation_config": parse_generation_config(generation_config),
         "seed": seed,
         "stop": several(stop),
     }
@@ -181,7 +208,22 @@ def stage_of(progress: "Progress", verifiers: Sequence[str]) -> str:
 def _summary(done: "Generation") -> str:
     rate = done.tokens / done.seconds if done.seconds else 0.0
     helpers = ", ".join(f"{d.domain} {d.accepted}" for d in done.drafters if d.accepted) or "nobody"
-    return (
-        f"{done.tokens} tokens in {done.seconds:.2f} s ({rate:.1f} tokens/s), {done.rounds} passes, "
-        f"accepted drafts from {helpers}; finished by {done.finish_reason}, seed {done.seed}"
+    return "\n".join(
+        [
+            f"{done.tokens} tokens in {done.seconds:.2f} s ({rate:.1f} tokens/s), {done.rounds} passes, "
+            f"accepted drafts from {helpers}; finished by {done.finish_reason}, seed {done.seed}",
+            *config_lines(done.generation_config),
+        ]
     )
+
+
+def config_lines(applied: "AppliedConfig") -> list[str]:
+    """What the model's own generation config gave, and what it sets that is not honoured, a line each."""
+    lines = []
+    if applied.options:
+        given = ", ".join(applied.told_options())
+        lines.append(f"the model's own generation config gave {given}; --generation-config none is without it")
+    if applied.not_honoured:
+        lost = printable(", ".join(applied.not_honoured))
+        lines.append(f"the model's own generation config sets {lost}, which a swarm cannot honour")
+    return lines

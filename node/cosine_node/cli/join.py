@@ -16,6 +16,7 @@ from cosine_node.cli.options import (
     AsJson,
     Device,
     Dtype,
+    GenerationConfig,
     HostMaddrs,
     IdentityFile,
     InitialPeers,
@@ -28,10 +29,12 @@ from cosine_node.cli.options import (
     Relays,
     TargetName,
     listening_maddrs,
+    parse_generation_config,
     parse_role,
     several,
 )
 from cosine_node.pool_size import parse_pool_size
+from cosine_p2p.options import AUTO
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_EXPERTISE
@@ -110,6 +113,7 @@ def join(
     dtype: Dtype = "auto",
     quantize: Quantize = None,
     kv_memory: KvMemory = "auto",
+    generation_config: GenerationConfig = AUTO,
     max_requests: MaxRequests = 16,
     share_prefixes: SharePrefixes = False,
     threads: Threads = None,
@@ -127,8 +131,9 @@ def join(
     if max_requests < 1 or (threads is not None and threads < 1):
         raise UsageError("--max-requests and --threads must be 1 or more.")
     pool_size = parse_pool_size(kv_memory, requests=max_requests, is_verifier=chosen is Role.VERIFIER)
+    publishes = parse_generation_config(generation_config) == AUTO
     loading = {"device": device, "dtype": dtype, "threads": threads, "quantize": quantize, "pool_size": pool_size}
-    sources = _sources(chosen, several(model), target, **loading)
+    sources = _sources(chosen, several(model), target, **loading, publishes_config=publishes)
     network_options = NetworkOptions(
         network=network,
         identity_file=identity,
@@ -139,8 +144,7 @@ def join(
         metrics_port=metrics_port,
         metrics_host=metrics_host,
     )
-    if len(sources) > 1:
-        _refuse_shared_ports(network_options.host_maddrs, network_options.announce_maddrs)
+    _refuse_shared_ports(len(sources), network_options.host_maddrs, network_options.announce_maddrs)
     nodes = [
         NodeOptions(
             role=chosen,
@@ -171,8 +175,10 @@ def _sources(role: Role, models: tuple[str, ...], target: str | None, **loading:
     return [ModelSource(model=chosen, target=target or chosen, **loading)]
 
 
-def _refuse_shared_ports(host_maddrs: tuple[str, ...], announce_maddrs: tuple[str, ...]) -> None:
+def _refuse_shared_ports(nodes: int, host_maddrs: tuple[str, ...], announce_maddrs: tuple[str, ...]) -> None:
     """Raise `UsageError` if several nodes would have to listen on one port, or be reached at one."""
+    if nodes == 1:
+        return
     for maddr in host_maddrs:
         ports = [port for protocol, port in pairwise(maddr.split("/")) if protocol in ("tcp", "udp")]
         if any(port != "0" for port in ports):

@@ -5,6 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
+from cosine_p2p.options import AUTO, NONE
 from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
@@ -139,6 +140,17 @@ MaxRequests = Annotated[
     ),
 ]
 
+# Of nodes and clients.
+GenerationConfig = Annotated[
+    str,
+    typer.Option(
+        metavar="SOURCE",
+        envvar="COSINE_GENERATION_CONFIG",
+        help="auto: the model's own generation_config.json sets the defaults of the text; none: it does not.",
+        rich_help_panel=SAMPLING_PANEL,
+    ),
+]
+
 # Options of clients.
 Target = Annotated[
     str,
@@ -174,6 +186,13 @@ def several(values: list[str] | None) -> tuple[str, ...]:
 def listening_maddrs(values: list[str] | None) -> tuple[str, ...]:
     """The values of --host-maddr, the default where none is given."""
     return several(values) or DEFAULT_HOST_MADDRS
+
+
+def parse_generation_config(text: str) -> str:
+    """Return the value of --generation-config. Raises `UsageError`."""
+    if text not in (AUTO, NONE):
+        raise UsageError(f"--generation-config must be {AUTO} or {NONE}, not {text!r}.")
+    return text
 
 
 def parse_role(text: str) -> Role:

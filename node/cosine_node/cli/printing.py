@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections.abc import Mapping
 from typing import Any, Final
 
 CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -30,9 +31,11 @@ def short_peer_id(peer_id: str) -> str:
 
 
 def json_safe(value: Any) -> Any:
-    """Dataclasses, tuples and bytes as what JSON has; bytes in hex."""
+    """Dataclasses, mappings, tuples and bytes as what JSON has; bytes in hex."""
     if hasattr(value, "__dataclass_fields__"):
         return {name: json_safe(getattr(value, name)) for name in value.__dataclass_fields__}
+    if isinstance(value, Mapping):
+        return {str(name): json_safe(item) for name, item in value.items()}
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, list | tuple):

@@ -12,13 +12,16 @@ from cosine_node.cli.options import (
     DEFAULT_TARGET,
     PEERS_PANEL,
     AsJson,
+    GenerationConfig,
     InitialPeers,
     LogFormat,
     Network,
     Target,
     TrustedPeers,
+    parse_generation_config,
     several,
 )
+from cosine_p2p.options import AUTO
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 
@@ -88,6 +91,7 @@ def serve(
     strategy: GatewayStrategy = "cosine",
     max_drafters: GatewayDrafters = None,
     trust: TrustedPeers = None,
+    generation_config: GenerationConfig = AUTO,
     timeout: GenerationTimeout = 600.0,
     max_requests: ConcurrentRequests = 16,
     api_key: ApiKeys = None,
@@ -120,6 +124,7 @@ def serve(
         "strategy": strategy,
         "max_drafters": max_drafters,
         "trust": several(trust),
+        "generation_config": parse_generation_config(generation_config),
         "timeout_s": timeout,
     }
     with (

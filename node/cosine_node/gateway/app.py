@@ -21,9 +21,10 @@ from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.endpoint import Endpoint, Service, no_such_model
 from cosine_node.gateway.health import VerifierWatch
 from cosine_node.gateway.middleware import Emit, KeyCheck, KeyRing, RequestLog
-from cosine_node.gateway.replies import ChatStyle, CompletionStyle, Json
-from cosine_node.gateway.text_request import parse_chat, parse_completion
+from cosine_node.gateway.replies import ChatStyle, CompletionStyle, Json, own_config
+from cosine_node.gateway.text_request import CHAT_DEFAULTS, parse_chat, parse_completion
 from cosine_node.metrics import GenerationMetrics
+from cosine_p2p.generation_config import agreed_defaults, apply_defaults
 
 if TYPE_CHECKING:
     from cosine_p2p.client import AsyncClient
@@ -105,6 +106,7 @@ def _v1_routes(service: Service, watch: VerifierWatch) -> list[BaseRoute]:
 
     async def describe(name: str) -> Json:
         verifiers, _ = await watch.look()
+        published = agreed_defaults(verifiers) if service.client.takes_generation_config else None
         return {
             "id": name,
             "object": "model",
@@ -112,6 +114,7 @@ def _v1_routes(service: Service, watch: VerifierWatch) -> list[BaseRoute]:
             "owned_by": "cosine",
             "root": service.model_names[0],
             "max_model_len": verifiers[0].context_tokens if verifiers else None,
+            "generation_config": own_config(apply_defaults(published, asked={}, otherwise=CHAT_DEFAULTS)),
         }
 
     async def models(_: Request) -> Response:

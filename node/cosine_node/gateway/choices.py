@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cosine_node.gateway.admission import Tickets
@@ -85,13 +85,12 @@ class ChoiceRuns:
 
     async def _run(self, choice: RequestedChoice) -> None:
         options: dict[str, Any] = {
-            **asdict(self._wanted.sampling),
+            **self._wanted.asked,
             "seed": choice.seed,
-            "max_new_tokens": self._wanted.max_new_tokens,
             "stop": self._wanted.stop,
         }
         async with self._tickets.slot():
-            run = await self._client.start(choice.prompt, **options)
+            run = await self._client.start(choice.prompt, otherwise=self._wanted.otherwise, **options)
             self._events.put_nowait(ChoiceStarted(choice, run.request))
             if choice.echo:
                 self._events.put_nowait(ChoiceText(choice, choice.echo))

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from cosine_node.gateway.choices import ChoiceFinished
 from cosine_node.metrics.generations import FINISHED_REASONS
-from cosine_p2p.generation import Generation
+from cosine_p2p.generation import AppliedConfig, Generation
 from cosine_protocol.request import Request
 
 FINGERPRINT_DIGITS: Final = 12
@@ -86,7 +86,7 @@ def whole_reply(heading: Heading, done: Sequence[tuple[ChoiceFinished, str]], *,
     style = heading.style
     finished = [each for each, _ in done]
     choices = [_choice(each.choice.index, style.whole(text), reason_of(each)) for each, text in done]
-    closing = {"usage": usage(finished), "metrics": speculation([each.generation for each in finished], seed=seed)}
+    closing = {"usage": usage(finished), "metrics": metrics([each.generation for each in finished], seed=seed)}
     return heading.body(style.whole_kind, choices) | closing
 
 
@@ -123,8 +123,8 @@ def usage(finished: Sequence[ChoiceFinished]) -> Json:
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
-def speculation(generations: Sequence[Generation], *, seed: int) -> Json:
-    """The `metrics` of a response: speculative decoding over all its choices, and one entry a drafter."""
+def metrics(generations: Sequence[Generation], *, seed: int) -> Json:
+    """The `metrics` of a response: speculative decoding over all its choices, and the defaults of the model."""
     drafters: dict[str, Json] = {}
     for report in (report for each in generations for report in each.drafters):
         entry = {"peer_id": report.peer_id, "domain": report.domain, "drafted": 0, "accepted": 0}
@@ -147,8 +147,14 @@ def speculation(generations: Sequence[Generation], *, seed: int) -> Json:
             "drafters": list(drafters.values()),
             "strategy": generations[0].strategy,
             "seed": seed,
-        }
+        },
+        "generation_config": own_config(generations[0].generation_config),
     }
+
+
+def own_config(applied: AppliedConfig) -> Json:
+    """The part of the model's own generation config in a text, of what it gave and of what is not honoured."""
+    return {"options": dict(applied.options), "not_honoured": list(applied.not_honoured)}
 
 
 def event(body: Mapping[str, Any] | str) -> bytes:

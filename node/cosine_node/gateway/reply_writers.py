@@ -112,7 +112,7 @@ class StreamedReplyWriter:
         await self._write(replies.event(body | {"usage": None} if self._includes_usage else body))
 
     def _metrics(self) -> Json:
-        return {"metrics": replies.speculation([each.generation for each in self.finished], seed=self._seed)}
+        return {"metrics": replies.metrics([each.generation for each in self.finished], seed=self._seed)}
 
     async def _write(self, data: bytes) -> None:
         if not self.is_begun:

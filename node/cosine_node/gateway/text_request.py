@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from cosine_node.gateway.api_errors import bad_value, unsupported
 from cosine_node.gateway.json_body import Body, flag, is_unicode, real, required, text, whole
-from cosine_p2p.options import Prompt, choice_seed
+from cosine_p2p.options import TEXT_DEFAULTS, GenerationOptions, Prompt, choice_seed
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_NEW_TOKENS, MAX_TOKEN_ID
 from cosine_protocol.request import MAX_SEED, Sampling
@@ -23,6 +23,16 @@ DEFAULT_COMPLETION_TOKENS: Final = 16
 
 DEFAULT_CHAT_TOKENS: Final = 1024
 """A choice: OpenAI's reference has no bound, but a model that never ends would hold a slot for minutes."""
+
+CHAT_DEFAULTS: Final[GenerationOptions] = {
+    **TEXT_DEFAULTS,
+    "temperature": 1.0,
+    "max_new_tokens": DEFAULT_CHAT_TOKENS,
+}
+"""OpenAI's temperature is 1 by default."""
+
+COMPLETION_DEFAULTS: Final[GenerationOptions] = {**CHAT_DEFAULTS, "max_new_tokens": DEFAULT_COMPLETION_TOKENS}
+"""The same with OpenAI's length."""
 
 # The parameters that would change the text in ways the swarm cannot, and what is said of them.
 NOTHING: Final[tuple[Any, ...]] = (None, False, "", [], {})
@@ -83,14 +93,18 @@ class RequestedChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextRequest:
-    """One request. Without `seed` one is drawn; the seed in `sampling` has no meaning."""
+    """One request. Without `seed` one is drawn.
+
+    `asked` are the options of the text that the body names; the model's own generation config sets the defaults of
+    the others, and `otherwise` holds where it says nothing.
+    """
 
     model: str
     prompt_field: str
     prompts: tuple[Prompt, ...]
     n: int
-    max_new_tokens: int
-    sampling: Sampling
+    asked: Mapping[str, int | float]
+    otherwise: GenerationOptions
     seed: int | None
     stop: tuple[str, ...]
     is_streamed: bool
@@ -122,8 +136,9 @@ def parse_chat(body: Body) -> TextRequest:
         raise bad_value("messages", "messages must be a list of at least one message.")
     chat = [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
     limit_field = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
-    max_new_tokens = whole(body, limit_field, DEFAULT_CHAT_TOKENS, low=1, high=MAX_TOKEN_ID)
-    return _text_request(body, prompt_field="messages", prompts=(chat,), max_new_tokens=max_new_tokens)
+    return _text_request(
+        body, prompt_field="messages", prompts=(chat,), limit_field=limit_field, otherwise=CHAT_DEFAULTS
+    )
 
 
 def parse_completion(body: Body) -> TextRequest:
@@ -135,12 +150,15 @@ def parse_completion(body: Body) -> TextRequest:
     if any(isinstance(each, int | list) for each in prompts):
         raise unsupported("prompt", "Prompts of token ids are not supported here; send text.")
     texts = tuple(text(each, "prompt") for each in prompts)
-    max_new_tokens = whole(body, "max_tokens", DEFAULT_COMPLETION_TOKENS, low=1, high=MAX_TOKEN_ID)
-    request = _text_request(body, prompt_field="prompt", prompts=texts, max_new_tokens=max_new_tokens)
+    request = _text_request(
+        body, prompt_field="prompt", prompts=texts, limit_field="max_tokens", otherwise=COMPLETION_DEFAULTS
+    )
     return replace(request, is_echoed=flag(body, "echo"))
 
 
-def _text_request(body: Body, *, prompt_field: str, prompts: Sequence[Prompt], max_new_tokens: int) -> TextRequest:
+def _text_request(
+    body: Body, *, prompt_field: str, prompts: Sequence[Prompt], limit_field: str, otherwise: GenerationOptions
+) -> TextRequest:
     """The fields that both kinds of bodies have. Raises `ApiError`."""
     refuse_unsupported(body)
     n = whole(body, "n", 1, low=1, high=MAX_CHOICES)
@@ -152,9 +170,8 @@ def _text_request(body: Body, *, prompt_field: str, prompts: Sequence[Prompt], m
         prompt_field=prompt_field,
         prompts=tuple(prompts),
         n=n,
-        # More than the protocol's limit is the limit: the context ends before.
-        max_new_tokens=min(max_new_tokens, MAX_NEW_TOKENS),
-        sampling=_sampling(body),
+        asked=_asked(body, limit_field),
+        otherwise=otherwise,
         seed=None if body.get("seed") is None else whole(body, "seed", 0, low=0, high=MAX_SEED),
         stop=_stops(body.get("stop")),
         is_streamed=is_streamed,
@@ -175,21 +192,25 @@ def refuse_unsupported(body: Body) -> None:
         raise unsupported(name, f"{name} is not supported here: {REASONS.get(name, NO_SUCH_PROCESSOR)}.")
 
 
-def _sampling(body: Body) -> Sampling:
-    """OpenAI's temperature is 1 by default; -1 is vLLM's way to switch top_k off."""
+def _asked(body: Body, limit_field: str) -> dict[str, int | float]:
+    """The options of the text that a body names; -1 is vLLM's way to switch top_k off."""
     values: dict[str, Any] = {
-        "temperature": real(body, "temperature", 1.0),
-        "top_p": real(body, "top_p", 1.0),
-        "min_p": real(body, "min_p", 0.0),
-        "repetition_penalty": real(body, "repetition_penalty", 1.0),
-        "top_k": max(0, whole(body, "top_k", 0, low=-1, high=MAX_TOKEN_ID)),
+        name: real(body, name, 0.0)
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty")
+        if body.get(name) is not None
     }
+    if body.get("top_k") is not None:
+        values["top_k"] = max(0, whole(body, "top_k", 0, low=-1, high=MAX_TOKEN_ID))
     for name, value in values.items():
         try:
             Sampling(**{name: value})
         except UsageError as error:
             raise bad_value(name, str(error)) from None
-    return Sampling(**values)
+    if body.get(limit_field) is not None:
+        # More than the protocol's limit is the limit: the context ends before.
+        limit = whole(body, limit_field, 1, low=1, high=MAX_TOKEN_ID)
+        values["max_new_tokens"] = min(limit, MAX_NEW_TOKENS)
+    return values
 
 
 def _stops(value: Any) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from cosine_p2p.transport.memory import MemoryNetwork, MemoryTransport
 from cosine_protocol.identity import Identity
 from cosine_protocol.limits import NONCE_BYTES
 from cosine_protocol.protocols import DRAFT, STATUS
-from cosine_protocol.records import NodeRecord, Role
+from cosine_protocol.records import GenerationDefaults, NodeRecord, Role
 
 # The records of simulated nodes name this target, and a model and tokenizer with this digest.
 TARGET: Final = "zoo:target"
@@ -122,11 +122,13 @@ class SimulatedSwarm:
         eos: tuple[int, ...] = (),
         directory_of: Callable[[Identity], Directory] | None = None,
         emulated: str = "",
+        generation_defaults: GenerationDefaults | None = None,
     ) -> None:
         self.network = network or MemoryNetwork(one_way_s=one_way_s)
         self.codec = codec or LetterCodec()
         self.eos = eos
         self.emulated = emulated
+        self.generation_defaults = generation_defaults
         self.directory = MemoryDirectory()
         self._directory_of = directory_of or (lambda identity: self.directory)
         self._announcements = count(1)
@@ -300,6 +302,7 @@ class SimulatedSwarm:
             context_tokens=engine.context_tokens,
             eos=self.eos,
             emulated=self.emulated,
+            generation_defaults=self.generation_defaults if role is Role.VERIFIER else None,
             sequence=next(self._announcements),
             issued_at_s=asyncio.get_running_loop().time(),
         )

@@ -17,18 +17,20 @@ from cosine_p2p.client import Swarm
 from cosine_p2p.huggingface import SwarmModelForCausalLM
 from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.tokenizer_files import TokenizerFiles
+from cosine_protocol.records import GenerationDefaults
 from tests.cosine_p2p.test_blocking import InProcess
 
 FAST: Final = CostCurve(((1, 0.0005), (32, 0.0006)))
 
 
-async def embedded() -> Swarm:
-    """The embedded target and one drafter, in the client's own process."""
+async def embedded(published: GenerationDefaults | None = None) -> Swarm:
+    """The embedded target and one drafter, in the client's own process; `published` is the target's own config."""
     torch.set_num_threads(1)
     files = TokenizerFiles.read(zoo.tokenizer_folder())
     assert files is not None
     codec = TextCodec(files.files)
-    swarm = await SimulatedSwarm(one_way_s=0.0, codec=codec, eos=read_eos(zoo.folder("target"))).__aenter__()
+    eos = read_eos(zoo.folder("target"))
+    swarm = await SimulatedSwarm(one_way_s=0.0, codec=codec, eos=eos, generation_defaults=published).__aenter__()
     target, draft = (
         load_engine(str(zoo.folder(name)), dtype="float32", device="cpu", pool_tokens=4096)
         for name in ("target", "draft-general")

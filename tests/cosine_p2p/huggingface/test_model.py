@@ -19,6 +19,7 @@ from cosine_p2p.huggingface import GenerateOutput, SwarmModelForCausalLM
 from cosine_p2p.huggingface.arrays import plain
 from cosine_p2p.options import choice_seed
 from cosine_protocol.errors import GenerationFailed, UsageError
+from cosine_protocol.records import GenerationDefaults
 from tests.cosine_p2p.huggingface.conftest import embedded
 from tests.cosine_p2p.test_blocking import joining
 
@@ -55,6 +56,38 @@ def test_a_configuration_object_does_as_well(model: SwarmModelForCausalLM, refer
     assert torch.equal(model.generate(prompt, config), reference.generate(prompt, config))
     longer = model.generate(prompt, generation_config=config, max_new_tokens=30)
     assert torch.equal(longer, reference.generate(prompt, generation_config=config, max_new_tokens=30))
+
+
+def test_the_models_own_generation_config_is_the_default_as_in_transformers(
+    reference: Any, prompt: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    own: dict[str, Any] = {
+        "do_sample": True,
+        "temperature": 0.7,
+        "top_p": 0.8,
+        "top_k": 20,
+        "repetition_penalty": 1.3,
+    }
+    published = GenerationDefaults(**own, max_new_tokens=TOKENS, not_honoured=("num_beams",))
+    expected = reference.generate(prompt, do_sample=False, repetition_penalty=1.3, max_new_tokens=TOKENS)
+    plain_greedy = reference.generate(prompt, do_sample=False, max_new_tokens=TOKENS)
+    assert not torch.equal(expected, plain_greedy)
+    with SwarmModelForCausalLM.from_pretrained("zoo:target", join=lambda: embedded(published)) as model:
+        assert model.generation_config.to_diff_dict() == {"eos_token_id": [0], **own, "max_new_tokens": TOKENS}
+        assert "num_beams, which a swarm cannot honour" in caplog.text
+        assert torch.equal(model.generate(prompt, do_sample=False), expected)
+        named = {**own, "max_new_tokens": 9}
+        assert torch.equal(
+            model.generate(prompt, seed=3, max_new_tokens=9), model.generate(prompt, seed=3, **named)
+        )
+        unpenalised = model.generate(prompt, do_sample=False, repetition_penalty=1.0)
+        assert torch.equal(unpenalised, plain_greedy)
+    left_out = SwarmModelForCausalLM.from_pretrained(
+        "zoo:target", join=lambda: embedded(published), generation_config="none"
+    )
+    with left_out as model:
+        assert model.generation_config.to_diff_dict() == {"eos_token_id": [0]}
+        assert torch.equal(model.generate(prompt, max_new_tokens=TOKENS), plain_greedy)
 
 
 def test_a_batch_padded_on_the_left(model: SwarmModelForCausalLM, reference: Any, batch: Any) -> None:

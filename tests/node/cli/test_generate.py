@@ -1,7 +1,22 @@
-"""The stages of a generation, as `generate` tells them."""
+"""`generate` from its options to what it prints: the stages, and the defaults of the model's own."""
 
-from cosine_node.cli.generate import stage_of
-from cosine_p2p.generation import Progress
+import json
+import random
+import sys
+from typing import Any
+
+import pytest
+
+from cosine_node.cli import main
+from cosine_node.cli.generate import config_lines, stage_of
+from cosine_node.engine.curve import CostCurve
+from cosine_node.simulation.swarm import LetterCodec, SimulatedSwarm
+from cosine_p2p.client import Swarm
+from cosine_p2p.generation import AppliedConfig, Progress
+from cosine_protocol.records import GenerationDefaults
+from cosine_protocol.request import Sampling
+from tests.cosine_p2p.test_blocking import InProcess
+from tests.swarm.reference import plain_stream, prompt_of, target_engine
 
 FIRST, SECOND = "12D3KooWfirstfirst", "12D3KooWsecondsecond"
 
@@ -25,3 +40,58 @@ def test_attempts_in_vain_are_counted_and_the_next_verifier_is_asked() -> None:
     assert stage_of(progress(tried=("a", "b")), verifiers) == "Asking verifier …rstfirst, after 2 attempts in vain"
     after = stage_of(progress(serving=(SECOND,), tried=("a",)), verifiers)
     assert after == "Waiting for the first token of verifier …ndsecond, after 1 attempt in vain"
+
+
+PROMPT = prompt_of(random.Random("command"))
+CHAT = GenerationDefaults(
+    do_sample=True, temperature=0.9, repetition_penalty=1.2, max_new_tokens=9, not_honoured=("num_beams",)
+)
+
+
+@pytest.fixture
+def _swarm(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """A swarm of letters around the command, whose target has a generation config."""
+
+    async def join() -> Swarm:
+        swarm = await SimulatedSwarm(one_way_s=0.0, generation_defaults=CHAT).__aenter__()
+        await swarm.verifier(target_engine(), curve=CostCurve(((1, 0.0005), (32, 0.0006))))
+        return InProcess(swarm)
+
+    monkeypatch.setattr(sys.modules["cosine_node.cli.asking"], "joining_once", lambda *_: join)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+def generated(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
+    with pytest.raises(SystemExit) as exit_:
+        main(("generate", PROMPT, "--seed", "5", "--json", *options))
+    assert exit_.value.code in (0, None)
+    done: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return done
+
+
+@pytest.mark.usefixtures("_swarm")
+def test_the_models_own_generation_config_is_applied_overridden_and_left_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    by_default = generated(capsys)
+    sampling = Sampling(temperature=0.9, repetition_penalty=1.2, seed=5)
+    assert by_default["text"] == LetterCodec().decode(plain_stream(PROMPT, sampling, tokens=9))
+    assert by_default["generation_config"] == {
+        "options": {"temperature": 0.9, "repetition_penalty": 1.2, "max_new_tokens": 9},
+        "not_honoured": ["num_beams"],
+    }
+    greedy = generated(capsys, "--temperature", "0", "--repetition-penalty", "1", "--max-new-tokens", "7")
+    assert greedy["text"] == LetterCodec().decode(plain_stream(PROMPT, Sampling(), tokens=7))
+    assert greedy["generation_config"]["options"] == {}
+    without = generated(capsys, "--generation-config", "none")
+    assert without["text"] == LetterCodec().decode(plain_stream(PROMPT, Sampling(), tokens=128))
+    assert without["generation_config"] == {"options": {}, "not_honoured": []}
+
+
+def test_what_was_applied_is_told_in_words() -> None:
+    applied = AppliedConfig(options={"temperature": 0.7, "top_k": 20}, not_honoured=("num_beams", "\x1b[2J"))
+    given, lost = config_lines(applied)
+    assert given.startswith("the model's own generation config gave temperature 0.7, top_k 20;")
+    assert "num_beams" in lost and "\x1b" not in lost
+    assert config_lines(AppliedConfig()) == []

@@ -9,6 +9,7 @@ from cosine_node.simulation.swarm import LetterCodec, SimulatedSwarm
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.options import choice_seed
 from cosine_protocol.errors import PromptRefused
+from cosine_protocol.records import GenerationDefaults
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import draft_engine, plain_stream, target_engine
 
@@ -29,10 +30,14 @@ class ChatLetters(LetterCodec):
 
 @asynccontextmanager
 async def letter_swarm(
-    *, curve: CostCurve = QUICK, verifiers: int = 1, **config: Any
+    *,
+    curve: CostCurve = QUICK,
+    verifiers: int = 1,
+    published: GenerationDefaults | None = None,
+    **config: Any,
 ) -> AsyncIterator[SimulatedSwarm]:
     """Some verifiers and a drafter that is right nine times in ten; `config` is the verifiers'."""
-    async with SimulatedSwarm(one_way_s=0.001, codec=ChatLetters()) as swarm:
+    async with SimulatedSwarm(one_way_s=0.001, codec=ChatLetters(), generation_defaults=published) as swarm:
         for _ in range(verifiers):
             await swarm.verifier(target_engine(), curve=curve, **config)
         await swarm.drafter(draft_engine(0.9), curve=QUICK)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_protocol.records import GenerationDefaults
 from tests.node.gateway.asgi import Gateway, Reply, call, gateway
 from tests.node.gateway.letters import MODEL, PROMPT
 
@@ -89,6 +90,19 @@ def test_models_are_listed_even_if_nobody_serves_them() -> None:
         (MODEL, MODEL, None),
         ("cosine", MODEL, None),
     ]
+
+
+def test_a_model_is_listed_with_the_defaults_of_its_own() -> None:
+    published = GenerationDefaults(temperature=0.6, top_k=20, not_honoured=("num_beams",))
+    nothing: dict[str, Any] = {"options": {}, "not_honoured": []}
+    listed = asked("GET", f"/v1/models/{MODEL}", verifier={"published": published}).json
+    assert listed["generation_config"] == {
+        "options": {"temperature": 0.6, "top_k": 20},
+        "not_honoured": ["num_beams"],
+    }
+    without: dict[str, Any] = {"verifier": {"published": published}, "client": {"generation_config": "none"}}
+    assert asked("GET", f"/v1/models/{MODEL}", **without).json["generation_config"] == nothing
+    assert asked("GET", f"/v1/models/{MODEL}").json["generation_config"] == nothing
 
 
 def test_metrics_count_what_was_generated() -> None:

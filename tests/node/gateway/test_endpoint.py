@@ -8,13 +8,16 @@ from typing import Any, Final
 
 import pytest
 
+from cosine_node.simulation.swarm import LetterCodec
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.generation import Chunk
 from cosine_p2p.run import Run
+from cosine_protocol.records import GenerationDefaults
+from cosine_protocol.request import Sampling
 from tests.node.gateway.asgi import Gateway, Reply, gateway
 from tests.node.gateway.letters import MODEL, PROMPT, SLOW, text_of
-from tests.swarm.reference import assert_freed
+from tests.swarm.reference import assert_freed, plain_stream
 
 TOKENS: Final = 24
 GREEDY: Final = text_of(PROMPT, tokens=TOKENS)
@@ -62,6 +65,42 @@ def test_a_seed_is_drawn_and_told() -> None:
     again = completed(temperature=1.0, seed=seed).json
     assert again["choices"] == first["choices"]
     assert first["choices"][0]["text"] == text_of(PROMPT, tokens=TOKENS, temperature=1.0, seed=seed)
+
+
+CHAT: Final = GenerationDefaults(
+    do_sample=True, temperature=0.9, repetition_penalty=1.2, max_new_tokens=9, not_honoured=("num_beams",)
+)
+
+
+def answered(body: dict[str, Any], **options: Any) -> tuple[str, dict[str, Any]]:
+    """The text of a completion over a target with a generation config, and what the response says of that."""
+
+    async def use(running: Gateway) -> Reply:
+        return await running.post("/v1/completions", {"model": MODEL, "prompt": PROMPT, **body})
+
+    reply = with_gateway(use, verifier={"published": CHAT}, **options).json
+    return reply["choices"][0]["text"], reply["metrics"]["generation_config"]
+
+
+def test_the_models_own_generation_config_is_the_default_of_a_request() -> None:
+    sampling = Sampling(temperature=0.9, repetition_penalty=1.2, seed=5)
+    text, said = answered({"seed": 5})
+    assert text == LetterCodec().decode(plain_stream(PROMPT, sampling, tokens=9))
+    assert said == {
+        "options": {"temperature": 0.9, "repetition_penalty": 1.2, "max_new_tokens": 9},
+        "not_honoured": ["num_beams"],
+    }
+
+
+def test_what_a_body_says_wins_over_the_models_own() -> None:
+    body = {"temperature": 0, "repetition_penalty": 1, "max_tokens": TOKENS}
+    assert answered(body) == (GREEDY, {"options": {}, "not_honoured": ["num_beams"]})
+
+
+def test_a_gateway_may_leave_the_models_own_out() -> None:
+    text, said = answered({"seed": 5}, client={"generation_config": "none"})
+    assert text == text_of(PROMPT, tokens=16, temperature=1.0, seed=5)
+    assert said == {"options": {}, "not_honoured": []}
 
 
 def test_a_stream_ends_with_done_and_is_no_cached_document() -> None:

@@ -72,7 +72,7 @@ def test_a_prompt_is_counted_once_for_all_its_choices() -> None:
 
 
 def test_speculation_is_summed_over_choices_and_drafters() -> None:
-    report = replies.speculation([DONE, generation(drafters=(MATH,))], seed=7)["speculative_decoding"]
+    report = replies.metrics([DONE, generation(drafters=(MATH,))], seed=7)["speculative_decoding"]
     assert [report[name] for name in ("drafted", "offered", "accepted", "acceptance_rate")] == [80, 40, 32, 0.8]
     assert (report["rounds"], report["tokens_per_round"]) == (10, 4.2)
     assert report["drafters"] == [
@@ -83,7 +83,7 @@ def test_speculation_is_summed_over_choices_and_drafters() -> None:
 
 def test_nothing_drafted_is_no_division() -> None:
     idle = generation(drafted=0, offered=0, accepted=0, rounds=0, drafters=())
-    report = replies.speculation([idle], seed=7)["speculative_decoding"]
+    report = replies.metrics([idle], seed=7)["speculative_decoding"]
     assert (report["acceptance_rate"], report["tokens_per_round"], report["drafters"]) == (0.0, 0.0, [])
 
 

@@ -45,7 +45,7 @@ def refusal(parse: Parse, body: dict[str, Any]) -> ApiError:
 @BOTH
 def test_what_is_not_said_has_openais_default(parse: Parse, body: dict[str, Any]) -> None:
     wanted = parse(body)
-    assert wanted.sampling == Sampling(temperature=1.0)
+    assert (wanted.asked, wanted.otherwise["temperature"]) == ({}, 1.0)
     assert (wanted.n, wanted.seed, wanted.stop) == (1, None, ())
     assert (wanted.is_streamed, wanted.includes_usage, wanted.is_echoed) == (False, False, False)
 
@@ -75,16 +75,16 @@ def test_unknown_fields_are_ignored(parse: Parse, body: dict[str, Any]) -> None:
 @BOTH
 def test_sampling_parameters_are_taken(parse: Parse, body: dict[str, Any]) -> None:
     values: dict[str, Any] = {"temperature": 0, "top_p": 0.5, "top_k": 4, "min_p": 0.1, "repetition_penalty": 1.1}
-    assert parse(body | values).sampling == Sampling(**values)
-    assert parse(body | {"top_k": -1}).sampling.top_k == 0
+    assert parse(body | values).asked == values
+    assert parse(body | {"top_k": -1}).asked == {"top_k": 0}
 
 
 def test_lengths() -> None:
-    assert parse_chat(CHAT).max_new_tokens == DEFAULT_CHAT_TOKENS
-    assert parse_completion(COMPLETION).max_new_tokens == DEFAULT_COMPLETION_TOKENS
-    assert parse_chat(CHAT | {"max_tokens": 7}).max_new_tokens == 7
-    assert parse_chat(CHAT | {"max_tokens": 7, "max_completion_tokens": 9}).max_new_tokens == 9
-    assert parse_completion(COMPLETION | {"max_tokens": 10**9}).max_new_tokens == MAX_NEW_TOKENS
+    assert parse_chat(CHAT).otherwise["max_new_tokens"] == DEFAULT_CHAT_TOKENS
+    assert parse_completion(COMPLETION).otherwise["max_new_tokens"] == DEFAULT_COMPLETION_TOKENS
+    assert parse_chat(CHAT | {"max_tokens": 7}).asked == {"max_new_tokens": 7}
+    assert parse_chat(CHAT | {"max_tokens": 7, "max_completion_tokens": 9}).asked == {"max_new_tokens": 9}
+    assert parse_completion(COMPLETION | {"max_tokens": 10**9}).asked == {"max_new_tokens": MAX_NEW_TOKENS}
 
 
 @BOTH
@@ -268,4 +268,6 @@ def test_any_body_is_understood_or_refused(parse: Parse, body: dict[str, Any]) -
         return
     assert isinstance(wanted, TextRequest)
     assert 1 <= len(wanted.choices(0)) <= MAX_CHOICES
-    assert wanted.max_new_tokens >= 1
+    asked: dict[str, Any] = {**wanted.otherwise, **wanted.asked}
+    assert asked.pop("max_new_tokens") >= 1
+    Sampling(**asked)

@@ -13,7 +13,7 @@ from cosine_p2p.directory import Directory
 from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.transport.base import Transport
 from cosine_protocol.errors import PeerLost, UsageError
-from cosine_protocol.records import NodeRecord, Role
+from cosine_protocol.records import GenerationDefaults, NodeRecord, Role
 from cosine_tui.prompt_line import Options
 from cosine_tui.snapshot import ConnectionState, EventKind, RequestState, Snapshot
 from cosine_tui.sources.live import LiveSource, retry_pause_s
@@ -76,13 +76,15 @@ class WeatheredPlace:
 Play = Callable[[LiveSource, Weather, list[Snapshot]], Awaitable[None]]
 
 
-def played(play: Play, *, weather: Weather | None = None) -> tuple[list[Snapshot], Weather]:
+def played(
+    play: Play, *, weather: Weather | None = None, published: GenerationDefaults | None = None
+) -> tuple[list[Snapshot], Weather]:
     """All snapshots of a live source on a simulated swarm while `play` goes on."""
     weather = weather or Weather()
     snapshots: list[Snapshot] = []
 
     async def run() -> None:
-        async with SimulatedSwarm() as swarm:
+        async with SimulatedSwarm(generation_defaults=published) as swarm:
             await swarm.verifier(target_engine())
             await swarm.drafter(draft_engine(0.9))
 
@@ -125,6 +127,27 @@ def test_it_joins_looks_and_generates() -> None:
     assert [node.role for node in last.nodes] == [Role.VERIFIER, Role.DRAFTER]
     assert (last.requests[0].state, last.requests[0].tokens) == (RequestState.FINISHED, 24)
     assert (weather.joins, weather.closed) == (1, 1)
+
+
+def test_what_the_models_own_generation_config_gave_is_told_and_can_be_left_out() -> None:
+    published = GenerationDefaults(repetition_penalty=1.2, max_new_tokens=9, not_honoured=("num_beams",))
+
+    async def play(source: LiveSource, weather: Weather, snapshots: list[Snapshot]) -> None:
+        await asyncio.sleep(4.0)
+        source.ask("ABCDEFGH", Options())
+        source.ask("ABCDEFGH", Options(generation_config="none", max_new_tokens=24))
+        await asyncio.sleep(4.0)
+
+    last = played(play, published=published)[0][-1]
+    assert last.generation_defaults == published
+    by_default, without = last.requests
+    assert (by_default.tokens, without.tokens) == (9, 24)
+    told = [(moment.text, moment.is_alert) for moment in by_default.timeline]
+    assert told[1:3] == [
+        ("the model's own generation config gave repetition_penalty 1.2, max_new_tokens 9", False),
+        ("the model's own num_beams cannot be honoured", True),
+    ]
+    assert not any("generation config" in moment.text for moment in without.timeline)
 
 
 def test_a_lost_swarm_is_said_kept_in_sight_and_joined_again() -> None:

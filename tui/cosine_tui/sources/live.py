@@ -75,10 +75,8 @@ class LiveSource:
             self._client,
             messages,
             asked,
-            max_new_tokens=options.max_new_tokens,
-            temperature=options.temperature,
-            top_p=options.top_p,
-            top_k=options.top_k,
+            **options.asked(),
+            generation_config=options.generation_config,
             seed=options.seed,
             strategy=options.strategy,
         )

@@ -80,6 +80,7 @@ class RunningRequests:
         try:
             run = await client.start(prompt, **options)
             request.seed = run.request.sampling.seed
+            request.note_generation_config(run.generation_config, self.now_s())
             self._runs[request.number] = (request, run)
             try:
                 async with aclosing(run.chunks()) as chunks:

@@ -12,6 +12,7 @@ from textual.suggester import Suggester
 from textual.widgets import Input, Static
 
 from cosine_protocol.errors import UsageError
+from cosine_protocol.records import GenerationDefaults
 from cosine_tui.completion import complete, suggestion
 from cosine_tui.prompt_line import CommandEntry, History, OptionChange, Options, PromptEntry, read_entry
 from cosine_tui.styled_text import clean
@@ -131,6 +132,7 @@ class PromptBox(Vertical):
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
         self.options = Options()
+        self._published: GenerationDefaults | None = None
         self.input = PromptInput(self._accept, id="prompt-input")
         self.notice = ""
         self._said_to = ""
@@ -146,7 +148,13 @@ class PromptBox(Vertical):
 
     def on_mount(self) -> None:
         self._notice.display = False
-        self._status.update(self.options.summary())
+        self._status.update(self.options.summary(self._published))
+
+    def show_defaults(self, published: GenerationDefaults | None) -> None:
+        """Show the options with these defaults of the target's own."""
+        if published != self._published:
+            self._published = published
+            self._status.update(self.options.summary(published))
 
     def say(self, text: str, *, is_error: bool = False) -> None:
         """Show a notice above the line, in full, until something else is said or typed; "" shows none."""
@@ -178,7 +186,7 @@ class PromptBox(Vertical):
                 self.post_message(self.Sent(prompt, options))
             case OptionChange(options, notice):
                 self.options = options
-                self._status.update(options.summary())
+                self._status.update(options.summary(self._published))
                 self.say(notice)
             case CommandEntry(name, argument):
                 self.post_message(self.Commanded(name, argument))

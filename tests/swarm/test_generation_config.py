@@ -1,0 +1,114 @@
+"""A model with a generation config of its own writes in a swarm what it writes in transformers, token for token."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers as tf
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+from cosine_node.engine.curve import CostCurve
+from cosine_node.engine.loading import load_engine
+from cosine_node.engine.ngram import NgramEngine
+from cosine_node.model import ModelSource, ServedModel, load_served
+from cosine_node.simulation.swarm import SimulatedSwarm
+from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_p2p.generation import Generation
+from cosine_protocol.records import Role
+from tests.node.engine.tiny_models import COMMON, VOCAB
+from tests.thoroughness import quick_first
+
+TOKENS = 40
+CHAT: dict[str, Any] = {
+    "do_sample": True,
+    "temperature": 0.7,
+    "top_p": 0.8,
+    "top_k": 20,
+    "eos_token_id": [2, 3],
+    "pad_token_id": 0,
+}
+"""Of the kind that Qwen2.5-Instruct ships, but for the penalty."""
+PROMPTS = [[5, 6, 7, 8, 5, 6, 7, 8, 5], [11, 12, 13], [40, 41, 42, 43, 40, 41, 42]]
+CURVE = CostCurve(((1, 0.02), (64, 0.022)))
+QUICK = CostCurve(((1, 0.001), (64, 0.001)))
+
+
+def save(folder: Path, *, penalty: float, **config: Any) -> Path:
+    """A tiny random Llama whose greedy texts repeat themselves, with this generation config."""
+    torch.manual_seed(7)
+    tf.LlamaForCausalLM(tf.LlamaConfig(**COMMON, initializer_range=0.2)).float().save_pretrained(folder)
+    Tokenizer(WordLevel({f"w{index}": index for index in range(VOCAB)}, unk_token="w0")).save(
+        str(folder / "tokenizer.json")
+    )
+    whole = CHAT | {"repetition_penalty": penalty} | config
+    (folder / "generation_config.json").write_text(json.dumps(whole))
+    return folder
+
+
+def served(folder: Path) -> ServedModel:
+    torch.set_num_threads(1)
+    source = ModelSource(model=str(folder), target=str(folder), device="cpu", dtype="float32", threads=1)
+    return load_served(source, Role.VERIFIER, lambda event, fields: None, measure_s=0.0)
+
+
+def in_transformers(folder: Path, prompt: list[int]) -> tuple[int, ...]:
+    model = tf.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    ids = torch.tensor([prompt])
+    whole = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=TOKENS)
+    return tuple(whole[0, len(prompt) :].tolist())
+
+
+def generated(made: ServedModel, prompt: list[int], *, drafts: bool = True, **options: Any) -> Generation:
+    async def run() -> Generation:
+        async with SimulatedSwarm(eos=made.eos, generation_defaults=made.generation_defaults) as swarm:
+            await swarm.verifier(made.engine, curve=CURVE)
+            if drafts:
+                await swarm.drafter(NgramEngine(vocab_tokens=VOCAB, context_tokens=256), curve=QUICK)
+                # The target itself as a drafter is right wherever it goes by the penalty.
+                same = load_engine(str(made.tokenizer_folder), dtype="float32", device="cpu", pool_tokens=4096)
+                await swarm.drafter(same, curve=QUICK)
+            client = await swarm.client(max_new_tokens=TOKENS)
+            return await client.generate(prompt, **options)
+
+    result = run_virtual(run())
+    assert isinstance(result, Generation)
+    return result
+
+
+@pytest.mark.parametrize("penalty", quick_first([1.3, 1.05, 0.8]))
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_greedy_texts_are_those_of_transformers(tmp_path: Path, penalty: float, prompt: list[int]) -> None:
+    folder = save(tmp_path, penalty=penalty)
+    made, expected = served(folder), in_transformers(folder, prompt)
+    for strategy in ("cosine", "speculative", "plain"):
+        found = generated(made, prompt, temperature=0.0, strategy=strategy)
+        assert found.token_ids == expected, strategy
+        assert found.generation_config.options == {"repetition_penalty": penalty}
+        if strategy != "plain":
+            assert found.accepted > 0, strategy
+    copied = generated(made, prompt, temperature=0.0, drafts=False)
+    assert copied.token_ids == expected
+    without = generated(made, prompt, temperature=0.0, generation_config="none")
+    assert without.generation_config.options == {}
+    if penalty == 1.3:
+        assert without.token_ids != expected
+
+
+def test_what_is_sampled_by_default_is_what_the_same_options_sample(tmp_path: Path) -> None:
+    made = served(save(tmp_path, penalty=1.2, max_new_tokens=9))
+    given: dict[str, Any] = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.2}
+    by_default = generated(made, PROMPTS[0], seed=3)
+    named = generated(made, PROMPTS[0], seed=3, generation_config="none", **given)
+    assert by_default.token_ids == named.token_ids
+    assert by_default.generation_config.options == given
+    greedy = generated(made, PROMPTS[0], seed=3, generation_config="none")
+    assert by_default.token_ids != greedy.token_ids
+
+
+def test_what_no_swarm_can_follow_is_named(tmp_path: Path) -> None:
+    made = served(save(tmp_path, penalty=1.1, no_repeat_ngram_size=2, suppress_tokens=[9]))
+    found = generated(made, PROMPTS[1], seed=1)
+    assert found.generation_config.not_honoured == ("no_repeat_ngram_size", "suppress_tokens")
