@@ -177,7 +177,7 @@ def test_options_that_suit_no_model_are_refused_before_one_is_fetched(
     monkeypatch.setattr("cosine_node.model.fetch_folder", lambda source: pytest.fail(f"{source} was fetched"))
     plain = ModelSource(model="some/model", target="some/model", device="cpu", dtype="auto", threads=1)
     [(name, value)] = option.items()
-    source = dataclasses.replace(plain, **{name: value})  # type: ignore[arg-type]  # every option here is a text
+    source = dataclasses.replace(plain, **{name: value})
     with pytest.raises(UsageError, match=sentence):
         load_served(source, role, lambda event, fields: None)
 
