@@ -2,7 +2,7 @@
 
 In a pass over one token of a small model the modules around the tensor code take longer than the tensor code. This
 is the same computation with the same weights: query, key and value projections are one product, and so are gate and
-up; normalisation and rotation are one call each. The load-time trial (`probe`) compares it with the model's own.
+up; normalisation and rotation are one call each. `load_trial` compares it with the model's own.
 """
 
 from dataclasses import dataclass

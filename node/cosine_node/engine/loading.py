@@ -14,8 +14,8 @@ from transformers.utils import is_accelerate_available, is_torchao_available
 from transformers.utils.logging import disable_progress_bar
 
 from cosine_node.engine.kv_pool import PAGE_TOKENS
+from cosine_node.engine.load_trial import check_exactness
 from cosine_node.engine.packed_model import PackedModel
-from cosine_node.engine.probe import check_exactness
 from cosine_node.engine.support import context_tokens, quantisation_of, refuse_by_config
 from cosine_node.engine.torch_engine import TorchEngine
 from cosine_node.free_memory import free_memory_bytes

@@ -24,9 +24,9 @@ class UnsupportedModel(UsageError):
 
     def __init__(self, model_type: str, reason: str) -> None:
         super().__init__(
-            f"Models of type '{model_type}' cannot be used: {reason}. Supported are decoder-only models whose "
-            "only state is the keys and values of full or sliding-window attention, such as Llama, Qwen, "
-            "Mistral, Gemma, Phi or GPT-2."
+            f"Models of type '{model_type}' cannot be used: {reason}; choose a decoder-only model whose only "
+            "state is the keys and values of full or sliding-window attention, such as Llama, Qwen, Mistral, "
+            "Gemma, Phi or GPT-2."
         )
         self.model_type = model_type
         self.reason = reason

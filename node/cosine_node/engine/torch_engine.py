@@ -62,9 +62,8 @@ class TorchEngine(PagedEngine):
     """Implements `cosine_node.engine.base.Engine` around a model; not thread-safe.
 
     Memory for `pool_tokens` tokens is allocated at construction and never grows; a sequence cannot be longer. The
-    model is switched to
-    packed attention and must not be used elsewhere. `cosine_node.engine.probe` finds out whether packed passes are
-    exact for a model; `cosine_node.engine.loading.load_engine` asks it.
+    model is switched to packed attention and must not be used elsewhere. `cosine_node.engine.load_trial` finds out
+    whether packed passes are exact for a model; `cosine_node.engine.loading.load_engine` asks it.
     """
 
     def __init__(self, model: Any, *, pool_tokens: int, pads_rows: bool | None = None) -> None:

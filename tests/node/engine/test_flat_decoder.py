@@ -7,7 +7,7 @@ import torch
 import transformers as tf
 
 from cosine_node.engine.flat_decoder import FlatDecoder
-from cosine_node.engine.probe import check_exactness
+from cosine_node.engine.load_trial import check_exactness
 from cosine_node.engine.torch_engine import TorchEngine
 from tests.node.engine.tiny_models import VOCAB, build, tiny_llama
 
