@@ -5,27 +5,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+from transformers import GenerationConfig
 
 from cosine_node.engine.support import UnsupportedModel
 from cosine_node.engine.trial_reference import cached_logits, cacheless_logits
-from cosine_node.engine.trial_texts import Text, TrialTexts
+from cosine_node.engine.trial_texts import TrialTexts
 from tests.node.engine.tiny_models import ARCHITECTURES, VOCAB, WINDOWED, build, tiny_llama
 
 TEXTS = TrialTexts.of(vocab_tokens=VOCAB, context_tokens=256, has_window=True, attempt=0)
-
-
-class Forced(LogitsProcessor):
-    """Lets `generate` write a given text."""
-
-    def __init__(self, text: Text) -> None:
-        self.text = text
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        forced = torch.full_like(scores, float("-inf"))
-        forced[:, self.text[input_ids.shape[1]]] = 0
-        return forced
 
 
 @pytest.mark.parametrize(
@@ -41,7 +28,8 @@ def test_the_reference_is_what_generate_computes(make: Callable[[], Any]) -> Non
         generation_config=GenerationConfig(
             max_new_tokens=4, do_sample=False, output_logits=True, return_dict_in_generate=True, pad_token_id=0
         ),
-        logits_processor=LogitsProcessorList([Forced(text)]),
+        # Lets it write the given text.
+        prefix_allowed_tokens_fn=lambda batch, ids: [text[len(ids)]],
     )
     with torch.inference_mode():
         expected = cached_logits(model, TEXTS)
