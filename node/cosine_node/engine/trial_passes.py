@@ -67,7 +67,8 @@ class TrialPasses(PagedEngine):
         super().__init__(
             PagePool(tokens=POOL_TOKENS),
             vocab_tokens=packed.vocab_tokens,
-            context_tokens=context_tokens(packed.model.config),
+            # A model whose context is shorter than the trial says so itself.
+            context_tokens=max(context_tokens(packed.model.config), POOL_TOKENS),
             numerics=numerics(packed.model),
         )
 

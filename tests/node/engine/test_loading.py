@@ -26,6 +26,11 @@ def llama_folder(tmp_path: Path) -> str:
 def test_a_folder_becomes_an_engine(llama_folder: str) -> None:
     engine = load_engine(llama_folder, device="cpu", pool_tokens=300)
     assert (engine.numerics, engine.vocab_tokens, engine.context_tokens) == ("float32", VOCAB, 256)
+    assert engine.free_tokens == 304
+    # A spare slot, two layers, two heads of 16, keys and values, four bytes each.
+    assert engine.pool_bytes == (304 + 1) * 2 * 2 * 16 * 2 * 4
+    sequence = engine.open(sampling=Sampling(), prompt_tokens=1)
+    assert len(engine.forward([Row(sequence, (3,), (0,), (PREFIX,))])[0].choices) == 1
 
 
 def test_no_sequence_is_longer_than_the_pool(llama_folder: str) -> None:
@@ -41,10 +46,6 @@ def test_a_pool_takes_the_memory_it_is_given(llama_folder: str) -> None:
     assert abs(engine.pool_bytes - (1 << 20)) <= PAGE_TOKENS * token_bytes
     with pytest.raises(UsageError, match="one request takes 256"):
         load_engine(llama_folder, device="cpu", pool_tokens=PoolSize(size_bytes=1 << 12))
-    # A spare slot, two layers, two heads of 16, keys and values, four bytes each.
-    assert engine.pool_bytes == (112 + 1) * 2 * 2 * 16 * 2 * 4
-    sequence = engine.open(sampling=Sampling(), prompt_tokens=1)
-    assert len(engine.forward([Row(sequence, (3,), (0,), (PREFIX,))])[0].choices) == 1
 
 
 def test_dtype_is_obeyed(llama_folder: str) -> None:
