@@ -178,7 +178,8 @@ def _model_checks(options: DoctorOptions, facts: Facts) -> list[Check]:
             return [machine.judge_architecture(source, None)]
         on_cpu = found.runs_on_cpu(options.device)
         free_bytes, where = found.memory_of(options.device)
-        architecture = machine.judge_architecture(source, found.refusals.get(str(model.folder)))
+        folder = str(model.folder)
+        architecture = machine.judge_architecture(source, found.refusals.get(folder), found.obstacles.get(folder))
         try:
             memory = model_files.estimate_memory(
                 model,

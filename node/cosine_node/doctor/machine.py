@@ -14,7 +14,8 @@ class MachineFacts:
     """The facts that `probe_machine` found, and the free memory.
 
     `errors` are by package, "" for one that loads. `cuda_devices` are names and free bytes. `refusals` say by model
-    folder why it cannot be served, "" if it can. `base_bytes` is the memory of a process that has loaded all that a
+    folder why it cannot be served, "" if it can; `obstacles` why its passes cannot be packed, "" if nothing tells.
+    `base_bytes` is the memory of a process that has loaded all that a
     node loads before its model.
     """
 
@@ -26,6 +27,7 @@ class MachineFacts:
     cuda_error: str = ""
     cuda_devices: tuple[tuple[str, int], ...] = ()
     refusals: dict[str, str] = field(default_factory=dict)
+    obstacles: dict[str, str] = field(default_factory=dict)
     base_bytes: int = 0
     free_bytes: int = 0
 
@@ -72,8 +74,11 @@ def judge_device(machine: MachineFacts, *, device: str) -> Finding:
     return fine(WHAT, "the CPU" if device in ("auto", "cpu") else device)
 
 
-def judge_architecture(source: str, refusal: str | None) -> Finding:
-    """Judge whether the engine runs a model's architecture exactly; `refusal` is None where nothing could tell."""
+def judge_architecture(source: str, refusal: str | None, obstacle: str | None = None) -> Finding:
+    """Judge whether the engine runs a model's architecture exactly; `refusal` is None where nothing could tell.
+
+    An `obstacle` makes it slower.
+    """
     what = f"architecture of {source}"
     if refusal is None:
         return skipped(what, "the packages that know architectures are not there")
@@ -81,4 +86,6 @@ def judge_architecture(source: str, refusal: str | None) -> Finding:
         return failure(
             what, refusal, "Choose another model with --model; `cosine-node zoo` lists the embedded ones."
         )
+    if obstacle:
+        return fine(what, f"supported, with its own attention and slower than packed passes: {obstacle}")
     return fine(what, "supported")

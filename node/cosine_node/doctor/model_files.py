@@ -222,7 +222,16 @@ def estimate_memory(
     text = model.config.get("text_config", model.config)
     try:
         token_bytes = round(kv_width(text) * element_bytes)
-        context_tokens = int(text.get("max_position_embeddings") or text.get("n_positions") or UNBOUNDED_TOKENS)
+        context_tokens = int(
+            next(
+                (
+                    text[name]
+                    for name in ("max_position_embeddings", "n_positions", "max_seq_len")
+                    if text.get(name)
+                ),
+                UNBOUNDED_TOKENS,
+            )
+        )
     except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError):
         token_bytes = context_tokens = 0
     pool_tokens = 0
@@ -243,16 +252,27 @@ def kv_width(config: Mapping[str, Any]) -> int:
 
     Raises one of many errors for a configuration that does not tell.
     """
-    # GPT-2 and its kin have names of their own.
-    layers = config.get("num_hidden_layers") or config["n_layer"]
-    heads = config.get("num_attention_heads") or config["n_head"]
+    layers = _named(config, "num_hidden_layers", "n_layer", "n_layers", "num_layers")
+    heads = _named(config, "num_attention_heads", "n_head", "n_heads", "num_heads")
+    if kinds := config.get("layer_types"):
+        # The others have a recurrent state, which is not counted here.
+        layers = sum(("attention" in kind and "linear" not in kind) or "hybrid" in kind for kind in kinds)
     if config.get("kv_lora_rank"):
         # Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434), whose heads are cached expanded.
         keys = config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
         return int(layers * heads * (keys + config["v_head_dim"]))
-    kv_heads = 1 if config.get("multi_query") else config.get("num_key_value_heads") or heads
-    head_size = config.get("head_dim") or (config.get("hidden_size") or config["n_embd"]) // heads
+    if config.get("new_decoder_architecture"):
+        # Falcon's, which then means nothing by `multi_query`.
+        kv_heads = config.get("num_kv_heads") or heads
+    else:
+        kv_heads = 1 if config.get("multi_query") else config.get("num_key_value_heads") or heads
+    head_size = config.get("head_dim") or _named(config, "hidden_size", "n_embd", "d_model") // heads
     return int(2 * layers * kv_heads * head_size)
+
+
+def _named(config: Mapping[str, Any], *names: str) -> Any:
+    """The first value that is not 0 under one of the names that models have for it. Raises `KeyError`."""
+    return next((config[name] for name in names if config.get(name)), None) or config[names[0]]
 
 
 def judge_memory(source: str, memory: ModelMemory | None, free_bytes: int, *, where: str) -> Finding:

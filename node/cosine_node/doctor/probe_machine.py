@@ -33,7 +33,12 @@ def probe_machine(question: dict[str, Any]) -> dict[str, Any]:
     if not errors["torch"]:
         facts = _with_cuda(facts)
     if not (errors["torch"] or errors["transformers"]):
-        facts = replace(facts, refusals={folder: _refusal(folder) for folder in question["folders"]})
+        found = {folder: _refusal_and_obstacle(folder) for folder in question["folders"]}
+        facts = replace(
+            facts,
+            refusals={folder: refusal for folder, (refusal, _) in found.items()},
+            obstacles={folder: obstacle for folder, (_, obstacle) in found.items()},
+        )
     if not any(errors.values()):
         import_module("cosine_node.node")
         import_module("cosine_node.engine.loading")
@@ -68,16 +73,17 @@ def _resident_bytes() -> int:
         return peak if sys.platform == "darwin" else 1024 * peak
 
 
-def _refusal(folder: str) -> str:
-    """The reason why the engine does not run the model in a folder; "" if it does."""
+def _refusal_and_obstacle(folder: str) -> tuple[str, str]:
+    """The reasons why the engine does not run the model in a folder, and not in packed passes; "" if it does."""
     from cosine_node.engine.loading import read_config
-    from cosine_node.engine.support import refuse_by_config
+    from cosine_node.engine.support import packed_obstacle, refuse_by_config
 
     try:
-        refuse_by_config(read_config(folder))
+        config = read_config(folder)
+        refuse_by_config(config)
     except UsageError as error:
-        return str(error)
-    return ""
+        return str(error), ""
+    return "", packed_obstacle(config) or ""
 
 
 if __name__ == "__main__":

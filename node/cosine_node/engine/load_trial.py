@@ -1,4 +1,4 @@
-"""A trial at load time: do packed passes over token trees and shared pages give the logits of the model's own way?
+"""A trial at load time: do passes over token trees and shared pages give the logits of the model's own way?
 
 That way is `generate`'s: a prompt into the model's cache, then token by token. Configurations cannot be trusted to
 say everything, so a few texts are run both ways, in the dtype that will serve. How far rounding moves logits in it
@@ -14,9 +14,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from cosine_node.engine.attention import ATTENTION_NAME
-from cosine_node.engine.packed_model import PackedModel
-from cosine_node.engine.support import UNBOUNDED_TOKENS, UnsupportedModel, context_tokens
+from cosine_node.engine.pass_model import PassModel
+from cosine_node.engine.pass_way import Way
+from cosine_node.engine.support import UNBOUNDED_TOKENS, UnsupportedModel, context_tokens, packed_obstacle
 from cosine_node.engine.trial_passes import POOL_TOKENS, Group, TrialPasses
 from cosine_node.engine.trial_reference import cached_logits, cacheless_logits
 from cosine_node.engine.trial_texts import TrialTexts
@@ -40,8 +40,22 @@ FAILURES: Final = (TypeError, ValueError, AttributeError, LookupError, NotImplem
 """What models raise that do not follow transformers' attention interface."""
 
 
-def check_exactness(model: Any) -> None:
-    """Raise `UnsupportedModel` unless packed passes equal the model's own. Leaves packed attention on.
+def find_way(model: Any) -> Way:
+    """The fastest way in which a model's passes are exact. Raises `UnsupportedModel` if there is none."""
+    ways = list(Way) if packed_obstacle(model.config) is None else [Way.CACHED, Way.STEPPED]
+    for way in ways:
+        try:
+            check_exactness(model, way)
+        except UnsupportedModel:
+            if way is ways[-1]:
+                raise
+        else:
+            break
+    return way
+
+
+def check_exactness(model: Any, way: Way = Way.PACKED) -> None:
+    """Raise `UnsupportedModel` unless passes equal the model's own. Leaves the attention of that way on.
 
     20 passes over 187 tokens, and again with other texts only where a group of rows was off.
     """
@@ -49,16 +63,17 @@ def check_exactness(model: Any) -> None:
     suspects: dict[Group, float] = {}
     try:
         with short_windows(model) as has_window, torch.inference_mode():
-            packed = PackedModel(model, slots=POOL_TOKENS)
+            passes = way.pass_model(model, slots=POOL_TOKENS)
             for attempt in range(ATTEMPTS):
-                off = off_groups(packed, attempt, has_window=has_window)
+                off = off_groups(passes, attempt, way, has_window=has_window)
                 suspects = {group: units for group, units in off.items() if not attempt or group in suspects}
                 if not suspects:
                     return
     except (torch.OutOfMemoryError, UnsupportedModel):
         raise
     except FAILURES as failure:
-        raise UnsupportedModel(model_type, f"a trial pass failed ({failure})") from failure
+        said = next(iter(str(failure).splitlines()), type(failure).__name__)
+        raise UnsupportedModel(model_type, f"a trial pass failed ({said})") from failure
     group, units = next(iter(suspects.items()))
     raise UnsupportedModel(
         model_type,
@@ -67,26 +82,27 @@ def check_exactness(model: Any) -> None:
     )
 
 
-def off_groups(packed: PackedModel, attempt: int, *, has_window: bool) -> dict[Group, float]:
+def off_groups(passes: PassModel, attempt: int, way: Way, *, has_window: bool) -> dict[Group, float]:
     """The groups of rows that were off, and how far: their largest error in units of the dtype's rounding.
 
     Raises `UnsupportedModel` where that is so large that a fault could not be told from it.
     """
-    model = packed.model
+    model = passes.model
     longest = context_tokens(model.config)
     texts = TrialTexts.of(
-        vocab_tokens=packed.vocab_tokens,
-        # Where no end is known, positions far out may be none that the model has.
-        context_tokens=0 if longest == UNBOUNDED_TOKENS else longest,
+        vocab_tokens=passes.vocab_tokens,
+        # Where no end is known, positions far out may be none that the model has. With its own attention its tokens
+        # stand where its cache ends, and nowhere else.
+        context_tokens=0 if longest == UNBOUNDED_TOKENS or way is not Way.PACKED else longest,
         has_window=has_window,
         attempt=attempt,
     )
     model.set_attn_implementation("eager")
     expected = cached_logits(model, texts)
     own_errors = [error_of(logits, expected[text]) for text, logits in cacheless_logits(model, texts).items()]
-    model.set_attn_implementation(ATTENTION_NAME)
+    model.set_attn_implementation(passes.attention_name)
     errors: dict[Group, list[float]] = {}
-    for row in TrialPasses(packed).run(texts):
+    for row in TrialPasses(passes).run(texts):
         errors.setdefault(row.group, []).append(error_of(row.logits, expected[row.text]))
 
     unit = max(median(own_errors), LEAST_TOLERANCE / MOST_UNITS)

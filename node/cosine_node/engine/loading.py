@@ -1,5 +1,6 @@
 """Loading an engine from a Hugging Face id or a folder; an error is one sentence with the reason."""
 
+import logging
 import os
 import sys
 from enum import StrEnum
@@ -14,13 +15,15 @@ from transformers.utils import is_accelerate_available, is_torchao_available
 from transformers.utils.logging import disable_progress_bar
 
 from cosine_node.engine.kv_pool import PAGE_TOKENS
-from cosine_node.engine.load_trial import check_exactness
-from cosine_node.engine.packed_model import PackedModel
+from cosine_node.engine.load_trial import find_way
+from cosine_node.engine.pass_way import Way
 from cosine_node.engine.support import context_tokens, quantisation_of, refuse_by_config
 from cosine_node.engine.torch_engine import TorchEngine
 from cosine_node.free_memory import free_memory_bytes
 from cosine_node.pool_size import PoolSize
 from cosine_protocol.errors import UsageError
+
+LOG = logging.getLogger(__name__)
 
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """The names that users give to dtypes."""
@@ -63,7 +66,7 @@ def load_engine(
 
     `dtype` is auto, float32, bfloat16 or float16; auto means float32 on a CPU and the stored one elsewhere.
     `device` is auto, cpu, cuda, cuda:N or mps, `quantize` int8, int4 or None. Raises `UsageError` for an unknown
-    model or option, and its kind `UnsupportedModel` for a model packed passes are not exact for.
+    model or option, and its kind `UnsupportedModel` for a model that cannot be run exactly.
     """
     check_options(dtype=dtype, device=device, quantize=quantize)
     where = resolve_device(device)
@@ -80,13 +83,15 @@ def load_engine(
                     f"'{source}' is stored in {stored} and cannot be quantised again; drop --quantize."
                 )
             model = _quantised(source, resolve_quantisation(quantize), dtype=kind, device=where)
-        check_exactness(model.to(where))
-        return TorchEngine(model, pool_tokens=_pool_tokens(model, pool_tokens))
+        way = find_way(model.to(where))
+        if way is not Way.PACKED:
+            LOG.warning("%s models run with %s: slower than %s", config.model_type, way.value, Way.PACKED.value)
+        return TorchEngine(model, pool_tokens=_pool_tokens(model, pool_tokens, way), way=way)
     except torch.OutOfMemoryError as error:
         raise UsageError(f"'{source}' and its KV cache do not fit into the memory of {where}.") from error
 
 
-def _pool_tokens(model: Any, size: int | PoolSize) -> int:
+def _pool_tokens(model: Any, size: int | PoolSize, way: Way) -> int:
     """Tokens of a loaded model's pool. Raises `UsageError` where there is too little memory."""
     if isinstance(size, int):
         return size
@@ -96,7 +101,7 @@ def _pool_tokens(model: Any, size: int | PoolSize) -> int:
         free_bytes: int | None = torch.cuda.mem_get_info(model.device)[0]
     else:
         free_bytes = free_memory_bytes()
-    token_bytes = PackedModel(model, slots=PAGE_TOKENS).store.token_bytes
+    token_bytes = way.pass_model(model, slots=PAGE_TOKENS).token_bytes
     return size.tokens(
         token_bytes=token_bytes,
         context_tokens=context_tokens(model.config),

@@ -2,7 +2,7 @@
 
 import inspect
 import threading
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -12,12 +12,11 @@ from cosine_node.engine.base import OutOfMemory, Row
 from cosine_node.engine.cuda_graphs import CudaGraphs
 from cosine_node.engine.flat_decoder import FlatDecoder
 from cosine_node.engine.kv_store import KvStore
+from cosine_node.engine.pass_model import Feeds
 from cosine_node.engine.pass_plan import PassPlan
 from cosine_node.engine.support import UnsupportedModel
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
-
-Feeds = list[tuple[SequenceTree, Row]]
 
 
 class PackedModel:
@@ -27,6 +26,8 @@ class PackedModel:
     the pool and shows the width of the vocabulary. With `pads_rows` short rows are computed as one rectangle, and
     those of known decoders in shape buckets: by default on CUDA. Raises `UnsupportedModel`.
     """
+
+    attention_name: Final = ATTENTION_NAME
 
     def __init__(self, model: Any, *, slots: int, pads_rows: bool | None = None) -> None:
         register_packed_attention()
@@ -52,6 +53,14 @@ class PackedModel:
         row = Row.chain(0, [0])
         tree.add(row, [0])
         return self.logits([(tree, row)], wanted=[0]).shape[1]
+
+    @property
+    def token_bytes(self) -> int:
+        return self.store.token_bytes
+
+    @property
+    def pool_bytes(self) -> int:
+        return self.store.bytes
 
     def abandon(self) -> None:
         """Stop the pass under way between two of its layers; called from another thread."""

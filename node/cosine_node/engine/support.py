@@ -1,5 +1,6 @@
-"""The models that packed passes are exact for, as far as configurations tell."""
+"""The models that the engine runs exactly, and the way it can run them, as far as configurations tell."""
 
+import inspect
 from typing import Any, Final
 
 import torch
@@ -9,6 +10,8 @@ from cosine_protocol.errors import UsageError
 
 EXACT_LAYER_TYPES: Final = frozenset({"full_attention", "sliding_attention", "attention"})
 """The names that configurations have for layers whose state is keys and values only."""
+CACHE_PARAMETERS: Final = ("past_key_values", "cache_params")
+"""The names that models of transformers have for the cache that their forward takes."""
 STRETCHED_ROPES: Final = frozenset({"dynamic", "longrope"})
 """Rotary embeddings whose frequencies depend on the longest sequence in the batch."""
 
@@ -24,9 +27,8 @@ class UnsupportedModel(UsageError):
 
     def __init__(self, model_type: str, reason: str) -> None:
         super().__init__(
-            f"Models of type '{model_type}' cannot be used: {reason}; choose a decoder-only model whose only "
-            "state is the keys and values of full or sliding-window attention, such as Llama, Qwen, Mistral, "
-            "Gemma, Phi or GPT-2."
+            f"Models of type '{model_type}' cannot be used: {reason}; choose a decoder-only model with a cache "
+            "that transformers knows, such as Llama, Qwen, Mistral, Gemma, Phi or GPT-2."
         )
         self.model_type = model_type
         self.reason = reason
@@ -34,24 +36,42 @@ class UnsupportedModel(UsageError):
 
 def refuse_by_config(config: Any) -> None:
     """Raise `UnsupportedModel` for what a configuration already gives away, before weights are read."""
-    text = config.get_text_config()
     if config.is_encoder_decoder:
         raise UnsupportedModel(config.model_type, "it is an encoder-decoder model")
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise UnsupportedModel(config.model_type, "it is no causal language model")
-    if getattr(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], "_is_stateful", False):
-        raise UnsupportedModel(config.model_type, "it keeps a recurrent state, which a token tree cannot share")
-    foreign = sorted(set(getattr(text, "layer_types", None) or ()) - EXACT_LAYER_TYPES)
-    if foreign:
-        raise UnsupportedModel(config.model_type, f"it has layers of the kind {', '.join(foreign)}")
-    if getattr(text, "attention_chunk_size", None):
+    if cache_parameter(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]) is None:
+        raise UnsupportedModel(config.model_type, "it takes no cache of transformers")
+    if getattr(config.get_text_config(), "attention_chunk_size", None):
         raise UnsupportedModel(config.model_type, "its attention works in chunks")
+
+
+def packed_obstacle(config: Any) -> str | None:
+    """The reason why a model that is not refused needs its own attention, and a cache; None if nothing tells."""
+    model_class = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    if getattr(model_class, "_is_stateful", False):
+        return "it keeps a recurrent state"
+    foreign = sorted(set(getattr(config.get_text_config(), "layer_types", None) or ()) - EXACT_LAYER_TYPES)
+    if foreign:
+        return f"it has layers of the kind {', '.join(foreign)}"
+    # The model itself asks this before it lets its attention be replaced.
+    if not model_class._can_set_attn_implementation():
+        return "its attention cannot be replaced"
+    return None
+
+
+def cache_parameter(model_class: Any) -> str | None:
+    """The parameter by which a model's forward takes a cache; None if there is none."""
+    parameters = inspect.signature(model_class.forward).parameters
+    return next((name for name in CACHE_PARAMETERS if name in parameters), None)
 
 
 def context_tokens(config: Any) -> int:
     """The longest sequence whose tokens do not depend on the rest of the pass."""
     text = config.get_text_config()
-    longest: int = getattr(text, "max_position_embeddings", None) or UNBOUNDED_TOKENS
+    # MPT has a name of its own.
+    named = getattr(text, "max_position_embeddings", None) or getattr(text, "max_seq_len", None)
+    longest: int = named or UNBOUNDED_TOKENS
     # Models with several kinds of layers nest the parameters of each rotary embedding under its kind.
     parameters = getattr(text, "rope_parameters", None) or {}
     for rope in (parameters, *(rope for rope in parameters.values() if isinstance(rope, dict))):

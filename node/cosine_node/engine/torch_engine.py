@@ -1,4 +1,4 @@
-"""The engine on PyTorch: any Hugging Face causal LM whose only state is attention, in packed passes."""
+"""The engine on PyTorch, around a Hugging Face causal LM."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -10,8 +10,8 @@ from torch import Tensor
 
 from cosine_node.engine.base import BadLogits, Choice, Row, RowResult
 from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.packed_model import PackedModel
 from cosine_node.engine.paged import PagedEngine
+from cosine_node.engine.pass_way import Way
 from cosine_node.engine.sampling import Query, choose
 from cosine_node.engine.support import context_tokens, numerics
 from cosine_node.engine.tree import SequenceTree
@@ -61,33 +61,36 @@ class _RowLogits:
 class TorchEngine(PagedEngine):
     """Implements `cosine_node.engine.base.Engine` around a model; not thread-safe.
 
-    Memory for `pool_tokens` tokens is allocated at construction and never grows; a sequence cannot be longer. The
-    model is switched to packed attention and must not be used elsewhere. `cosine_node.engine.load_trial` finds out
-    whether packed passes are exact for a model; `cosine_node.engine.loading.load_engine` asks it.
+    Memory for the keys and values of `pool_tokens` tokens is allocated at construction and never grows; a sequence
+    cannot be longer. The model's attention is switched and it must not be used elsewhere.
+    `cosine_node.engine.load_trial` finds the way in which passes are exact for a model;
+    `cosine_node.engine.loading.load_engine` asks it.
     """
 
-    def __init__(self, model: Any, *, pool_tokens: int, pads_rows: bool | None = None) -> None:
+    def __init__(
+        self, model: Any, *, pool_tokens: int, way: Way = Way.PACKED, pads_rows: bool | None = None
+    ) -> None:
         """`pads_rows` is `PackedModel`'s."""
         pool = PagePool(tokens=pool_tokens)
-        self._packed = PackedModel(model, slots=pool.capacity_tokens, pads_rows=pads_rows)
+        self._passes = way.pass_model(model, slots=pool.capacity_tokens, pads_rows=pads_rows)
         super().__init__(
             pool,
-            vocab_tokens=self._packed.vocab_tokens,
+            vocab_tokens=self._passes.vocab_tokens,
             context_tokens=min(context_tokens(model.config), pool.capacity_tokens),
             numerics=numerics(model),
         )
 
     @property
     def device(self) -> torch.device:
-        return self._packed.device
+        return self._passes.device
 
     @property
     def pool_bytes(self) -> int:
-        """Memory of the KV pool."""
-        return self._packed.store.bytes
+        """Memory of the KV pool, and of the recurrent states beside it."""
+        return self._passes.pool_bytes
 
     def abandon(self) -> None:
-        self._packed.abandon()
+        self._passes.abandon()
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
         """One pass. Raises `LocalProtocolError`, `OutOfPages`, `OutOfMemory` or `PassAbandoned`: nothing is fed."""
@@ -98,7 +101,7 @@ class TorchEngine(PagedEngine):
             # A pass may die in the device (out of memory); the sequences then stand as before it.
             on_error.callback(self.unfeed, rows)
             parts, wanted = _row_logits(trees, rows)
-            logits = self._packed.logits(list(zip(trees, rows, strict=True)), wanted=wanted)
+            logits = self._passes.logits(list(zip(trees, rows, strict=True)), wanted=wanted)
             scored = logits
             if any(part.scored.start != part.start for part in parts):
                 scored = torch.cat([logits[part.scored] for part in parts])

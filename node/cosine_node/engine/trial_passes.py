@@ -1,4 +1,4 @@
-"""The packed passes of the trial: its texts as an engine serves them, over pages that are shared and reused."""
+"""The passes of the trial: its texts as an engine serves them, over pages that are shared and reused."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from torch import Tensor
 
 from cosine_node.engine.base import PREFIX, Row
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
-from cosine_node.engine.packed_model import PackedModel
 from cosine_node.engine.paged import PagedEngine
+from cosine_node.engine.pass_model import PassModel
 from cosine_node.engine.support import context_tokens, numerics
 from cosine_node.engine.tree import SequenceTree
 from cosine_node.engine.trial_texts import FIRST_PART, Text, TrialTexts
@@ -39,7 +39,7 @@ class Group(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """The logits [vocab] of a packed pass after a text."""
+    """The logits [vocab] of a pass after a text."""
 
     group: Group
     text: Text
@@ -62,14 +62,14 @@ class _FarTree(SequenceTree):
 class TrialPasses(PagedEngine):
     """A model of at least `POOL_TOKENS` slots over an empty pool: good for one `run`."""
 
-    def __init__(self, packed: PackedModel) -> None:
-        self._packed = packed
+    def __init__(self, passes: PassModel) -> None:
+        self._passes = passes
         super().__init__(
             PagePool(tokens=POOL_TOKENS),
-            vocab_tokens=packed.vocab_tokens,
+            vocab_tokens=passes.vocab_tokens,
             # A model whose context is shorter than the trial says so itself.
-            context_tokens=max(context_tokens(packed.model.config), POOL_TOKENS),
-            numerics=numerics(packed.model),
+            context_tokens=max(context_tokens(passes.model.config), POOL_TOKENS),
+            numerics=numerics(passes.model),
         )
 
     def run(self, texts: TrialTexts) -> list[TrialRow]:
@@ -125,7 +125,7 @@ class TrialPasses(PagedEngine):
         fed = [row for row, _, _ in parts]
         trees = self.feed(fed)
         count = sum(len(row.tokens) for row in fed)
-        logits = iter(self._packed.logits(list(zip(trees, fed, strict=True)), wanted=list(range(count))).float())
+        logits = iter(self._passes.logits(list(zip(trees, fed, strict=True)), wanted=list(range(count))).float())
         return [
             TrialRow(first if parent == PREFIX else below, tuple(tree.tokens_to(name)), next(logits))
             for tree, (row, first, below) in zip(trees, parts, strict=True)

@@ -1,12 +1,13 @@
 """The model's own logits after the texts of the trial: as `generate` computes them, and without a cache."""
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from cosine_node.engine.support import UnsupportedModel
+from cosine_node.engine.support import UnsupportedModel, cache_parameter
 from cosine_node.engine.trial_texts import Text, TrialTexts
 
 Logits = dict[Text, Tensor]
@@ -22,10 +23,12 @@ def cached_logits(model: Any, texts: TrialTexts) -> Logits:
         for path in zip(texts.siblings, texts.children, texts.grandchildren, strict=True)
     ]
     begin, *rest = texts.far
+    # Not every model can be told positions: those from 0 on are its own.
+    are_own = texts.far_positions == tuple(range(len(texts.far_positions)))
     return {
         **_stepped(model, texts.long, branches),
         **_stepped(model, texts.short, deeper),
-        **_whole(model, [begin + branch for branch in rest], texts.far_positions),
+        **_whole(model, [begin + branch for branch in rest], None if are_own else texts.far_positions),
     }
 
 
@@ -56,15 +59,21 @@ def _to_neighbours(module: nn.Module, inputs: object, embeddings: Tensor) -> Ten
 
 def _stepped(model: Any, prompt: Text, continuations: Sequence[Text]) -> Logits:
     """A prompt in one pass, then its continuations, equally long, a token of each in one pass."""
+    parameters = inspect.signature(type(model).forward).parameters
+    name = cache_parameter(type(model))
     output = model(input_ids=_ids(model, [prompt]), use_cache=True)
     found = _by_text([prompt], output.logits)
-    cache = output.past_key_values
-    if cache is None:
-        raise UnsupportedModel(model.config.model_type, "it keeps no cache of keys and values")
-    cache.batch_select_indices(torch.zeros(len(continuations), dtype=torch.int64, device=model.device))
+    cache = getattr(output, name, None) if name else None
+    if name is None or cache is None:
+        raise UnsupportedModel(model.config.model_type, "it keeps no cache of transformers")
+    cache.reorder_cache(torch.zeros(len(continuations), dtype=torch.int64, device=model.device))
     for step in range(len(continuations[0])):
-        tokens = [(continuation[step],) for continuation in continuations]
-        output = model(input_ids=_ids(model, tokens), past_key_values=cache, use_cache=True)
+        ids = _ids(model, [(continuation[step],) for continuation in continuations])
+        arguments: dict[str, Any] = {name: cache, "use_cache": True}
+        # `generate` says the positions, and some models do not count them otherwise.
+        if "position_ids" in parameters:
+            arguments["position_ids"] = torch.full_like(ids, len(prompt) + step)
+        output = model(input_ids=ids, **arguments)
         for continuation, logits in zip(continuations, output.logits[:, -1].float(), strict=True):
             found[prompt + continuation[: step + 1]] = logits
     return found

@@ -57,3 +57,9 @@ def test_memory_is_that_of_the_device(machine: MachineFacts, device: str, memory
 )
 def test_architectures(refusal: str | None, status: CheckStatus) -> None:
     assert judge_architecture("m", refusal).status is status
+
+
+def test_an_architecture_that_is_slower_is_told_with_the_reason() -> None:
+    found = judge_architecture("m", "", "it keeps a recurrent state")
+    assert found.status is CheckStatus.OK
+    assert found.found.endswith("slower than packed passes: it keeps a recurrent state")

@@ -153,6 +153,14 @@ def test_a_configuration_that_does_not_tell_leaves_the_pool_out(config: dict[str
         (LLAMA | {"head_dim": 32}, 2 * 2 * 2 * 32),
         ({"n_layer": 3, "n_head": 4, "n_embd": 64}, 2 * 3 * 64),
         ({"n_layer": 3, "n_head": 4, "n_embd": 64, "multi_query": True}, 2 * 3 * 16),
+        ({"n_layers": 3, "n_heads": 4, "d_model": 64}, 2 * 3 * 64),
+        ({"num_layers": 3, "num_heads": 4, "hidden_size": 64}, 2 * 3 * 64),
+        (
+            {"n_layer": 3, "n_head": 4, "hidden_size": 64, "multi_query": True}
+            | {"new_decoder_architecture": True, "num_kv_heads": 2},
+            2 * 3 * 2 * 16,
+        ),
+        (LLAMA | {"layer_types": ["linear_attention", "full_attention"]}, 2 * 1 * 2 * 16),
         (
             LLAMA | {"kv_lora_rank": 8, "qk_nope_head_dim": 10, "qk_rope_head_dim": 6, "v_head_dim": 12},
             2 * 4 * (16 + 12),

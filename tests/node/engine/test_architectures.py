@@ -10,10 +10,19 @@ from torch import Tensor
 from cosine_node.engine.base import PREFIX, Row
 from cosine_node.engine.load_trial import check_exactness
 from cosine_node.engine.packed_model import PackedModel
-from cosine_node.engine.support import UnsupportedModel, context_tokens, refuse_by_config
+from cosine_node.engine.support import UnsupportedModel, context_tokens, packed_obstacle, refuse_by_config
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
-from tests.node.engine.tiny_models import ARCHITECTURES, COMMON, VOCAB, WINDOWED, build
+from tests.node.engine.tiny_models import (
+    ARCHITECTURES,
+    COMMON,
+    OWN_ATTENTION,
+    RECURRENT,
+    STEPPED,
+    VOCAB,
+    WINDOWED,
+    build,
+)
 from tests.thoroughness import quick_first
 
 TOLERANCE = 1e-5
@@ -105,31 +114,37 @@ def test_the_trial_accepts_what_works(make: Any, dtype: torch.dtype) -> None:
     check_exactness(build(make()).to(dtype))
 
 
-STATEFUL = {
-    "mamba": lambda: tf.MambaConfig(vocab_size=VOCAB, hidden_size=64, num_hidden_layers=2),
-    "rwkv": lambda: tf.RwkvConfig(vocab_size=VOCAB, hidden_size=64, num_hidden_layers=2),
-    "jamba": tf.JambaConfig,
-    "zamba": tf.ZambaConfig,
-    "recurrent_gemma": tf.RecurrentGemmaConfig,
-    "bamba": tf.BambaConfig,
-    "falcon_mamba": tf.FalconMambaConfig,
-    "qwen3_next": tf.Qwen3NextConfig,
-    "lfm2": lambda: tf.Lfm2Config(num_hidden_layers=2, layer_types=["conv", "full_attention"]),
-    "mamba2": tf.Mamba2Config,
-    "zamba2": tf.Zamba2Config,
-    "falcon_h1": tf.FalconH1Config,
-    "granitemoehybrid": tf.GraniteMoeHybridConfig,
-    "minimax": tf.MiniMaxConfig,
-    "xlstm": tf.xLSTMConfig,
-    "t5": tf.T5Config,
-    "bart": tf.BartConfig,
+REFUSED_BY_CONFIG = {
+    "rwkv": (lambda: tf.RwkvConfig(vocab_size=VOCAB, hidden_size=64, num_hidden_layers=2), "takes no cache"),
+    "llama4_text": (tf.Llama4TextConfig, "works in chunks"),
+    "t5": (tf.T5Config, "encoder-decoder"),
+    "bart": (tf.BartConfig, "encoder-decoder"),
+    "vit": (tf.ViTConfig, "no causal language model"),
 }
 
 
-@pytest.mark.parametrize("model_type", STATEFUL)
-def test_models_with_other_state_are_refused_by_name(model_type: str) -> None:
-    with pytest.raises(UnsupportedModel, match=f"'{model_type}'.*choose a"):
-        refuse_by_config(STATEFUL[model_type]())
+@pytest.mark.parametrize("model_type", REFUSED_BY_CONFIG)
+def test_models_are_refused_by_name_before_their_weights_are_read(model_type: str) -> None:
+    make, reason = REFUSED_BY_CONFIG[model_type]
+    with pytest.raises(UnsupportedModel, match=f"'{model_type}'.*{reason}.*choose a"):
+        refuse_by_config(make())
+
+
+@pytest.mark.parametrize(
+    ("make", "obstacle"),
+    [
+        (ARCHITECTURES["Llama"], None),
+        (WINDOWED["Gemma3"], None),
+        (OWN_ATTENTION["bloom"], "cannot be replaced"),
+        (RECURRENT["lfm2"], "layers of the kind conv"),
+        (STEPPED["mamba"], "recurrent state"),
+    ],
+)
+def test_configurations_tell_what_passes_cannot_be_packed_for(make: Any, obstacle: str | None) -> None:
+    config = make()
+    refuse_by_config(config)
+    found = packed_obstacle(config)
+    assert found is None if obstacle is None else obstacle in str(found)
 
 
 TRIED_AND_REFUSED = {

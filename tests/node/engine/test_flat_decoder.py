@@ -8,6 +8,7 @@ import transformers as tf
 
 from cosine_node.engine.flat_decoder import FlatDecoder
 from cosine_node.engine.load_trial import check_exactness
+from cosine_node.engine.packed_model import PackedModel
 from cosine_node.engine.torch_engine import TorchEngine
 from tests.node.engine.tiny_models import VOCAB, build, tiny_llama
 
@@ -87,5 +88,6 @@ def test_an_engine_with_tied_embeddings_uses_the_flat_decoder() -> None:
     model = build(tf.LlamaConfig(**SIZES, tie_word_embeddings=True))
     check_exactness(model)
     engine = TorchEngine(model, pool_tokens=64)
-    assert engine._packed._flat is not None
+    assert isinstance(engine._passes, PackedModel)
+    assert engine._passes._flat is not None
     assert engine.vocab_tokens == VOCAB

@@ -1,6 +1,8 @@
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ from cosine_node.engine.support import UnsupportedModel, numerics
 from cosine_node.pool_size import PoolSize
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
-from tests.node.engine.tiny_models import ARCHITECTURES, VOCAB, build, tiny_llama
+from tests.node.engine.tiny_models import ARCHITECTURES, OWN_ATTENTION, STEPPED, VOCAB, build, tiny_llama
 
 
 @pytest.fixture
@@ -195,11 +197,32 @@ def test_unknown_hub_name(monkeypatch: pytest.MonkeyPatch) -> None:
         load_engine("no-such/model", device="cpu", pool_tokens=32)
 
 
-def test_mamba_is_refused_before_its_weights_are_read(tmp_path: Path) -> None:
-    tf.MambaConfig(vocab_size=VOCAB, hidden_size=64, num_hidden_layers=2).save_pretrained(tmp_path)
-    with pytest.raises(UnsupportedModel, match=r"'mamba' cannot be used.*choose a") as caught:
+def test_a_model_without_a_cache_is_refused_before_its_weights_are_read(tmp_path: Path) -> None:
+    tf.RwkvConfig(vocab_size=VOCAB, hidden_size=64, num_hidden_layers=2).save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModel, match=r"'rwkv' cannot be used.*choose a") as caught:
         load_engine(str(tmp_path), device="cpu", pool_tokens=32)
-    assert caught.value.model_type == "mamba"
+    assert caught.value.model_type == "rwkv"
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (
+            OWN_ATTENTION["falcon-alibi"],
+            "falcon models run with their own attention, request by request: slower than packed passes",
+        ),
+        (STEPPED["mamba"], "mamba models run with their own layers, request by request and token by token"),
+    ],
+    ids=["falcon", "mamba"],
+)
+def test_a_model_whose_passes_cannot_be_packed_runs_with_its_own_layers_and_says_so(
+    make: Callable[[], Any], said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    build(make()).save_pretrained(tmp_path)
+    engine = load_engine(str(tmp_path), device="cpu", pool_tokens=PoolSize(size_bytes=1 << 24))
+    assert said in caplog.text
+    sequence = engine.open(sampling=Sampling(), prompt_tokens=1)
+    assert len(engine.forward([Row(sequence, (3,), (0,), (PREFIX,))])[0].choices) == 1
 
 
 def test_auto_device_is_present() -> None:

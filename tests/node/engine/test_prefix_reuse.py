@@ -6,13 +6,14 @@ import pytest
 from cosine_node.engine.base import PREFIX, Choice, Row
 from cosine_node.engine.ngram import NgramEngine
 from cosine_node.engine.paged import PagedEngine
+from cosine_node.engine.pass_way import Way
 from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.engine.torch_engine import TorchEngine
 from cosine_node.simulation.trace_engine import TraceDrafter, TraceTarget
 from cosine_node.simulation.traces import DIGITS, TraceSet
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
-from tests.node.engine.tiny_models import VOCAB, WINDOWED, build, tiny_llama
+from tests.node.engine.tiny_models import OWN_ATTENTION, RECURRENT, VOCAB, WINDOWED, build, tiny_llama
 from tests.node.simulation.test_traces import MODELS, a_trace
 
 PROMPT_TOKENS = 50
@@ -23,6 +24,8 @@ TRACES = TraceSet([a_trace(number, tokens=40) for number in range(PROMPT_TOKENS)
 ENGINES: dict[str, Making] = {
     "llama": lambda: TorchEngine(tiny_llama(), pool_tokens=512),
     "windowed": lambda: TorchEngine(build(WINDOWED["Gemma2"]()), pool_tokens=512),
+    "own attention": lambda: TorchEngine(build(OWN_ATTENTION["bloom"]()), pool_tokens=512, way=Way.CACHED),
+    "recurrent": lambda: TorchEngine(build(RECURRENT["mamba2"]()), pool_tokens=512, way=Way.CACHED),
     "scripted": lambda: ScriptedEngine(pool_tokens=512, vocab_tokens=VOCAB),
     "lookup": lambda: NgramEngine(pool_tokens=512, vocab_tokens=VOCAB, context_tokens=512),
 }

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from cosine_node.engine.base import PREFIX, BadLogits, OutOfMemory, OutOfPages, PassAbandoned, Row
 from cosine_node.engine.kv_pool import PAGE_TOKENS
+from cosine_node.engine.pass_way import Way
 from cosine_node.engine.sampling import Query, choose
 from cosine_node.engine.torch_engine import TorchEngine
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
-from tests.node.engine.tiny_models import VOCAB, WINDOWED, build, tiny_llama
+from tests.node.engine.tiny_models import OWN_ATTENTION, RECURRENT, STEPPED, VOCAB, WINDOWED, build, tiny_llama
 from tests.thoroughness import quick_first
 
 NEAR_TIE = 1e-4
@@ -54,10 +55,18 @@ def test_greedy_decoding_equals_generate(seed: int, engine: TorchEngine) -> None
 class Walk:
     """Random feeding, keeping and pruning of sequences, each choice checked against a fresh forward."""
 
-    def __init__(self, seed: int, make: Callable[[], Any], device: str = "cpu", *, pads_rows: bool) -> None:
+    def __init__(
+        self,
+        seed: int,
+        make: Callable[[], Any],
+        device: str = "cpu",
+        *,
+        way: Way = Way.PACKED,
+        pads_rows: bool | None = None,
+    ) -> None:
         self.rng = random.Random(seed)
         self.model = make()
-        self.engine = TorchEngine(make().to(device), pool_tokens=1024, pads_rows=pads_rows)
+        self.engine = TorchEngine(make().to(device), pool_tokens=1024, way=way, pads_rows=pads_rows)
         self.kept: dict[int, list[int]] = {}
         self.nodes: dict[int, dict[int, tuple[int, int]]] = {}
         self.samplings: dict[int, Sampling] = {}
@@ -150,6 +159,21 @@ def _windowed_gemma() -> Any:
 @pytest.mark.parametrize("seed", quick_first(range(8), 3))
 def test_random_walks_equal_fresh_forwards(seed: int, make: Callable[[], Any], pads_rows: bool) -> None:
     check_walk(Walk(seed, make, pads_rows=pads_rows), seed)
+
+
+@pytest.mark.parametrize(
+    ("make", "way"),
+    [
+        (OWN_ATTENTION["falcon-alibi"], Way.CACHED),
+        (OWN_ATTENTION["gpt_neo"], Way.CACHED),
+        (RECURRENT["qwen3_next"], Way.CACHED),
+        (STEPPED["jamba"], Way.STEPPED),
+    ],
+    ids=["falcon", "gpt_neo", "qwen3_next", "jamba"],
+)
+@pytest.mark.parametrize("seed", quick_first(range(6)))
+def test_random_walks_with_own_attention_equal_fresh_forwards(seed: int, make: Callable[[], Any], way: Way) -> None:
+    check_walk(Walk(seed, lambda: build(make()), way=way), seed)
 
 
 @pytest.mark.gpu
@@ -291,7 +315,7 @@ def test_sixteen_bit_weights_run() -> None:
 def test_a_pass_can_be_abandoned_between_two_layers_and_leaves_nothing_behind() -> None:
     engine = TorchEngine(tiny_llama(), pool_tokens=512)
     sequence = engine.open(sampling=Sampling(), prompt_tokens=4)
-    before_the_layers = engine._packed.model.model.rotary_emb
+    before_the_layers = engine._passes.model.model.rotary_emb
     hook = before_the_layers.register_forward_hook(lambda *_: engine.abandon())
     with pytest.raises(PassAbandoned):
         engine.forward([_chain(sequence, [1, 2, 3, 4])])
@@ -309,7 +333,7 @@ def test_a_device_out_of_memory_is_told_apart_and_leaves_nothing_behind() -> Non
     def fail(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    hook = engine._packed.model.model.rotary_emb.register_forward_pre_hook(fail)
+    hook = engine._passes.model.model.rotary_emb.register_forward_pre_hook(fail)
     with pytest.raises(OutOfMemory):
         engine.forward([_chain(sequence, [1, 2, 3, 4])])
     assert engine.live_tokens == 0

@@ -85,6 +85,125 @@ WINDOWED: Final[dict[str, Any]] = {
 }
 
 
+_OLD: Final[dict[str, Any]] = {"vocab_size": VOCAB, "bos_token_id": 1, "eos_token_id": 2}
+_FALCON: Final[dict[str, Any]] = {
+    **_OLD,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 256,
+}
+_GATED_DELTA: Final[dict[str, Any]] = {
+    **COMMON,
+    "head_dim": 16,
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+}
+_MAMBA: Final[dict[str, Any]] = {
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_d_state": 8,
+    "mamba_chunk_size": 8,
+    "mamba_n_groups": 1,
+}
+_GRANITE_HYBRID: Final[dict[str, Any]] = {
+    **COMMON,
+    **_MAMBA,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "shared_intermediate_size": 64,
+}
+
+OWN_ATTENTION: Final[dict[str, Any]] = {
+    "falcon-rotary": lambda: tf.FalconConfig(**_FALCON, alibi=False, new_decoder_architecture=True, num_kv_heads=2),
+    "falcon-alibi": lambda: tf.FalconConfig(**_FALCON, alibi=True, multi_query=False),
+    "falcon-multi-query": lambda: tf.FalconConfig(**_FALCON, alibi=False, multi_query=True),
+    "bloom": lambda: tf.BloomConfig(**_OLD, hidden_size=64, n_layer=2, n_head=4),
+    "mpt": lambda: tf.MptConfig(**_OLD, d_model=64, n_heads=4, n_layers=2, max_seq_len=256),
+    "gptj": lambda: tf.GPTJConfig(**_OLD, n_embd=64, n_layer=2, n_head=4, n_positions=256, rotary_dim=8),
+    "gpt_neo": lambda: tf.GPTNeoConfig(
+        **_OLD,
+        hidden_size=64,
+        num_layers=2,
+        num_heads=4,
+        max_position_embeddings=256,
+        window_size=5,
+        attention_types=[[["global", "local"], 1]],
+    ),
+    "codegen": lambda: tf.CodeGenConfig(**_OLD, n_embd=64, n_layer=2, n_head=4, n_positions=256, rotary_dim=8),
+    "stablelm": lambda: tf.StableLmConfig(**COMMON),
+    "nemotron": lambda: tf.NemotronConfig(**COMMON),
+    "granitemoehybrid": lambda: tf.GraniteMoeHybridConfig(**_GRANITE_HYBRID, layer_types=["attention"] * 2),
+}
+"""Models whose attention cannot be replaced."""
+
+RECURRENT: Final[dict[str, Any]] = {
+    "qwen3_next": lambda: tf.Qwen3NextConfig(
+        **_GATED_DELTA,
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=64,
+        shared_expert_intermediate_size=64,
+    ),
+    "qwen3_5": lambda: tf.Qwen3_5TextConfig(**_GATED_DELTA),
+    "lfm2": lambda: tf.Lfm2Config(**COMMON, layer_types=["conv", "full_attention"]),
+    "bamba": lambda: tf.BambaConfig(**COMMON, **_MAMBA, attn_layer_indices=[1]),
+    "granitemoehybrid-mamba": lambda: tf.GraniteMoeHybridConfig(
+        **_GRANITE_HYBRID, layer_types=["mamba", "attention"]
+    ),
+    "falcon_h1": lambda: tf.FalconH1Config(
+        **COMMON, mamba_d_ssm=64, mamba_n_heads=4, mamba_d_head=16, mamba_d_state=8, mamba_chunk_size=8
+    ),
+    "mamba2": lambda: tf.Mamba2Config(
+        vocab_size=VOCAB,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_heads=8,
+        head_dim=16,
+        state_size=8,
+        n_groups=1,
+        chunk_size=8,
+    ),
+    "nemotron_h": lambda: tf.NemotronHConfig(
+        **{name: value for name, value in COMMON.items() if name != "num_hidden_layers"},
+        layers_block_type=["mamba", "attention", "mlp"],
+        head_dim=16,
+        mamba_num_heads=8,
+        mamba_head_dim=16,
+        ssm_state_size=8,
+        n_groups=1,
+        chunk_size=8,
+    ),
+    "zamba2": lambda: tf.Zamba2Config(
+        **COMMON,
+        layers_block_type=["mamba", "hybrid"],
+        mamba_d_state=8,
+        mamba_headdim=16,
+        n_mamba_heads=8,
+        mamba_ngroups=1,
+        chunk_size=8,
+    ),
+}
+"""Models with layers that keep a state, which several tokens at once continue."""
+
+STEPPED: Final[dict[str, Any]] = {
+    "mamba": lambda: tf.MambaConfig(vocab_size=VOCAB, hidden_size=64, num_hidden_layers=2),
+    "falcon_mamba": lambda: tf.FalconMambaConfig(vocab_size=VOCAB, hidden_size=64, num_hidden_layers=2),
+    "jamba": lambda: tf.JambaConfig(
+        **COMMON,
+        attn_layer_period=2,
+        attn_layer_offset=1,
+        num_experts=2,
+        mamba_d_state=4,
+        mamba_dt_rank=4,
+    ),
+}
+"""Models with layers that forget their state unless one token at a time continues it."""
+
+
 def build(config: Any, *, seed: int = 1) -> Any:
     """A model with random weights of a configuration; equal seeds give equal weights."""
     config._attn_implementation = "eager"

@@ -1,0 +1,22 @@
+"""The ways in which a model's passes can be run."""
+
+from enum import Enum
+from typing import Any
+
+from cosine_node.engine.cached_model import CachedModel
+from cosine_node.engine.packed_model import PackedModel
+from cosine_node.engine.pass_model import PassModel
+
+
+class Way(Enum):
+    """A way to run a model's passes, the fastest first; its value names it in a sentence about such models."""
+
+    PACKED = "packed passes"
+    CACHED = "their own attention, request by request"
+    STEPPED = "their own layers, request by request and token by token"
+
+    def pass_model(self, model: Any, *, slots: int, pads_rows: bool | None = None) -> PassModel:
+        """A model that runs its passes this way; `pads_rows` is `PackedModel`'s. Raises `UnsupportedModel`."""
+        if self is Way.PACKED:
+            return PackedModel(model, slots=slots, pads_rows=pads_rows)
+        return CachedModel(model, slots=slots, is_stepped=self is Way.STEPPED)
