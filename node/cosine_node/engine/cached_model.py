@@ -12,7 +12,7 @@ from cosine_node.engine.gathered_cache import GatheredCache, ModelState, Past, l
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.kv_store import KvStore
 from cosine_node.engine.pass_model import Feeds
-from cosine_node.engine.path_batch import PathBatch, RowPaths
+from cosine_node.engine.path_batch import PathBatch, PathToken, RowPaths
 from cosine_node.engine.state_store import StateStore
 from cosine_node.engine.support import UnsupportedModel, cache_parameter
 from cosine_node.engine.tree import SequenceTree
@@ -68,6 +68,25 @@ class CachedModel:
             logits, cache = self._forward(batch, None, keep=[0])
             cache.write(batch)
             return logits.shape[-1], state_bytes(cache.state())
+
+    def forgets_state(self) -> bool:
+        """True if several tokens at once do not continue the recurrent state of each layer.
+
+        NaN in a state that is read shows in the logits, in any dtype and however little the state matters.
+        """
+        first, rest = PathToken(0, 0, 0), (PathToken(0, 1, 1), PathToken(0, 2, 2))
+        with torch.inference_mode():
+            state = self._forward(PathBatch((), ((first,),)), None, keep=[0])[1].state()
+            for index, layer in state.items():
+                values = layer["recurrent_states"]
+                spoilt = {i: torch.full_like(value, torch.nan) for i, value in values.items() if value is not None}
+                if not spoilt:
+                    continue
+                changed = {**state, index: {**layer, "recurrent_states": {**values, **spoilt}}}
+                logits, _ = self._forward(PathBatch((0,), (rest,)), changed, keep=[1])
+                if not logits.isnan().any():
+                    return True
+        return False
 
     @property
     def token_bytes(self) -> int:

@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from cosine_node.engine.cached_model import CachedModel
 from cosine_node.engine.pass_model import PassModel
 from cosine_node.engine.pass_way import Way
 from cosine_node.engine.support import UNBOUNDED_TOKENS, UnsupportedModel, context_tokens, packed_obstacle
@@ -64,6 +65,8 @@ def check_exactness(model: Any, way: Way = Way.PACKED) -> None:
     try:
         with short_windows(model) as has_window, torch.inference_mode():
             passes = way.pass_model(model, slots=POOL_TOKENS)
+            if way is Way.CACHED and isinstance(passes, CachedModel) and passes.forgets_state():
+                raise UnsupportedModel(model_type, "in a trial several tokens at once forgot the state of a layer")
             for attempt in range(ATTEMPTS):
                 off = off_groups(passes, attempt, way, has_window=has_window)
                 suspects = {group: units for group, units in off.items() if not attempt or group in suspects}
