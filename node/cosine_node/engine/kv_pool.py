@@ -45,10 +45,12 @@ class PagePool:
     def __init__(self, *, tokens: int) -> None:
         """A pool for at least `tokens` tokens, rounded up to whole pages."""
         self.pages = -(-tokens // PAGE_TOKENS)
-        self._free = set(range(self.pages))
-        # A heap with the free pages and some that were allocated meanwhile; `_queued` are the pages in it.
+        # A byte for each page: large pools have many, and so has a simulation of many nodes.
+        self._is_free = bytearray(b"\1") * self.pages
+        self._free_pages = self.pages
+        # A heap with the free pages and some that were allocated meanwhile; those in it are queued.
         self._lowest = list(range(self.pages))
-        self._queued = set(self._lowest)
+        self._is_queued = bytearray(b"\1") * self.pages
         self._allocations: dict[int, _Allocation] = {}
         # By page: how many owners hold it, how often it is cached.
         self._owners = [0] * self.pages
@@ -63,12 +65,12 @@ class PagePool:
     @property
     def free_pages(self) -> int:
         """Pages that nobody holds."""
-        return len(self._free)
+        return self._free_pages
 
     @property
     def available_pages(self) -> int:
         """Pages that no owner holds: the free ones, and those that would be if nothing were cached."""
-        return len(self._free) + self._only_cached
+        return self._free_pages + self._only_cached
 
     @property
     def free_tokens(self) -> int:
@@ -83,14 +85,15 @@ class PagePool:
         """Allocate pages to each owner until it has that many free slots. All or nothing: raises `OutOfPages`."""
         missing = {owner: pages for owner, tokens in demands.items() if (pages := self._missing(owner, tokens))}
         needed = sum(missing.values())
-        if needed > len(self._free):
+        if needed > self._free_pages:
             raise OutOfPages(f"{needed} pages are needed and {self.available_pages} of {self.pages} are free.")
         for owner, pages in missing.items():
             allocation = self._allocations.setdefault(owner, _Allocation())
             page = allocation.last_page
             for _ in range(pages):
                 page = self._pick(page + 1)
-                self._free.remove(page)
+                self._is_free[page] = False
+                self._free_pages -= 1
                 self._owners[page] = 1
                 allocation.used_slots[page] = 0
                 allocation.free_slots.extend(range(page * PAGE_TOKENS, (page + 1) * PAGE_TOKENS))
@@ -175,22 +178,22 @@ class PagePool:
         return max(0, -(-lacking // PAGE_TOKENS))
 
     def _check_held(self, pages: set[int]) -> None:
-        if pages & self._free:
-            raise LocalProtocolError(f"Nobody holds the pages {sorted(pages & self._free)}.")
+        if free := sorted(page for page in pages if self._is_free[page]):
+            raise LocalProtocolError(f"Nobody holds the pages {free}.")
 
     def _pick(self, following: int) -> int:
         """A free page: the following one, or a new beginning far from others, or else the lowest."""
-        if following in self._free:
+        if 0 <= following < self.pages and self._is_free[following]:
             return following
         beginning = halving(self._beginnings, self.pages)
         self._beginnings = (self._beginnings + 1) % self.pages
-        if beginning in self._free:
+        if self._is_free[beginning]:
             return beginning
         # Pages allocated by the rules above are still in the heap and are dropped when they come up.
         while True:
             page = heapq.heappop(self._lowest)
-            self._queued.remove(page)
-            if page in self._free:
+            self._is_queued[page] = False
+            if self._is_free[page]:
                 return page
 
     def _drop_owner(self, page: int) -> None:
@@ -203,9 +206,10 @@ class PagePool:
             self._set_free(page)
 
     def _set_free(self, page: int) -> None:
-        self._free.add(page)
-        if page not in self._queued:
-            self._queued.add(page)
+        self._is_free[page] = True
+        self._free_pages += 1
+        if not self._is_queued[page]:
+            self._is_queued[page] = True
             heapq.heappush(self._lowest, page)
 
 
