@@ -7,7 +7,7 @@ import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from itertools import count
 from types import TracebackType
 from typing import Any, Final, Protocol, Unpack
@@ -30,6 +30,7 @@ from cosine_p2p.options import (
     merge_options,
 )
 from cosine_p2p.prompt import encode_prompt, read_prompt
+from cosine_p2p.recent_finds import RecentFinds
 from cosine_p2p.run import Run
 from cosine_p2p.selection import Chance, pick_drafters, rank_verifiers
 from cosine_p2p.session import Job, Session
@@ -81,6 +82,15 @@ class Swarm(Protocol):
 Join = Callable[[], Awaitable[Swarm]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A client that has joined: its swarm, its links there, and whom it has found lately."""
+
+    swarm: Swarm
+    links: Links
+    finds: RecentFinds
+
+
 class AsyncClient:
     """Generates text with a swarm. Use `async with`.
 
@@ -120,8 +130,7 @@ class AsyncClient:
             transport=self._options.get("transport"),
         )
         self._lifetime = Lifetime()
-        self._swarm: Swarm | None = None
-        self._links: Links | None = None
+        self._place: _Place | None = None
         self._numbers = count(1)
         self._offload = offload or self._check_in_thread
         self._checker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="signatures")
@@ -129,11 +138,12 @@ class AsyncClient:
     async def __aenter__(self) -> "AsyncClient":
         self._lifetime.begin()
         try:
-            self._swarm = await self._join()
+            swarm = await self._join()
         except BaseException:
             self._lifetime.end()
             raise
-        self._links = Links(self._swarm.transport)
+        links = Links(swarm.transport)
+        self._place = _Place(swarm, links, RecentFinds(swarm.directory, links, asyncio.get_running_loop().time))
         return self
 
     async def __aexit__(
@@ -144,10 +154,9 @@ class AsyncClient:
         self._lifetime.end()
         if self._trial_file is not None:
             self._trial_file.write(self._trials)
-        if self._links is not None:
-            await self._links.close()
-        if self._swarm is not None:
-            await self._swarm.close()
+        if self._place is not None:
+            await self._place.links.close()
+            await self._place.swarm.close()
         self._checker.shutdown(wait=False, cancel_futures=True)
 
     @lists_options(GenerationOptions)
@@ -178,21 +187,21 @@ class AsyncClient:
         prompt = read_prompt(prompt)
         asked = merge_options(self._options, options, GenerationOptions)
         strategy, limit = self._strategy_kind(asked), _drafter_limit(asked)
-        swarm, links = self._joined()
+        place = self._joined()
         nonce = self._nonces()
         chance = random.Random(nonce).random
         # Drafters are looked up beside the verifiers: over a DHT each look-up takes round trips.
-        looking = asyncio.ensure_future(self._look_up_drafters(swarm, strategy, asked))
+        looking = asyncio.ensure_future(self._look_up_drafters(place, strategy, asked))
         try:
-            verifiers = await self._find_verifiers(swarm, links, asked, chance)
-            codec = await swarm.text_codec(verifiers)
+            verifiers = await self._find_verifiers(place, asked, chance)
+            codec = await place.swarm.text_codec(verifiers)
             published = agreed_defaults(verifiers) if asked["generation_config"] == AUTO else None
             applied = apply_defaults(published, asked=asked, otherwise=otherwise)
             request = _request(
                 verifiers[0],
                 {**otherwise, **applied.options, **asked},
                 tokens=encode_prompt(codec, prompt),
-                client=swarm.transport.peer_id,
+                client=place.swarm.transport.peer_id,
                 nonce=nonce,
             )
             found = await looking
@@ -202,7 +211,7 @@ class AsyncClient:
                 limit=limit,
                 chance=chance,
                 trust=asked["trust"],
-                rtts_s=_known_rtts_s(found, links, DRAFT),
+                rtts_s=_known_rtts_s(found, place.links, DRAFT),
             )
         finally:
             looking.cancel()
@@ -215,8 +224,8 @@ class AsyncClient:
             drafters=drafters,
             trial=self._trials[strategy.name].find(verifiers[0].peer_id, request.sampling.temperature),
         )
-        session = Session(job, links, self._offload)
-        return Run(session, codec, links, stop=asked["stop"], observer=self._observer, applied=applied)
+        session = Session(job, place.links, self._offload)
+        return Run(session, codec, place.links, stop=asked["stop"], observer=self._observer, applied=applied)
 
     @property
     def takes_generation_config(self) -> bool:
@@ -225,8 +234,7 @@ class AsyncClient:
 
     async def find_verifiers(self) -> tuple[NodeRecord, ...]:
         """Find the verifiers a generation would be asked of now, best first; never empty. Raises as `start`."""
-        swarm, links = self._joined()
-        return await self._find_verifiers(swarm, links, self._options, random.Random(0).random)
+        return await self._find_verifiers(self._joined(), self._options, random.Random(0).random)
 
     def _strategy_kind(self, options: ClientOptions) -> StrategyKind:
         name = options["strategy"]
@@ -235,15 +243,15 @@ class AsyncClient:
             raise UsageError(f"There is no strategy {name!r}; choose one of {known}.")
         return self._strategies[name]
 
-    def _joined(self) -> tuple[Swarm, Links]:
+    def _joined(self) -> _Place:
         self._lifetime.check()
-        if self._swarm is None or self._links is None:
+        if self._place is None:
             raise UsageError("The client has not joined a network; use it in an `async with` block.")
         self._lifetime.check_running_loop()
-        return self._swarm, self._links
+        return self._place
 
     async def _find_verifiers(
-        self, swarm: Swarm, links: Links, options: ClientOptions, chance: Chance
+        self, place: _Place, options: ClientOptions, chance: Chance
     ) -> tuple[NodeRecord, ...]:
         """Verifiers of the target that fit, best first; never empty."""
         target = self._options["target"]
@@ -254,13 +262,13 @@ class AsyncClient:
         for pause_s in (0.0, *LOOK_UP_PAUSES_S):
             if pause_s:
                 await asyncio.sleep(pause_s)
-            found = await swarm.directory.find(
+            found = await place.finds.find(
                 Role.VERIFIER, self._target.name, wanted=None if is_choosy else WANTED_VERIFIERS
             )
             if found:
                 break
         if found:
-            digest = self._target.digest or swarm.choose_digest(
+            digest = self._target.digest or place.swarm.choose_digest(
                 self._target.name, sorted({record.target_digest for record in found})
             )
             found = [record for record in found if record.target_digest == digest]
@@ -275,7 +283,7 @@ class AsyncClient:
             numerics=numerics,
             only=only,
             trust=trust,
-            rtts_s=_known_rtts_s(found, links, VERIFY),
+            rtts_s=_known_rtts_s(found, place.links, VERIFY),
         )
         if not ranked:
             offered = ", ".join(sorted({f"{record.peer_id} ({record.numerics})" for record in found}))
@@ -283,14 +291,14 @@ class AsyncClient:
         return ranked
 
     async def _look_up_drafters(
-        self, swarm: Swarm, strategy: StrategyKind, options: ClientOptions
+        self, place: _Place, strategy: StrategyKind, options: ClientOptions
     ) -> list[NodeRecord]:
         limit = _drafter_limit(options)
         if not strategy.wants_drafters or not limit:
             return []
         wanted = None if options["trust"] else max(WANTED_DRAFTERS, limit)
         try:
-            return await swarm.directory.find(Role.DRAFTER, self._target.name, wanted=wanted)
+            return await place.finds.find(Role.DRAFTER, self._target.name, wanted=wanted)
         except PeerLost as lost:
             logger.warning("no drafters could be looked up: %s", lost)
             return []

@@ -140,6 +140,11 @@ class Links:
         if link is not None:
             await link.close()
 
+    @property
+    def lost_links(self) -> int:
+        """The number of links that ended by themselves and were not opened again."""
+        return sum(not link.is_alive for link in self._links.values())
+
     def traffic(self) -> tuple[int, int]:
         """Bytes sent and received over all links so far."""
         channels = [link.channel for link in self._links.values()]

@@ -32,6 +32,13 @@ def test_the_speed_that_is_told(rtt_ms: float, pattern: str) -> None:
     assert told(pattern, QUESTIONS) == f"{row['speedup']:.2f}"
 
 
+def test_the_speed_by_the_clock() -> None:
+    ways = {(way["temperature"], way["way"]): way for way in published("here")["findings"]["ways"]}
+    [(low, high)] = re.findall(r"ran at ([\d.]+) to ([\d.]+) times", QUESTIONS)
+    ours = [ways[temperature, "cosine"]["times_plain"] for temperature in (0.0, 0.8, 1.0)]
+    assert (low, high) == (f"{min(ours):.2f}", f"{max(ours):.2f}")
+
+
 def test_the_tokens_that_were_compared() -> None:
     findings = published("rtt")["findings"]
     assert told(r"0 of ([\d,]+) tokens", SECURITY) == f"{findings['tokens']:,}"

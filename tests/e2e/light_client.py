@@ -51,7 +51,7 @@ async def generate(client: AsyncClient, prompt: str, options: dict[str, Any]) ->
         drafted=done.drafted,
         accepted=done.accepted,
         verifiers=[report.peer_id for report in done.verifiers],
-        transport=type(client._joined()[0].transport).__name__,
+        transport=type(client._joined().swarm.transport).__name__,
     )
 
 
@@ -61,7 +61,7 @@ async def give_up(client: AsyncClient, prompt: str, options: dict[str, Any]) -> 
         async for _ in chunks:
             break
     (verifier, *_) = await client.find_verifiers()
-    stream = await client._joined()[0].transport.dial(verifier.peer_id, STATUS)
+    stream = await client._joined().swarm.transport.dial(verifier.peer_id, STATUS)
     async with Channel(stream, STATUS) as channel:
         requests = -1
         while requests:

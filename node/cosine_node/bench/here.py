@@ -6,6 +6,7 @@ from the text stands apart from what drafters bring.
 """
 
 import asyncio
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, zip_longest
@@ -54,6 +55,7 @@ class HereOptions(ExperimentOptions):
 async def run(client: AsyncClient, options: HereOptions, *, say: Say) -> JsonRow:
     """Measure the swarm that the client joins; one JSON object. Raises as a generation does."""
     async with client:
+        verifiers = await client.find_verifiers()
         rows = await measure(client, options, say=say)
     return {
         "what": "Seconds a token of each way to generate, in turns on one running swarm, by the clock.",
@@ -63,6 +65,17 @@ async def run(client: AsyncClient, options: HereOptions, *, say: Say) -> JsonRow
             "prompts": len(rows) // len(options.temperatures),
             "tokens": options.tokens,
             "repeats": options.repeats,
+            "processors_of_the_client": os.cpu_count(),
+            "verifiers": [
+                {
+                    "model": record.model,
+                    "numerics": record.numerics,
+                    "pass_ms": record.pass_us / 1e3,
+                    "emulated": record.emulated,
+                }
+                for record in verifiers
+            ],
+            "drafters": sorted(set(chain.from_iterable(row["drafters"] for row in rows))),
         },
         "rows": rows,
         "findings": findings_of(rows, seed=options.seed),
@@ -93,7 +106,8 @@ async def measure(client: AsyncClient, options: HereOptions, *, say: Say) -> lis
     for temperature in options.temperatures:
         for number, prompt in enumerate(asked):
             runs: dict[Way, list[float]] = {way: [] for way in Way}
-            texts = set()
+            texts: set[tuple[int, ...]] = set()
+            drafters: set[str] = set()
             for repeat in range(options.repeats):
                 for way in _in_turn(repeat):
                     wanted: GenerationOptions = {
@@ -106,6 +120,7 @@ async def measure(client: AsyncClient, options: HereOptions, *, say: Say) -> lis
                     done = await client.generate(prompt, **wanted)
                     runs[way].append(1e3 * (clock() - began_s) / max(1, done.tokens))
                     texts.add(done.token_ids)
+                    drafters.update(drafter.domain for drafter in done.drafters)
             medians = {way: median(found) for way, found in runs.items()}
             rows.append(
                 {
@@ -114,6 +129,7 @@ async def measure(client: AsyncClient, options: HereOptions, *, say: Say) -> lis
                     "ms_per_token": {way.value: medians[way] for way in Way},
                     "times_plain": {way.value: medians[Way.PLAIN] / medians[way] for way in Way},
                     "is_identical": len(texts) == 1,
+                    "drafters": sorted(drafters),
                 }
             )
             say(f"temperature {temperature:g}, prompt {number + 1} of {len(asked)}: {_told(rows[-1])}")

@@ -18,13 +18,8 @@ its file, which holds all rows, the setup, and the option values that rivals wer
 in virtual time: production client, drafter and verifier code over recorded generations of the embedded models.
 **Devices and links are emulated**: 60/6 stands for a verifier and drafters whose passes take 60 and 6 ms at one
 token. T is the temperature. Equal inputs give equal results on any machine, whatever the number of processes. The
-engine alone is measured in real time; there only ratios count, of rivals that took turns on one machine.
-
-In the sections on crowds, cooperation and large networks the rows of `cosine`, `pipeinfer` and the oracles were
-measured while a verifier could hold a pass for drafts, and drafters of `cosine` followed a latency model and
-drafted below likely corrections. All three are gone ([decision 15](decisions/0015-fixed-depth.md)); by round-trip
-time and beside liars everything was measured again without them. Cooperation was replayed with an older calibration
-as well: the power of a first choice was 0.5, not 0.35."""
+first section and the engine alone are measured in real time; there only ratios count, of rivals that took turns on
+one machine."""
 """The page's own words; everything below them comes from the files."""
 _FIELDS: Final = {"what", "command", "setup", "rows", "findings"}
 """The fields that every result has."""

@@ -132,6 +132,24 @@ EXACT: Final = FindingLine("texts that differ from the target's own", "mismatche
 KEPT: Final = FindingLine("other promises broken", "violations", found(), most=0)
 # Limits below are targets as they were set before anything was measured.
 SECTIONS: Final[Mapping[str, Section]] = {
+    "here": Section(
+        "By the clock, everything on one machine",
+        (
+            FindingLine("times plain decoding, {way} (T {temperature})", "times_plain", found("ways"), least=0.97),
+            FindingLine(
+                "the worst ten prompts in a row, {way} (T {temperature})", "worst_group", found("ways"), least=0.95
+            ),
+            EXACT,
+        ),
+        (),
+        (
+            columns(
+                "{prompts} prompts each, in turns; intervals are 95 %, by bootstrap over the prompts:",
+                found("ways"),
+                "temperature way times_plain interval worst_group",
+            ),
+        ),
+    ),
     "rtt": Section(
         "One request at a time, by round-trip time",
         (

@@ -39,6 +39,8 @@ A module has `run(options, *, say)`, where options are its own kind of `Experime
 """
 REPORT = "report"
 HERE = "here"
+RESULTS = Path("docs/benchmarks")
+"""The folder of the published results."""
 FIGURES = 6
 """A choice: significant figures in the files, more than any table shows."""
 
@@ -50,7 +52,13 @@ Name = Annotated[
         help="here, rtt, strategies, scale, acceptance, load, engine, or report; of strategies also one alone.",
     ),
 ]
-Out = Annotated[Path, typer.Option(envvar="COSINE_BENCH_OUT", help="Folder for the JSON files and figures.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="COSINE_BENCH_OUT",
+        help="Folder for the JSON files and figures: docs/benchmarks if not given, and none for here.",
+    ),
+]
 Quick = Annotated[bool, typer.Option("--quick", help="The smallest form: a look, not a measurement.")]
 Processes = Annotated[int | None, typer.Option(help="Worker processes; by default one a processor.")]
 Seed = Annotated[int | None, typer.Option(help="Same seed, same figures.")]
@@ -71,7 +79,7 @@ PromptsFrom = Annotated[
 
 def bench(
     name: Name,
-    out: Out = Path("docs/benchmarks"),
+    out: Out = None,
     quick: Quick = False,
     processes: Processes = None,
     seed: Seed = None,
@@ -96,14 +104,15 @@ def bench(
     if name not in (HERE, REPORT) and name not in EXPERIMENTS:
         known = ", ".join((HERE, *EXPERIMENTS, REPORT))
         raise UsageError(f"There is no experiment {name!r}; choose one of {known}.")
-    if out.exists() and not out.is_dir():
+    if out is not None and out.exists() and not out.is_dir():
         raise UsageError(f"--out must be a folder, and {out} is a file.")
+    folder = out or RESULTS
     counts: dict[str, float | None] = {"processes": processes, "prompts": prompts, "tokens": tokens}
     counts |= {"repeats": repeats, "threads": threads, "seconds": seconds}
     if too_few := [key for key, value in counts.items() if value is not None and value < 1]:
         raise UsageError(f"--{too_few[0]} must be 1 or more.")
     if name == REPORT:
-        _report(out, as_json=as_json)
+        _report(folder, as_json=as_json)
         return
     if name == HERE:
         client = client_that_asks_once(several(initial_peers), {"network": network, "target": target})
@@ -113,31 +122,38 @@ def bench(
             "prompts_from": prompts_from,
             "seed": seed,
         }
-        _measure_here(client, {**asked, **counts}, quick=quick, as_json=as_json)
+        _measure_here(client, {**asked, **counts}, quick=quick, as_json=as_json, out=out)
         return
     others = {"seed": seed, "device": device, "dtype": dtype}
     chosen = {key: value for key, value in {**others, **counts}.items() if value is not None}
     # The number of processes changes no figure.
     flags = [f"--{key} {value}" for key, value in chosen.items() if key != "processes"]
     command = " ".join(["cosine-node bench", name, *(["--quick"] if quick else []), *flags])
-    results = {module: _run(module, chosen, quick=quick, command=command, out=out) for module in EXPERIMENTS[name]}
+    results = {
+        module: _run(module, chosen, quick=quick, command=command, out=folder) for module in EXPERIMENTS[name]
+    }
     if as_json:
         shown = results if len(results) > 1 else next(iter(results.values()))
         sys.stdout.write(json.dumps(shown) + "\n")
     else:
         from cosine_node.bench.report import section_of
 
-        sys.stdout.write("\n".join(section_of(module, result, out) for module, result in results.items()))
+        sys.stdout.write("\n".join(section_of(module, result, folder) for module, result in results.items()))
 
 
-def _measure_here(client: "AsyncClient", chosen: Mapping[str, Any], *, quick: bool, as_json: bool) -> None:
-    """Measure a running swarm and print what was found; nothing is written."""
+def _measure_here(
+    client: "AsyncClient", chosen: Mapping[str, Any], *, quick: bool, as_json: bool, out: Path | None
+) -> None:
+    """Measure a running swarm and print what was found; nothing is written without `out`."""
     from cosine_node.bench.here import HereOptions, run, sentences
 
     base = HereOptions.quick() if quick else HereOptions()
     known = {field.name for field in fields(base)}
     options = replace(base, **{key: value for key, value in chosen.items() if key in known and value is not None})
     result = rounded(run_interruptibly(run(client, options, say=_say)))
+    if out is not None:
+        command = " ".join(["cosine-node bench here --initial-peers ADDRESS", *(["--quick"] if quick else [])])
+        _write(out / f"{HERE}.json", {"name": HERE, "command": command, **result})
     sys.stdout.write(json.dumps(result) + "\n" if as_json else "\n".join(sentences(result["findings"])) + "\n")
 
 
@@ -150,11 +166,15 @@ def _run(module_name: str, chosen: Mapping[str, Any], *, quick: bool, command: s
     options = replace(base, **{key: value for key, value in chosen.items() if key in known})
     began_s = time.perf_counter()
     result: dict[str, Any] = rounded({"name": module_name, "command": command, **module.run(options, say=_say)})
-    file = out / f"{module_name}.json"
-    out.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
-    _say(f"{file} written after {time.perf_counter() - began_s:.0f} s")
+    _write(out / f"{module_name}.json", result)
+    _say(f"{time.perf_counter() - began_s:.0f} s of work")
     return result
+
+
+def _write(file: Path, result: Mapping[str, Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+    _say(f"{file} is written")
 
 
 def rounded(value: Any) -> Any:

@@ -1,0 +1,100 @@
+"""Look-ups of the last seconds are used again, until a link is lost."""
+
+import asyncio
+
+from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_p2p.directory import MemoryDirectory
+from cosine_p2p.link import Links
+from cosine_p2p.recent_finds import REUSE_S, RecentFinds
+from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.memory import MemoryNetwork
+from cosine_protocol.protocols import VERIFY
+from cosine_protocol.records import NodeRecord, Role
+from tests.cosine_p2p.samples import TARGET, identity_of, record_of
+
+
+class CountedDirectory(MemoryDirectory):
+    """Counts how often it is asked."""
+
+    asked = 0
+
+    async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
+        self.asked += 1
+        return await super().find(role, target, wanted=wanted)
+
+
+async def with_drafters(count: int) -> CountedDirectory:
+    directory = CountedDirectory()
+    for number in range(count):
+        await directory.announce(record_of(identity_of(number), now_s=0.0), (TARGET,))
+    return directory
+
+
+def finds_in(directory: CountedDirectory, network: MemoryNetwork | None = None) -> tuple[RecentFinds, Links]:
+    links = Links((network or MemoryNetwork()).join("client"))
+    return RecentFinds(directory, links, asyncio.get_running_loop().time), links
+
+
+def test_what_was_found_a_moment_ago_is_used_again() -> None:
+    async def run() -> None:
+        directory = await with_drafters(2)
+        finds, _ = finds_in(directory)
+        first = await finds.find(Role.DRAFTER, TARGET)
+        await asyncio.sleep(0.9 * REUSE_S)
+        assert await finds.find(Role.DRAFTER, TARGET) == first
+        assert directory.asked == 1
+        await asyncio.sleep(0.1 * REUSE_S)
+        assert await finds.find(Role.DRAFTER, TARGET) == first
+        assert directory.asked == 2
+
+    run_virtual(run())
+
+
+def test_each_question_has_its_own_answer() -> None:
+    async def run() -> None:
+        directory = await with_drafters(2)
+        finds, _ = finds_in(directory)
+        for role, target, wanted in [
+            (Role.DRAFTER, TARGET, None),
+            (Role.DRAFTER, TARGET, 8),
+            (Role.VERIFIER, TARGET, None),
+            (Role.DRAFTER, "other/model", None),
+        ]:
+            found = await finds.find(role, target, wanted=wanted)
+            assert len(found) == (2 if (role, target) == (Role.DRAFTER, TARGET) else 0)
+        assert directory.asked == 4
+
+    run_virtual(run())
+
+
+def test_nobody_is_looked_for_again_at_once() -> None:
+    async def run() -> None:
+        directory = await with_drafters(0)
+        finds, _ = finds_in(directory)
+        assert await finds.find(Role.DRAFTER, TARGET) == []
+        await directory.announce(record_of(identity_of(0), now_s=0.0), (TARGET,))
+        assert len(await finds.find(Role.DRAFTER, TARGET)) == 1
+
+    run_virtual(run())
+
+
+def test_a_lost_link_makes_them_old() -> None:
+    async def idle(stream: Stream) -> None:
+        await stream.read()
+
+    async def run() -> None:
+        network = MemoryNetwork()
+        server = network.join("server")
+        await server.serve(VERIFY, idle)
+        directory = await with_drafters(1)
+        finds, links = finds_in(directory, network)
+        await links.get("server", VERIFY)
+        await finds.find(Role.DRAFTER, TARGET)
+        server.vanish()
+        await asyncio.sleep(0.5)
+        for asked in (2, 2):
+            await finds.find(Role.DRAFTER, TARGET)
+            assert directory.asked == asked
+        await links.close()
+
+    run_virtual(run())
