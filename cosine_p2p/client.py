@@ -30,7 +30,7 @@ from cosine_p2p.options import (
     merge_options,
 )
 from cosine_p2p.prompt import encode_prompt, read_prompt
-from cosine_p2p.recent_finds import RecentFinds
+from cosine_p2p.recent_finds import REUSE_S, RecentFinds
 from cosine_p2p.run import Run
 from cosine_p2p.selection import Chance, pick_drafters, rank_verifiers
 from cosine_p2p.session import Job, Session
@@ -97,8 +97,8 @@ class AsyncClient:
     `initial_peers` are addresses of bootstrap nodes; `cosine_p2p.options` says what each option means. `join`
     replaces the way into the network (`cosine_p2p.network`), `offload` the thread that checks signatures,
     `strategies` the known ones and `nonces` the source of each request's nonce, for tests, simulations and other
-    transports. What was measured of verifiers is kept in `trial_file`, if there is one. Raises `UsageError` for
-    options that are unknown or mean nothing.
+    transports. What was measured of verifiers is kept in `trial_file`, if there is one; look-ups are used again for
+    `reuse_finds_s`. Raises `UsageError` for options that are unknown or mean nothing.
     """
 
     @lists_options(ClientOptions)
@@ -111,6 +111,7 @@ class AsyncClient:
         strategies: Mapping[str, StrategyKind] = STRATEGIES,
         nonces: Callable[[], bytes] = lambda: secrets.token_bytes(NONCE_BYTES),
         trial_file: TrialFile | None = None,
+        reuse_finds_s: float = REUSE_S,
         **options: Unpack[ClientOptions],
     ) -> None:
         self._options = merge_options(DEFAULTS, options, ClientOptions)
@@ -119,6 +120,7 @@ class AsyncClient:
         self._nonces = nonces
         self._trials = {kind.name: SpeedTrials(kind.drafter_counts) for kind in strategies.values()}
         self._trial_file = trial_file
+        self._reuse_finds_s = reuse_finds_s
         if trial_file is not None:
             trial_file.read_into(self._trials)
         self._strategy_kind(self._options)
@@ -143,7 +145,9 @@ class AsyncClient:
             self._lifetime.end()
             raise
         links = Links(swarm.transport)
-        self._place = _Place(swarm, links, RecentFinds(swarm.directory, links, asyncio.get_running_loop().time))
+        clock = asyncio.get_running_loop().time
+        finds = RecentFinds(swarm.directory, links, clock, reuse_s=self._reuse_finds_s)
+        self._place = _Place(swarm, links, finds)
         return self
 
     async def __aexit__(

@@ -8,9 +8,9 @@ from cosine_p2p.directory import Directory
 from cosine_p2p.link import Links
 from cosine_protocol.records import NodeRecord, Role
 
-REUSE_S: Final = 5.0
-"""A node's record changes no more often (`cosine_node.announcing`). Short requests gain: a look-up and the check of
-what it found take some 20 ms each on two cores, as long as two passes of a small target (measured)."""
+REUSE_S: Final = 2.0
+"""A choice: short requests gain, for a look-up and the check of what it found take some 20 ms on two cores, as long
+as two passes of a small target (measured); those that last longer see the present load of each node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +21,18 @@ class _Find:
 
 
 class RecentFinds:
-    """Looks nodes up in a directory, unless that was done a moment ago and no link was lost since.
+    """Looks nodes up in a directory, unless that was done `reuse_s` ago and no link was lost since.
 
     `clock` gives seconds. What found nobody is not kept.
     """
 
-    def __init__(self, directory: Directory, links: Links, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, directory: Directory, links: Links, clock: Callable[[], float], *, reuse_s: float = REUSE_S
+    ) -> None:
         self._directory = directory
         self._links = links
         self._clock = clock
+        self._reuse_s = reuse_s
         self._finds: dict[tuple[Role, str, int | None], _Find] = {}
 
     async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
@@ -38,7 +41,7 @@ class RecentFinds:
         known = self._finds.get(key)
         if (
             known is not None
-            and self._clock() - known.found_at_s < REUSE_S
+            and self._clock() - known.found_at_s < self._reuse_s
             and known.lost_links == self._links.lost_links
         ):
             return known.records

@@ -126,19 +126,22 @@ def bench(
         return
     others = {"seed": seed, "device": device, "dtype": dtype}
     chosen = {key: value for key, value in {**others, **counts}.items() if value is not None}
+    _measure(name, chosen, quick=quick, as_json=as_json, out=folder)
+
+
+def _measure(name: str, chosen: Mapping[str, Any], *, quick: bool, as_json: bool, out: Path) -> None:
+    """Run the experiments of a name, write what they found and print it."""
     # The number of processes changes no figure.
     flags = [f"--{key} {value}" for key, value in chosen.items() if key != "processes"]
     command = " ".join(["cosine-node bench", name, *(["--quick"] if quick else []), *flags])
-    results = {
-        module: _run(module, chosen, quick=quick, command=command, out=folder) for module in EXPERIMENTS[name]
-    }
+    results = {module: _run(module, chosen, quick=quick, command=command, out=out) for module in EXPERIMENTS[name]}
     if as_json:
         shown = results if len(results) > 1 else next(iter(results.values()))
         sys.stdout.write(json.dumps(shown) + "\n")
     else:
         from cosine_node.bench.report import section_of
 
-        sys.stdout.write("\n".join(section_of(module, result, folder) for module, result in results.items()))
+        sys.stdout.write("\n".join(section_of(module, result, out) for module, result in results.items()))
 
 
 def _measure_here(

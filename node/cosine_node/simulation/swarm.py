@@ -218,7 +218,14 @@ class SimulatedSwarm:
         async def join() -> Swarm:
             return self.client_swarm(identity)
 
-        client = AsyncClient(join=join, offload=_call_at_once, nonces=numbered_nonces(identity.peer_id), **options)
+        client = AsyncClient(
+            join=join,
+            offload=_call_at_once,
+            nonces=numbered_nonces(identity.peer_id),
+            # Look-ups take no time here.
+            reuse_finds_s=0.0,
+            **options,
+        )
         return await self._stack.enter_async_context(client)
 
     def client_swarm(self, identity: Identity) -> Swarm:

@@ -38,7 +38,14 @@ def same_fields(row: dict[str, Any], again: dict[str, Any]) -> dict[str, Any]:
 def test_what_the_clock_says() -> None:
     """Real time cannot be had again; what is told of it can."""
     file = published("here")
-    assert rounded(here.findings_of(file["rows"], seed=0)) == file["findings"]
+    again = here.findings_of(file["rows"], seed=0)
+    for way, told in zip(again["ways"], file["findings"]["ways"], strict=True):
+        # The file holds rounded rows.
+        assert way == {
+            name: value if isinstance(value, str) else pytest.approx(value, rel=1e-4)
+            for name, value in told.items()
+        }
+    assert again["mismatches"] == file["findings"]["mismatches"] == 0
     assert not any(verifier["emulated"] for verifier in file["setup"]["verifiers"])
 
 
