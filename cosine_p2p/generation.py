@@ -83,7 +83,8 @@ class Generation:
     `drafted` counts the nodes that drafters sent, on all branches, `offered` the positions of the output for which
     one of them had come: accepted by offered is the acceptance rate.
 
-    `near_ties` counts committed tokens whose two best scores lay within 1e-4.
+    `near_ties` counts committed tokens whose two best scores lay so close that rounding may decide in the target's
+    data type: within 1e-4 in float32.
     """
 
     text: str

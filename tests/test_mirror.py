@@ -33,6 +33,7 @@ TESTED_BY: Final = {
     "node/cosine_node/bench/rtt_findings.py": "node/bench/test_rtt.py",
     "node/cosine_node/bench/scale_decisions.py": "node/bench/test_scale.py",
     "node/cosine_node/doctor/finding.py": "node/doctor/test_planted_faults.py",
+    "node/cosine_node/engine/attention_kernel.py": "node/engine/test_attention.py",
     "node/cosine_node/engine/gathered_cache.py": "node/engine/test_cached_model.py",
     "node/cosine_node/engine/packed_model.py": "node/engine/test_architectures.py",
     "node/cosine_node/engine/pass_way.py": "node/engine/test_cached_model.py",

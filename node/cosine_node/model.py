@@ -40,7 +40,8 @@ Emit = Callable[[str, dict[str, object]], None]
 class ModelSource:
     """A model to load and how. `target` is the model a drafter drafts for, or a verifier's public name.
 
-    With `publishes_config` a verifier's record says what the model's own generation config does.
+    With `publishes_config` a verifier's record says what the model's own generation config does; with
+    `is_deterministic` a token does not depend on what else is in a pass.
     """
 
     model: str
@@ -51,6 +52,7 @@ class ModelSource:
     quantize: str | None = None
     pool_size: PoolSize = field(default_factory=PoolSize)
     publishes_config: bool = True
+    is_deterministic: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +175,7 @@ def _load_engine(source: ModelSource, folder: Path) -> Engine:
         device=source.device,
         quantize=source.quantize,
         pool_tokens=source.pool_size,
+        is_deterministic=source.is_deterministic,
     )
 
 

@@ -33,6 +33,7 @@ from cosine_node.cli.options import (
     parse_role,
     several,
 )
+from cosine_node.emulation import Emulation
 from cosine_node.pool_size import parse_pool_size
 from cosine_p2p.options import AUTO
 from cosine_p2p.transport.config import DEFAULT_NETWORK
@@ -67,6 +68,16 @@ SharePrefixes = Annotated[
         envvar="COSINE_SHARE_PREFIXES",
         help="Compute prompts that begin alike once for all clients, who can then tell by the time it takes.",
         rich_help_panel=OPERATION_PANEL,
+    ),
+]
+Deterministic = Annotated[
+    bool,
+    typer.Option(
+        "--deterministic",
+        metavar="",
+        envvar="COSINE_DETERMINISTIC",
+        help="Let no token depend on what else a verifier computes at the time, bit for bit; it costs speed.",
+        rich_help_panel=MODEL_PANEL,
     ),
 ]
 Emulate = Annotated[
@@ -113,6 +124,7 @@ def join(
     dtype: Dtype = "auto",
     quantize: Quantize = None,
     kv_memory: KvMemory = "auto",
+    deterministic: Deterministic = False,
     generation_config: GenerationConfig = AUTO,
     max_requests: MaxRequests = 16,
     share_prefixes: SharePrefixes = False,
@@ -124,16 +136,15 @@ def join(
     as_json: AsJson = False,
 ) -> None:
     """Serve as a drafter or verifier until interrupted; SIGTERM drains and exits 0."""
-    from cosine_node.emulation import Emulation
     from cosine_node.node import NetworkOptions, NodeOptions, run_nodes
 
     chosen = parse_role(role)
     if max_requests < 1 or (threads is not None and threads < 1):
         raise UsageError("--max-requests and --threads must be 1 or more.")
-    pool_size = parse_pool_size(kv_memory, requests=max_requests, is_verifier=chosen is Role.VERIFIER)
+    size = parse_pool_size(kv_memory, requests=max_requests, is_verifier=chosen is Role.VERIFIER)
     publishes = parse_generation_config(generation_config) == AUTO
-    loading = {"device": device, "dtype": dtype, "threads": threads, "quantize": quantize, "pool_size": pool_size}
-    sources = _sources(chosen, several(model), target, **loading, publishes_config=publishes)
+    loading = {"device": device, "dtype": dtype, "threads": threads, "quantize": quantize, "pool_size": size}
+    sources = _sources(chosen, several(model), target, deterministic, **loading, publishes_config=publishes)
     network_options = NetworkOptions(
         network=network,
         identity_file=identity,
@@ -160,10 +171,14 @@ def join(
         run_until_stopped(lambda stop: run_nodes(network_options, nodes, emit, stop))
 
 
-def _sources(role: Role, models: tuple[str, ...], target: str | None, **loading: Any) -> "list[ModelSource]":
+def _sources(
+    role: Role, models: tuple[str, ...], target: str | None, is_deterministic: bool, **loading: Any
+) -> "list[ModelSource]":
     """The models to load, each with the target it is for; `loading` are fields of each. Raises `UsageError`."""
     from cosine_node.model import ModelSource
 
+    if role is Role.DRAFTER and is_deterministic:
+        raise UsageError("--deterministic is for verifiers: drafts do not decide what the text is.")
     if role is Role.DRAFTER:
         drafted_for = target or DEFAULT_TARGET
         return [ModelSource(model=name, target=drafted_for, **loading) for name in models or (DEFAULT_DRAFTER,)]
@@ -172,7 +187,7 @@ def _sources(role: Role, models: tuple[str, ...], target: str | None, **loading:
     chosen = models[0] if models else target or DEFAULT_TARGET
     if chosen == "ngram":
         raise UsageError("A verifier holds the target model; ngram can only draft.")
-    return [ModelSource(model=chosen, target=target or chosen, **loading)]
+    return [ModelSource(model=chosen, target=target or chosen, is_deterministic=is_deterministic, **loading)]
 
 
 def _refuse_shared_ports(nodes: int, host_maddrs: tuple[str, ...], announce_maddrs: tuple[str, ...]) -> None:

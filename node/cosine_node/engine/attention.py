@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
+from cosine_node.engine.attention_kernel import AttentionKernel
 from cosine_node.engine.kv_store import LayerPages
 from cosine_node.engine.pass_plan import AttentionCall, AttentionPlan
 from cosine_node.engine.support import UnsupportedModel
@@ -81,21 +82,22 @@ def attend(
     plan.check()
     pages = _write(plan, layer, key, value)
     calls = plan.calls(window)
-    # PyTorch's kernels know neither a cap on scores nor sinks.
-    has_kernel = softcap is None and sinks is None
-    if has_kernel and all(call.is_contiguous_decode for call in calls):
+    tiles = plan.attention_tiles
+    if softcap is None and sinks is None and all(call.is_contiguous_decode for call in calls):
         return _decode(query, pages, calls, scale)
+    kernel = AttentionKernel(scale, softcap)
     by_token = query[0].transpose(0, 1)
     group = query.shape[1] // pages.keys.shape[1]
     outputs = []
     for call in calls:
         grouped = _queries(by_token, call, group)
         keys, values = _read(pages.keys, call), _read(pages.values, call)
-        bias = call.bias(query.dtype, group)
-        if has_kernel:
-            output = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=bias, scale=scale)
+        bias = call.bias(query.dtype, group, tiles=tiles)
+        sink_rows = None if sinks is None else _sinks_by_row(sinks, grouped, group)
+        if tiles is None or bias is None:
+            output = kernel(grouped, keys, values, bias=bias, sinks=sink_rows)
         else:
-            output = _explicit(grouped, keys, values, bias=bias, scale=scale, softcap=softcap, sinks=sinks)
+            output = kernel.in_tiles(tiles, grouped, keys, values, bias=bias, sinks=sink_rows)
         outputs.append(_by_token(output, call, group))
     joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
     return joined if plan.order is None else joined[plan.order]
@@ -111,7 +113,9 @@ def _write(plan: AttentionPlan, layer: int, key: Tensor, value: Tensor) -> Layer
     """Write a pass's keys and values into its slots; the pages of the layer."""
     pages = plan.store.layer(layer, key, value)
     slots = plan.written
-    for stored, new in zip(pages, (key, value), strict=True):
+    for stored, all_new in zip(pages, (key, value), strict=True):
+        # Rows that pad the pass come last and are not kept.
+        new = all_new.narrow(2, 0, slots.count)
         if slots.index is None:
             stored.narrow(2, slots.start, slots.count).copy_(new)
         else:
@@ -169,32 +173,8 @@ def _by_token(output: Tensor, call: AttentionCall, group: int) -> Tensor:
     return split.permute(0, 3, 1, 2, 4).reshape(sequences * rows // group, -1)
 
 
-def _explicit(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    *,
-    bias: Tensor | None,
-    scale: float,
-    softcap: float | None,
-    sinks: Tensor | None,
-) -> Tensor:
-    """Attention step by step, as models with a softcap (Gemma 2, arXiv 2408.00118) or with sinks compute it.
-
-    The softmax is float32, as in transformers' own modules: 16 bits would lose the small weights of long contexts.
-    """
-    scores = (query @ keys.transpose(2, 3)).float() * scale
-    if softcap is not None:
-        scores = torch.tanh(scores / softcap) * softcap
-    if bias is not None:
-        scores = scores + bias
-    if sinks is None:
-        weights = scores.softmax(-1)
-    else:
-        # A sink is one more key of each head, whose weight nothing is read for.
-        sequences, key_heads, rows, _ = scores.shape
-        group = len(sinks) // key_heads
-        by_row = sinks.float().view(1, key_heads, group, 1).expand(sequences, -1, -1, rows // group)
-        joined = torch.cat([scores, by_row.reshape(sequences, key_heads, rows, 1)], -1)
-        weights = joined.softmax(-1)[..., :-1]
-    return weights.to(query.dtype) @ values
+def _sinks_by_row(sinks: Tensor, queries: Tensor, group: int) -> Tensor:
+    """Sinks [heads] by the rows of a call, [1, key heads, group * queries, 1]."""
+    _, key_heads, rows, _ = queries.shape
+    by_row = sinks.view(1, key_heads, group, 1).expand(-1, -1, -1, rows // group)
+    return by_row.reshape(1, key_heads, rows, 1)

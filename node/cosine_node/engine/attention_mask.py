@@ -90,3 +90,33 @@ def _branching(tree: SequenceTree, row: Row) -> tuple[list[FedNode], Booleans]:
             visible[i, [column[node.slot] for node in paths[parent]]] = True
         visible[i, len(ancestors) + i] = True
     return ancestors, visible
+
+
+def masks_by_path(tree: SequenceTree, row: Row) -> list[tuple[Integers, AttentionMask]]:
+    """A row that is in its tree, cut into paths: the numbers of the queries in the row, and the mask of each path.
+
+    A path leads from the beginning of the sequence to a leaf of the row. Its keys are its own tokens in their
+    order, its queries those of the row that no path before has had.
+    """
+    number = {name: i for i, name in enumerate(row.nodes)}
+    inner = set(row.parents)
+    prefix = np.array(tree.slots, dtype=np.int64)
+    found: list[tuple[Integers, AttentionMask]] = []
+    for leaf in row.nodes:
+        if leaf in inner:
+            continue
+        path = tree.path(leaf)
+        queries: list[int] = []
+        name = leaf
+        while name in number:
+            queries.append(number.pop(name))
+            name = tree.nodes[name].parent
+        queries.reverse()
+        slots = np.concatenate([prefix, np.array([node.slot for node in path], dtype=np.int64)])
+        indices = np.concatenate(
+            [np.arange(len(prefix), dtype=np.int64), np.array([node.index for node in path], dtype=np.int64)]
+        )
+        visible = np.tri(len(queries), len(slots), len(slots) - len(queries), dtype=np.bool_)
+        mask = AttentionMask(slots, indices, indices[len(slots) - len(queries) :], visible)
+        found.append((np.array(queries, dtype=np.int64), mask))
+    return found

@@ -52,6 +52,10 @@ class Row:
         nodes = tuple(range(len(tokens)))
         return cls(sequence, tuple(tokens), nodes, (PREFIX, *nodes[:-1]), scored_from)
 
+    def part(self, start: int, stop: int) -> "Row":
+        """Some of its tokens as a row of their own, without what is asked of them; those before are fed first."""
+        return Row(self.sequence, self.tokens[start:stop], self.nodes[start:stop], self.parents[start:stop])
+
     @property
     def is_chain(self) -> bool:
         """True if each token follows the one before it."""

@@ -78,6 +78,7 @@ class BucketPass:
         self.position_ids = positions[None]
         self.written = Indices(0, shape.tokens, written)
         self.order = None
+        self.attention_tiles = None
         self._call: AttentionCall | None = None
         self._graph = torch.cuda.CUDAGraph() if is_cuda else None
         self._captured: Tensor | None = None

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from cosine_node.engine.attention import attend
 from cosine_node.engine.pass_plan import AttentionPlan, DecoderPlan
+from cosine_node.engine.row_tiles import RowKernel
 from cosine_node.engine.support import STRETCHED_ROPES
 
 KNOWN_LAYERS: Final = frozenset(
@@ -202,6 +203,15 @@ class FlatDecoder:
             _RmsNorm.of(body.norm),
             _OutputProjection(head.weight.detach(), None if head.bias is None else head.bias.detach()),
         )
+
+    def kernels(self) -> list[RowKernel]:
+        """Its products with weights, one of each shape."""
+        products: dict[tuple[int, ...], RowKernel] = {}
+        for layer in self._layers:
+            for product in (layer.query_key_value, layer.attention_output, layer.gate_and_up, layer.down):
+                shape = tuple(product.matrix.shape)
+                products.setdefault(shape, RowKernel(shape[0], product))
+        return [*products.values(), RowKernel(self._output.weight.shape[1], self._output)]
 
     def __call__(self, plan: DecoderPlan, wanted: Tensor | None) -> Tensor:
         """Logits [wanted, vocab] of a pass at some of its positions, or at all."""

@@ -47,6 +47,17 @@ class KvStore:
             pages = self._layers[index] = LayerPages(self._zeros(key), self._zeros(value))
         return pages
 
+    def clear(self, slots: Tensor) -> None:
+        """Fill these slots of all layers with zeros."""
+        for layer in self._layers.values():
+            for stored in layer:
+                stored.index_fill_(2, slots, 0)
+
+    @property
+    def shapes(self) -> set[tuple[int, int, int]]:
+        """The heads, key width and value width that layers have."""
+        return {(keys.shape[1], keys.shape[3], values.shape[3]) for keys, values in self._layers.values()}
+
     def _zeros(self, like: Tensor) -> Tensor:
         # One slot more than the pool has: the spare one.
         shape = (1, self.slots + 1, like.shape[1], like.shape[3])

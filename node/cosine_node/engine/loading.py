@@ -14,9 +14,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, TorchAoConfig
 from transformers.utils import is_accelerate_available, is_torchao_available
 from transformers.utils.logging import disable_progress_bar
 
+from cosine_node.engine.invariance_trial import find_row_tiles
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.load_trial import find_way
 from cosine_node.engine.pass_way import Way
+from cosine_node.engine.row_tiles import RowTileSet
 from cosine_node.engine.support import context_tokens, quantisation_of, refuse_by_config
 from cosine_node.engine.torch_engine import TorchEngine
 from cosine_node.free_memory import free_memory_bytes
@@ -61,12 +63,14 @@ def load_engine(
     device: str = "auto",
     quantize: str | None = None,
     pool_tokens: int | PoolSize = 16_384,
+    is_deterministic: bool = False,
 ) -> TorchEngine:
     """An engine around the model at `source`, with a KV pool of so many tokens, or of a size that is found here.
 
     `dtype` is auto, float32, bfloat16 or float16; auto means float32 on a CPU and the stored one elsewhere.
-    `device` is auto, cpu, cuda, cuda:N or mps, `quantize` int8, int4 or None. Raises `UsageError` for an unknown
-    model or option, and its kind `UnsupportedModel` for a model that cannot be run exactly.
+    `device` is auto, cpu, cuda, cuda:N or mps, `quantize` int8, int4 or None. With `is_deterministic` a token's
+    result does not depend on what else is in a pass, bit for bit. Raises `UsageError` for an unknown model or
+    option, and its kind `UnsupportedModel` for a model that cannot be run exactly.
     """
     check_options(dtype=dtype, device=device, quantize=quantize)
     where = resolve_device(device)
@@ -86,9 +90,20 @@ def load_engine(
         way = find_way(model.to(where))
         if way is not Way.PACKED:
             LOG.warning("%s models run with %s: slower than %s", config.model_type, way.value, Way.PACKED.value)
-        return TorchEngine(model, pool_tokens=_pool_tokens(model, pool_tokens, way), way=way)
+        tiles = _row_tiles(model, way) if is_deterministic else None
+        return TorchEngine(model, pool_tokens=_pool_tokens(model, pool_tokens, way), way=way, tiles=tiles)
     except torch.OutOfMemoryError as error:
         raise UsageError(f"'{source}' and its KV cache do not fit into the memory of {where}.") from error
+
+
+def _row_tiles(model: Any, way: Way) -> RowTileSet:
+    """Raises `UsageError` where a model cannot be deterministic."""
+    if way is not Way.PACKED:
+        raise UsageError(
+            f"--deterministic is not possible for models of type '{model.config.model_type}', which run with "
+            f"{way.value}; leave the option out."
+        )
+    return find_row_tiles(model)
 
 
 def _pool_tokens(model: Any, size: int | PoolSize, way: Way) -> int:

@@ -2,6 +2,7 @@
 
 import inspect
 import threading
+from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
@@ -13,7 +14,10 @@ from cosine_node.engine.cuda_graphs import CudaGraphs
 from cosine_node.engine.flat_decoder import FlatDecoder
 from cosine_node.engine.kv_store import KvStore
 from cosine_node.engine.pass_model import Feeds
-from cosine_node.engine.pass_plan import PassPlan
+from cosine_node.engine.pass_plan import DecoderPlan, PassPlan
+from cosine_node.engine.path_plan import PathPlan, stale_slots
+from cosine_node.engine.row_kernels import tile_experts
+from cosine_node.engine.row_tiles import RowTileSet
 from cosine_node.engine.support import UnsupportedModel
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
@@ -24,12 +28,16 @@ class PackedModel:
 
     Switches the model to `cosine_packed` attention and eval mode, and runs one token through it, which allocates
     the pool and shows the width of the vocabulary. With `pads_rows` short rows are computed as one rectangle, and
-    those of known decoders in shape buckets: by default on CUDA. Raises `UnsupportedModel`.
+    those of known decoders in shape buckets: by default on CUDA. With `tiles` (`invariance_trial`) it is
+    deterministic: a token's logits depend on its own path only, bit for bit. Rows are then padded as these say, and
+    never to rectangles. Raises `UnsupportedModel`.
     """
 
     attention_name: Final = ATTENTION_NAME
 
-    def __init__(self, model: Any, *, slots: int, pads_rows: bool | None = None) -> None:
+    def __init__(
+        self, model: Any, *, slots: int, pads_rows: bool | None = None, tiles: RowTileSet | None = None
+    ) -> None:
         register_packed_attention()
         model.set_attn_implementation(ATTENTION_NAME)
         if model.config._attn_implementation != ATTENTION_NAME:
@@ -39,13 +47,16 @@ class PackedModel:
         self.store = KvStore(slots=slots)
         self._abandoned = threading.Event()
         self._pads_rows = self.device.type == "cuda" if pads_rows is None else pads_rows
-        self._flat = FlatDecoder.of(self.model)
+        self._tiles = tiles
+        self.flat = FlatDecoder.of(self.model)
         self._graphs: CudaGraphs | None = None
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.vocab_tokens = self._warm_up()
-        # Not before the pool is allocated: a graph holds its addresses.
-        if self._pads_rows and self._flat is not None and self._flat.is_capturable:
-            self._graphs = CudaGraphs(self._flat, self.store, self.device)
+        if tiles is not None:
+            tile_experts(self.model, tiles.products)
+        elif self._pads_rows and self.flat is not None and self.flat.is_capturable:
+            # Not before the pool is allocated: a graph holds its addresses.
+            self._graphs = CudaGraphs(self.flat, self.store, self.device)
 
     def _warm_up(self) -> int:
         """Run one token through the model; the width of its vocabulary."""
@@ -75,6 +86,8 @@ class PackedModel:
         self._abandoned.clear()
         try:
             with torch.inference_mode():
+                if self._tiles is not None:
+                    return self._deterministic_logits(feeds, wanted, self._tiles)
                 plan = PassPlan(
                     feeds,
                     store=self.store,
@@ -83,17 +96,33 @@ class PackedModel:
                     is_abandoned=self._abandoned.is_set,
                 )
                 logits = None if self._graphs is None else self._graphs.logits(plan, wanted)
-                return self._decode(plan, wanted) if logits is None else logits
+                if logits is not None:
+                    return logits
+                # The output projection is a large share of a small model: it is computed where it is wanted only.
+                return self._decode(plan, wanted if len(wanted) < len(plan.tokens) else None)
         except torch.OutOfMemoryError as error:
             raise OutOfMemory("The device has no memory left for a pass.") from error
 
-    def _decode(self, plan: PassPlan, wanted: list[int]) -> Tensor:
-        # The output projection is a large share of a small model: it is computed where it is wanted only.
-        keep = None
-        if len(wanted) < len(plan.tokens):
-            keep = torch.tensor(wanted, dtype=torch.int64, device=self.device)
-        if self._flat is not None:
-            return self._flat(plan, keep)
+    def _deterministic_logits(self, feeds: Feeds, wanted: list[int], tiles: RowTileSet) -> Tensor:
+        stale = stale_slots(feeds)
+        if len(stale):
+            self.store.clear(torch.from_numpy(stale).to(self.device))
+        logits = []
+        for start, piece in _pieces(feeds, tiles.products.limit):
+            plan = PathPlan(
+                piece, store=self.store, device=self.device, tiles=tiles, is_abandoned=self._abandoned.is_set
+            )
+            asked = [number - start for number in wanted if start <= number < start + tiles.products.limit]
+            # The output projection is a product like the others; its padding repeats the last row.
+            padding = tiles.products.padded(len(asked)) - len(asked)
+            logits.append(self._decode(plan, asked + asked[-1:] * padding)[: len(asked)])
+        return torch.cat(logits) if len(logits) > 1 else logits[0]
+
+    def _decode(self, plan: DecoderPlan, wanted: list[int] | None) -> Tensor:
+        """Logits [wanted, vocab] of a pass at some of its positions, or at all."""
+        keep = None if wanted is None else torch.tensor(wanted, dtype=torch.int64, device=self.device)
+        if self.flat is not None:
+            return self.flat(plan, keep)
         extra = {"logits_to_keep": keep} if keep is not None and self._keeps_logits else {}
         output: Tensor = self.model(
             input_ids=plan.input_ids,
@@ -103,3 +132,22 @@ class PackedModel:
             **extra,
         ).logits[0]
         return output if keep is None or self._keeps_logits else output[keep]
+
+
+def _pieces(feeds: Feeds, tokens: int) -> Iterator[tuple[int, Feeds]]:
+    """A pass in pieces of at most so many tokens, each with the number of its first token in the pass."""
+    start = 0
+    piece: list[tuple[SequenceTree, Row]] = []
+    room = tokens
+    for tree, row in feeds:
+        taken = 0
+        while taken < len(row.tokens):
+            part = row.part(taken, taken + room)
+            piece.append((tree, part))
+            taken += len(part.tokens)
+            room -= len(part.tokens)
+            if not room:
+                yield start, piece
+                start, piece, room = start + tokens, [], tokens
+    if piece:
+        yield start, piece

@@ -16,6 +16,7 @@ from torch import Tensor
 from cosine_node.engine.attention_mask import AttentionMask, Integers, mask_of
 from cosine_node.engine.base import PassAbandoned, Row
 from cosine_node.engine.kv_store import KvStore
+from cosine_node.engine.row_tiles import RowTiles
 from cosine_node.engine.shape_buckets import MAX_PADDED_QUERIES, BatchShape, pad, padded_indices
 from cosine_node.engine.tree import SequenceTree
 
@@ -54,10 +55,11 @@ class AttentionCall:
         self._hidden = hidden
         self._biases: dict[tuple[torch.dtype, int], Tensor] = {}
 
-    def bias(self, dtype: torch.dtype, group: int) -> Tensor | None:
+    def bias(self, dtype: torch.dtype, group: int, *, tiles: RowTiles | None = None) -> Tensor | None:
         """The mask as numbers to add to scores, [sequences, 1, group * queries, keys]; None for a decode.
 
-        Made once for all layers: `group` is how many query heads share a key head.
+        Made once for all layers: `group` is how many query heads share a key head. Rows that pad it for `tiles` see
+        all keys, for the softmax of what sees nothing is NaN.
         """
         if self._hidden is None:
             return None
@@ -65,7 +67,10 @@ class AttentionCall:
         if found is None:
             bias = torch.zeros(self._hidden.shape, dtype=dtype, device=self._hidden.device)
             bias.masked_fill_(self._hidden, float("-inf"))
-            found = self._biases[dtype, group] = bias.repeat(1, group, 1)[:, None]
+            found = bias.repeat(1, group, 1)[:, None]
+            if tiles is not None:
+                found = tiles.pad(found)
+            self._biases[dtype, group] = found
         return found
 
 
@@ -83,6 +88,11 @@ class AttentionPlan(Protocol):
     @property
     def order(self) -> Tensor | None:
         """Where each token is in the queries of all calls together; None where that is the pass's own order."""
+        ...
+
+    @property
+    def attention_tiles(self) -> RowTiles | None:
+        """What rows of attention are padded and cut to in deterministic mode; None otherwise."""
         ...
 
     def check(self) -> None:
@@ -121,6 +131,7 @@ class PassPlan:
         is_abandoned: Callable[[], bool] = lambda: False,
     ) -> None:
         self.store = store
+        self.attention_tiles: RowTiles | None = None
         self.masks = [mask_of(tree, row) for tree, row in feeds]
         self.tokens = [token for _, row in feeds for token in row.tokens]
         self.slots = np.array([tree.nodes[name].slot for tree, row in feeds for name in row.nodes], dtype=np.int64)

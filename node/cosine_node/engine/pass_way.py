@@ -6,6 +6,7 @@ from typing import Any
 from cosine_node.engine.cached_model import CachedModel
 from cosine_node.engine.packed_model import PackedModel
 from cosine_node.engine.pass_model import PassModel
+from cosine_node.engine.row_tiles import RowTileSet
 
 
 class Way(Enum):
@@ -15,8 +16,13 @@ class Way(Enum):
     CACHED = "their own attention, request by request"
     STEPPED = "their own layers, request by request and token by token"
 
-    def pass_model(self, model: Any, *, slots: int, pads_rows: bool | None = None) -> PassModel:
-        """A model that runs its passes this way; `pads_rows` is `PackedModel`'s. Raises `UnsupportedModel`."""
+    def pass_model(
+        self, model: Any, *, slots: int, pads_rows: bool | None = None, tiles: RowTileSet | None = None
+    ) -> PassModel:
+        """A model that runs its passes this way; `pads_rows` and `tiles` are `PackedModel`'s.
+
+        Raises `UnsupportedModel`.
+        """
         if self is Way.PACKED:
-            return PackedModel(model, slots=slots, pads_rows=pads_rows)
+            return PackedModel(model, slots=slots, pads_rows=pads_rows, tiles=tiles)
         return CachedModel(model, slots=slots, is_stepped=self is Way.STEPPED)

@@ -12,6 +12,7 @@ from cosine_node.engine.base import BadLogits, Choice, Row, RowResult
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.pass_way import Way
+from cosine_node.engine.row_tiles import RowTileSet
 from cosine_node.engine.sampling import Query, choose
 from cosine_node.engine.support import context_tokens, numerics
 from cosine_node.engine.tree import SequenceTree
@@ -68,11 +69,17 @@ class TorchEngine(PagedEngine):
     """
 
     def __init__(
-        self, model: Any, *, pool_tokens: int, way: Way = Way.PACKED, pads_rows: bool | None = None
+        self,
+        model: Any,
+        *,
+        pool_tokens: int,
+        way: Way = Way.PACKED,
+        pads_rows: bool | None = None,
+        tiles: RowTileSet | None = None,
     ) -> None:
-        """`pads_rows` is `PackedModel`'s."""
+        """`pads_rows` and `tiles` are `PackedModel`'s."""
         pool = PagePool(tokens=pool_tokens)
-        self._passes = way.pass_model(model, slots=pool.capacity_tokens, pads_rows=pads_rows)
+        self._passes = way.pass_model(model, slots=pool.capacity_tokens, pads_rows=pads_rows, tiles=tiles)
         super().__init__(
             pool,
             vocab_tokens=self._passes.vocab_tokens,

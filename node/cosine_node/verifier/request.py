@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 from cosine_node.engine.base import PREFIX, Choice, Row
 from cosine_node.verifier.account import SpeculationAccount
+from cosine_node.verifier.near_ties import NEAR_TIES, is_near_tie
 from cosine_node.verifier.prompt_lookup import PromptLookup
 from cosine_p2p.speculation.tree import LiveTree, TreeNode
 from cosine_p2p.speed_trial import TrialRun
@@ -15,9 +16,6 @@ from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.messages import FinishReason, Message, Pacing
 from cosine_protocol.request import Request
 
-NEAR_TIE: Final = 1e-4
-"""Two best scores this close may change places in another order of float32 additions: docs/design.md, "The output
-is a function of the request"."""
 TARGET_AUTHOR: Final = 0
 """The author of the target's own tokens, and of what the verifier drafts by prompt lookup."""
 
@@ -84,7 +82,8 @@ class VerifierRequest:
     """The state of a request between passes. `output` includes what it was resumed with.
 
     `admission` is its place in the order in which requests came, `authors` how many drafters may author its nodes,
-    `waited_passes` the passes in a row in which it had no place. `nodes` are the tree nodes of the pass under way:
+    `waited_passes` the passes in a row in which it had no place, `near_tie` the margin below which rounding may
+    decide. `nodes` are the tree nodes of the pass under way:
     node i of its row is `nodes[i - 1]`, node 0 the pending token. A stepped request gets a pass only when
     `is_pass_wanted`: the client asks for every one after the prefill.
     """
@@ -97,6 +96,7 @@ class VerifierRequest:
     kv: KvState
     output: list[int]
     admission: int = 0
+    near_tie: float = NEAR_TIES["float32"]
     lookup: PromptLookup | None = None
     lookup_trial: TrialRun | None = None
     account: SpeculationAccount | None = None
@@ -194,7 +194,7 @@ class VerifierRequest:
         finish = None
         while finish is None:
             choice = choices[name]
-            near_ties += choice.margin < NEAR_TIE
+            near_ties += is_near_tie(choice.margin, sampling=self.request.sampling, near_tie=self.near_tie)
             tokens.append(choice.token)
             if choice.token in self.request.eos:
                 finish = FinishReason.EOS

@@ -13,6 +13,7 @@ from cosine_node.idle_passes import WaitForWork
 from cosine_node.runner import Runner
 from cosine_node.verifier.account import SpeculationAccount
 from cosine_node.verifier.admission import admitted
+from cosine_node.verifier.near_ties import near_tie_of
 from cosine_node.verifier.policy import Policy
 from cosine_node.verifier.prompt_lookup import PromptLookup
 from cosine_node.verifier.request import KvState, VerifierRequest
@@ -200,6 +201,7 @@ class VerifierService:
             KvState(sequence, scope),
             list(message.committed),
             admission=next(self._admissions),
+            near_tie=near_tie_of(self._engine.numerics),
             lookup=PromptLookup((*asked.prompt, *message.committed)) if uses_lookup else None,
             lookup_trial=trial.begin(left_tokens=asked.max_new_tokens) if trial else None,
             account=SpeculationAccount() if config.policy.keeps_account else None,

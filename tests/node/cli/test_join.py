@@ -65,6 +65,18 @@ def test_what_is_given_once_holds_for_every_drafter(started: list[Any]) -> None:
         assert (source.dtype, source.device, source.quantize, source.threads) == ("bfloat16", "cpu", "int8", 2)
 
 
+def test_a_verifier_can_be_deterministic_and_is_not_by_itself(started: list[Any]) -> None:
+    join("--role", "verifier")
+    join("--role", "verifier", "--deterministic")
+    assert [options[0].source.is_deterministic for _, options in started] == [False, True]
+
+
+def test_a_drafter_need_not_be_deterministic(started: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    join("--role", "drafter", "--deterministic")
+    assert not started
+    assert "--deterministic is for verifiers" in capsys.readouterr().err
+
+
 def test_a_verifier_takes_one_model(started: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     join("--role", "verifier", "--model", "zoo:target", "--model", "zoo:draft-code")
     assert "A verifier serves one --model" in capsys.readouterr().err

@@ -7,9 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from cosine_node.engine.attention import attend, packed_attention
+from cosine_node.engine.attention_kernel import AttentionKernel
 from cosine_node.engine.base import PREFIX, PassAbandoned, Row
 from cosine_node.engine.kv_store import KvStore
 from cosine_node.engine.pass_plan import PassPlan
+from cosine_node.engine.path_plan import PathPlan
+from cosine_node.engine.row_tiles import RowTiles, RowTileSet
 from cosine_node.engine.support import UnsupportedModel
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
@@ -25,13 +28,21 @@ ROWS = [
 SLOTS = [list(range(9)), [20, 13, 11, 30, 12], [40]]
 
 
-def a_plan(*, pads_rows: bool = False, is_abandoned: bool = False) -> tuple[PassPlan, list[SequenceTree]]:
+TILES = RowTileSet(products=RowTiles(4, 64), attention=RowTiles(4, 8))
+"""The passes of 15 tokens get a row more, and the nine queries of the first call are cut into several."""
+
+
+def some_trees() -> list[SequenceTree]:
     trees = [SequenceTree(sampling=Sampling(), prompt_tokens=1) for _ in ROWS]
     for tree, row, slots in zip(trees, ROWS, SLOTS, strict=True):
         tree.add(row, slots)
-    feeds = list(zip(trees, ROWS, strict=True))
+    return trees
+
+
+def a_plan(*, pads_rows: bool = False, is_abandoned: bool = False) -> tuple[PassPlan, list[SequenceTree]]:
+    trees = some_trees()
     plan = PassPlan(
-        feeds,
+        list(zip(trees, ROWS, strict=True)),
         store=KvStore(slots=50),
         device=torch.device("cpu"),
         pads_rows=pads_rows,
@@ -82,6 +93,30 @@ def test_packed_attention_equals_attention_one_by_one(
         plan, 0, query=query, key=key, value=value, window=window, scale=SCALE, softcap=softcap, sinks=sinks
     )
     torch.testing.assert_close(output, one_by_one(trees, window, softcap, sinks))
+
+
+@pytest.mark.parametrize("window", [None, 2])
+@pytest.mark.parametrize(("softcap", "sinks"), [(None, None), (1.5, None), (None, SINKS), (0.7, SINKS)])
+def test_attention_along_paths_equals_attention_one_by_one(
+    window: int | None, softcap: float | None, sinks: Tensor | None
+) -> None:
+    trees = some_trees()
+    feeds = list(zip(trees, ROWS, strict=True))
+    plan = PathPlan(feeds, store=KvStore(slots=50), device=torch.device("cpu"), tiles=TILES)
+    query, key, value = (torch.cat([rows, torch.full_like(rows[:, :, :1], 9.0)], 2) for rows in tensors())
+    output = attend(
+        plan, 0, query=query, key=key, value=value, window=window, scale=SCALE, softcap=softcap, sinks=sinks
+    )
+    assert len(output) == 16
+    torch.testing.assert_close(output[:15], one_by_one(trees, window, softcap, sinks))
+
+
+def test_attention_in_tiles_is_the_same_attention() -> None:
+    query, key, value = tensors()
+    kernel, tiles = AttentionKernel(SCALE), RowTiles(4, 8)
+    bias = torch.zeros(1, 1, 16, 15)
+    found = kernel.in_tiles(tiles, query[:, :KEY_HEADS], key, value, bias=bias, sinks=None)
+    torch.testing.assert_close(found, kernel(query[:, :KEY_HEADS], key, value, bias=None))
 
 
 def test_an_abandoned_pass_writes_nothing() -> None:

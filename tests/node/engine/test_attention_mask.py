@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from cosine_node.engine.attention_mask import AttentionMask, mask_of
+from cosine_node.engine.attention_mask import AttentionMask, mask_of, masks_by_path
 from cosine_node.engine.base import PREFIX, Row
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
@@ -66,3 +66,25 @@ def test_a_window_hides_what_is_further_back_and_drops_what_nobody_sees() -> Non
     assert near.key_indices.tolist() == [4, 5, 6, 7, 8]
     one = AttentionMask(np.arange(9), np.arange(9), np.array([8]), None).within(4)
     assert (one.visible, one.key_slots.tolist()) == (None, [5, 6, 7, 8])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_paths_hold_every_query_once_and_its_keys_in_the_order_of_their_positions(seed: int) -> None:
+    rng = random.Random(seed)
+    tree = a_tree(rng.randrange(4))
+    slots = iter(rng.sample(range(100), 100))
+    for first in range(0, 24, 8):
+        names = list(range(first, first + rng.randint(1, 8)))
+        parents = [rng.choice([*tree.nodes, *names[:number], PREFIX]) for number in range(len(names))]
+        row = Row(0, tuple(names), tuple(names), tuple(parents))
+        tree.add(row, [next(slots) for _ in names])
+        seen = []
+        for queries, mask in masks_by_path(tree, row):
+            assert mask.visible is not None
+            assert mask.key_indices.tolist() == list(range(len(mask.key_slots)))
+            for number, query_index, sees in zip(queries, mask.query_indices, mask.visible, strict=True):
+                path = [*tree.slots, *(node.slot for node in tree.path(names[number]))]
+                assert mask.key_slots[sees].tolist() == path
+                assert (sees.sum(), query_index) == (len(path), len(path) - 1)
+            seen += queries.tolist()
+        assert sorted(seen) == list(range(len(names)))

@@ -89,5 +89,5 @@ def test_an_engine_with_tied_embeddings_uses_the_flat_decoder() -> None:
     check_exactness(model)
     engine = TorchEngine(model, pool_tokens=64)
     assert isinstance(engine._passes, PackedModel)
-    assert engine._passes._flat is not None
+    assert engine._passes.flat is not None
     assert engine.vocab_tokens == VOCAB

@@ -71,7 +71,7 @@ def test_auto_dtype_is_the_stored_one_off_the_cpu() -> None:
         ({"quantize": "int4"}, "need a CUDA device, not 'cpu'; use --quantize int8"),
     ],
 )
-def test_bad_options_are_one_sentence(llama_folder: str, options: dict[str, str], sentence: str) -> None:
+def test_bad_options_are_one_sentence(llama_folder: str, options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence) as caught:
         load_engine(llama_folder, pool_tokens=32, **{"device": "cpu", **options})
     assert "\n" not in str(caught.value)

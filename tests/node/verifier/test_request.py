@@ -10,7 +10,6 @@ from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.verifier.account import SpeculationAccount
 from cosine_node.verifier.prompt_lookup import PromptLookup
 from cosine_node.verifier.request import (
-    NEAR_TIE,
     TARGET_AUTHOR,
     KvState,
     RequestStage,
@@ -209,7 +208,8 @@ def test_near_ties_are_counted_on_the_path_only() -> None:
     state = state_of(request_of("c"))
     state.tree.attach(state.tree.root.digest, 1, CHAIN, [1, 1, 1])
     row = state.decode_row(list(state.tree.walk()))
-    margins = (NEAR_TIE / 2, 1.0, NEAR_TIE / 2, 0.0)
+    state.near_tie = 0.1
+    margins = (0.05, 1.0, 0.05, 0.0)
     choices = [Choice(token, margin) for token, margin in zip((10, 11, 50, 13), margins, strict=True)]
     assert state.judge(row, choices).near_ties == 2
 

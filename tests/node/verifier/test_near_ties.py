@@ -1,0 +1,21 @@
+"""The margin of a near-tie is that of the data type, and grows where a temperature spreads scores."""
+
+import pytest
+
+from cosine_node.verifier.near_ties import NEAR_TIES, is_near_tie, near_tie_of
+from cosine_protocol.request import Sampling
+
+
+@pytest.mark.parametrize(
+    ("numerics", "dtype"),
+    [("float32", "float32"), ("bfloat16/int8", "bfloat16"), ("float16", "float16"), ("scripted", "float32")],
+)
+def test_quantised_weights_are_computed_with_in_their_data_type(numerics: str, dtype: str) -> None:
+    assert near_tie_of(numerics) == NEAR_TIES[dtype]
+
+
+@pytest.mark.parametrize(("temperature", "largest"), [(0.0, 0.1), (0.5, 0.2), (1.0, 0.1), (2.0, 0.1)])
+def test_a_low_temperature_spreads_scores_and_their_errors(temperature: float, largest: float) -> None:
+    sampling = Sampling(temperature=temperature)
+    assert is_near_tie(largest * 0.99, sampling=sampling, near_tie=0.1)
+    assert not is_near_tie(largest, sampling=sampling, near_tie=0.1)
