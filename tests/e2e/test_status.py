@@ -77,7 +77,7 @@ def test_a_node_tells_of_its_start_one_event_a_line(swarm: Swarm) -> None:
         node.terminate()
         _, err = node.communicate(timeout=60)
     started = [json.loads(line) for line in err.splitlines()]
-    stages = ["loading", "loaded", "measuring", "joining", "announcing", "announced"]
+    stages = ["loading", "measuring", "joining", "announcing", "announced"]
     assert [event["event"] for event in started] == stages
-    assert started[3]["initial_peers"] == [swarm.boot.maddr]
-    assert (started[5]["stored"], ready["event"]) == (True, "ready")
+    assert started[2]["initial_peers"] == [swarm.boot.maddr]
+    assert (started[4]["stored"], ready["event"]) == (True, "ready")

@@ -124,9 +124,9 @@ def test_a_model_that_was_not_fetched_whole(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_an_architecture_that_is_not_supported(tmp_path: Path) -> None:
     folder = model_folder(tmp_path)
-    (folder / "config.json").write_text(json.dumps({"model_type": "mamba", "vocab_size": 64, "hidden_size": 16}))
+    (folder / "config.json").write_text(json.dumps({"model_type": "rwkv", "vocab_size": 64, "hidden_size": 16}))
     found = failure_of(doctor_options(tmp_path, models=(str(folder),), role=Role.DRAFTER), "fit")
-    assert found.what == f"architecture of {folder}" and "'mamba'" in found.found
+    assert found.what == f"architecture of {folder}" and "'rwkv'" in found.found
     assert "--model" in found.fix
 
 
