@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cosine_node.engine.cached_model import CachedModel
 from cosine_node.engine.pass_model import PassModel
-from cosine_node.engine.pass_way import Way
+from cosine_node.engine.pass_way import PassWay
 from cosine_node.engine.support import UNBOUNDED_TOKENS, UnsupportedModel, context_tokens, packed_obstacle
 from cosine_node.engine.trial_passes import POOL_TOKENS, Group, TrialPasses
 from cosine_node.engine.trial_reference import cached_logits, cacheless_logits
@@ -41,9 +41,9 @@ FAILURES: Final = (TypeError, ValueError, AttributeError, LookupError, NotImplem
 """What models raise that do not follow transformers' attention interface."""
 
 
-def find_way(model: Any) -> Way:
+def find_way(model: Any) -> PassWay:
     """The fastest way in which a model's passes are exact. Raises `UnsupportedModel` if there is none."""
-    ways = list(Way) if packed_obstacle(model.config) is None else [Way.CACHED, Way.STEPPED]
+    ways = list(PassWay) if packed_obstacle(model.config) is None else [PassWay.CACHED, PassWay.STEPPED]
     for way in ways:
         try:
             check_exactness(model, way)
@@ -55,7 +55,7 @@ def find_way(model: Any) -> Way:
     return way
 
 
-def check_exactness(model: Any, way: Way = Way.PACKED) -> None:
+def check_exactness(model: Any, way: PassWay = PassWay.PACKED) -> None:
     """Raise `UnsupportedModel` unless passes equal the model's own. Leaves the attention of that way on.
 
     20 passes over 187 tokens, and again with other texts only where a group of rows was off.
@@ -65,7 +65,7 @@ def check_exactness(model: Any, way: Way = Way.PACKED) -> None:
     try:
         with short_windows(model) as has_window, torch.inference_mode():
             passes = way.pass_model(model, slots=POOL_TOKENS)
-            if way is Way.CACHED and isinstance(passes, CachedModel) and passes.forgets_state():
+            if way is PassWay.CACHED and isinstance(passes, CachedModel) and passes.forgets_state():
                 raise UnsupportedModel(model_type, "in a trial several tokens at once forgot the state of a layer")
             for attempt in range(ATTEMPTS):
                 off = off_groups(passes, attempt, way, has_window=has_window)
@@ -85,7 +85,7 @@ def check_exactness(model: Any, way: Way = Way.PACKED) -> None:
     )
 
 
-def off_groups(passes: PassModel, attempt: int, way: Way, *, has_window: bool) -> dict[Group, float]:
+def off_groups(passes: PassModel, attempt: int, way: PassWay, *, has_window: bool) -> dict[Group, float]:
     """The groups of rows that were off, and how far: their largest error in units of the dtype's rounding.
 
     Raises `UnsupportedModel` where that is so large that a fault could not be told from it.
@@ -96,7 +96,7 @@ def off_groups(passes: PassModel, attempt: int, way: Way, *, has_window: bool) -
         vocab_tokens=passes.vocab_tokens,
         # Where no end is known, positions far out may be none that the model has. With its own attention its tokens
         # stand where its cache ends, and nowhere else.
-        context_tokens=0 if longest == UNBOUNDED_TOKENS or way is not Way.PACKED else longest,
+        context_tokens=0 if longest == UNBOUNDED_TOKENS or way is not PassWay.PACKED else longest,
         has_window=has_window,
         attempt=attempt,
     )

@@ -17,7 +17,7 @@ from transformers.utils.logging import disable_progress_bar
 from cosine_node.engine.invariance_trial import find_row_tiles
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.load_trial import find_way
-from cosine_node.engine.pass_way import Way
+from cosine_node.engine.pass_way import PassWay
 from cosine_node.engine.row_tiles import RowTileSet
 from cosine_node.engine.support import context_tokens, quantisation_of, refuse_by_config
 from cosine_node.engine.torch_engine import TorchEngine
@@ -88,17 +88,17 @@ def load_engine(
                 )
             model = _quantised(source, resolve_quantisation(quantize), dtype=kind, device=where)
         way = find_way(model.to(where))
-        if way is not Way.PACKED:
-            LOG.warning("%s models run with %s: slower than %s", config.model_type, way.value, Way.PACKED.value)
+        if way is not PassWay.PACKED:
+            LOG.warning("%s models run with %s: slower than %s", config.model_type, way.value, PassWay.PACKED.value)
         tiles = _row_tiles(model, way) if is_deterministic else None
         return TorchEngine(model, pool_tokens=_pool_tokens(model, pool_tokens, way), way=way, tiles=tiles)
     except torch.OutOfMemoryError as error:
         raise UsageError(f"'{source}' and its KV cache do not fit into the memory of {where}.") from error
 
 
-def _row_tiles(model: Any, way: Way) -> RowTileSet:
+def _row_tiles(model: Any, way: PassWay) -> RowTileSet:
     """Raises `UsageError` where a model cannot be deterministic."""
-    if way is not Way.PACKED:
+    if way is not PassWay.PACKED:
         raise UsageError(
             f"--deterministic is not possible for models of type '{model.config.model_type}', which run with "
             f"{way.value}; leave the option out."
@@ -106,7 +106,7 @@ def _row_tiles(model: Any, way: Way) -> RowTileSet:
     return find_row_tiles(model)
 
 
-def _pool_tokens(model: Any, size: int | PoolSize, way: Way) -> int:
+def _pool_tokens(model: Any, size: int | PoolSize, way: PassWay) -> int:
     """Tokens of a loaded model's pool. Raises `UsageError` where there is too little memory."""
     if isinstance(size, int):
         return size

@@ -9,7 +9,7 @@ from cosine_node.engine.pass_model import PassModel
 from cosine_node.engine.row_tiles import RowTileSet
 
 
-class Way(Enum):
+class PassWay(Enum):
     """A way to run a model's passes, the fastest first; its value names it in a sentence about such models."""
 
     PACKED = "packed passes"
@@ -23,6 +23,6 @@ class Way(Enum):
 
         Raises `UnsupportedModel`.
         """
-        if self is Way.PACKED:
+        if self is PassWay.PACKED:
             return PackedModel(model, slots=slots, pads_rows=pads_rows, tiles=tiles)
-        return CachedModel(model, slots=slots, is_stepped=self is Way.STEPPED)
+        return CachedModel(model, slots=slots, is_stepped=self is PassWay.STEPPED)

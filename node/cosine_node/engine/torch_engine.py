@@ -11,7 +11,7 @@ from torch import Tensor
 from cosine_node.engine.base import BadLogits, Choice, Row, RowResult
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine
-from cosine_node.engine.pass_way import Way
+from cosine_node.engine.pass_way import PassWay
 from cosine_node.engine.row_tiles import RowTileSet
 from cosine_node.engine.sampling import Query, choose
 from cosine_node.engine.support import context_tokens, numerics
@@ -73,7 +73,7 @@ class TorchEngine(PagedEngine):
         model: Any,
         *,
         pool_tokens: int,
-        way: Way = Way.PACKED,
+        way: PassWay = PassWay.PACKED,
         pads_rows: bool | None = None,
         tiles: RowTileSet | None = None,
     ) -> None:

@@ -11,7 +11,7 @@ from cosine_node.engine import cached_model, gathered_cache
 from cosine_node.engine.base import PREFIX, PassAbandoned, Row, RowResult
 from cosine_node.engine.gathered_cache import layer_kinds
 from cosine_node.engine.load_trial import check_exactness, find_way
-from cosine_node.engine.pass_way import Way
+from cosine_node.engine.pass_way import PassWay
 from cosine_node.engine.path_batch import PathBatch
 from cosine_node.engine.state_store import StateStore
 from cosine_node.engine.support import UnsupportedModel
@@ -22,9 +22,9 @@ from tests.thoroughness import quick_first
 
 Make = Callable[[], Any]
 WAYS = {
-    **dict.fromkeys(OWN_ATTENTION, Way.CACHED),
-    **dict.fromkeys(RECURRENT, Way.CACHED),
-    **dict.fromkeys(STEPPED, Way.STEPPED),
+    **dict.fromkeys(OWN_ATTENTION, PassWay.CACHED),
+    **dict.fromkeys(RECURRENT, PassWay.CACHED),
+    **dict.fromkeys(STEPPED, PassWay.STEPPED),
 }
 MODELS: dict[str, Make] = {**OWN_ATTENTION, **RECURRENT, **STEPPED}
 QUICK = ["falcon-alibi", "bloom", "gpt_neo", "qwen3_next", "mamba2", "jamba"]
@@ -296,7 +296,7 @@ def test_the_trial_refuses_every_fault(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_layers_that_forget_their_state_are_not_run_several_tokens_at_once(dtype: torch.dtype) -> None:
     with pytest.raises(UnsupportedModel, match=r"'mamba'.*in a trial several tokens at once forgot the state"):
-        check_exactness(build(STEPPED["mamba"]()).to(dtype), Way.CACHED)
+        check_exactness(build(STEPPED["mamba"]()).to(dtype), PassWay.CACHED)
 
 
 def test_a_model_with_a_state_that_is_no_cache_of_transformers_is_refused_in_one_sentence() -> None:

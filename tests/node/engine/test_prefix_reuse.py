@@ -6,7 +6,7 @@ import pytest
 from cosine_node.engine.base import PREFIX, Choice, Row
 from cosine_node.engine.ngram import NgramEngine
 from cosine_node.engine.paged import PagedEngine
-from cosine_node.engine.pass_way import Way
+from cosine_node.engine.pass_way import PassWay
 from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.engine.torch_engine import TorchEngine
 from cosine_node.simulation.trace_engine import TraceDrafter, TraceTarget
@@ -24,8 +24,8 @@ TRACES = TraceSet([a_trace(number, tokens=40) for number in range(PROMPT_TOKENS)
 ENGINES: dict[str, Making] = {
     "llama": lambda: TorchEngine(tiny_llama(), pool_tokens=512),
     "windowed": lambda: TorchEngine(build(WINDOWED["Gemma2"]()), pool_tokens=512),
-    "own attention": lambda: TorchEngine(build(OWN_ATTENTION["bloom"]()), pool_tokens=512, way=Way.CACHED),
-    "recurrent": lambda: TorchEngine(build(RECURRENT["mamba2"]()), pool_tokens=512, way=Way.CACHED),
+    "own attention": lambda: TorchEngine(build(OWN_ATTENTION["bloom"]()), pool_tokens=512, way=PassWay.CACHED),
+    "recurrent": lambda: TorchEngine(build(RECURRENT["mamba2"]()), pool_tokens=512, way=PassWay.CACHED),
     "scripted": lambda: ScriptedEngine(pool_tokens=512, vocab_tokens=VOCAB),
     "lookup": lambda: NgramEngine(pool_tokens=512, vocab_tokens=VOCAB, context_tokens=512),
 }

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cosine_node.engine.base import PREFIX, BadLogits, OutOfMemory, OutOfPages, PassAbandoned, Row
 from cosine_node.engine.kv_pool import PAGE_TOKENS
-from cosine_node.engine.pass_way import Way
+from cosine_node.engine.pass_way import PassWay
 from cosine_node.engine.sampling import Query, choose
 from cosine_node.engine.torch_engine import TorchEngine
 from cosine_protocol.errors import LocalProtocolError
@@ -61,7 +61,7 @@ class Walk:
         make: Callable[[], Any],
         device: str = "cpu",
         *,
-        way: Way = Way.PACKED,
+        way: PassWay = PassWay.PACKED,
         pads_rows: bool | None = None,
     ) -> None:
         self.rng = random.Random(seed)
@@ -164,15 +164,17 @@ def test_random_walks_equal_fresh_forwards(seed: int, make: Callable[[], Any], p
 @pytest.mark.parametrize(
     ("make", "way"),
     [
-        (OWN_ATTENTION["falcon-alibi"], Way.CACHED),
-        (OWN_ATTENTION["gpt_neo"], Way.CACHED),
-        (RECURRENT["qwen3_next"], Way.CACHED),
-        (STEPPED["jamba"], Way.STEPPED),
+        (OWN_ATTENTION["falcon-alibi"], PassWay.CACHED),
+        (OWN_ATTENTION["gpt_neo"], PassWay.CACHED),
+        (RECURRENT["qwen3_next"], PassWay.CACHED),
+        (STEPPED["jamba"], PassWay.STEPPED),
     ],
     ids=["falcon", "gpt_neo", "qwen3_next", "jamba"],
 )
 @pytest.mark.parametrize("seed", quick_first(range(6)))
-def test_random_walks_with_own_attention_equal_fresh_forwards(seed: int, make: Callable[[], Any], way: Way) -> None:
+def test_random_walks_with_own_attention_equal_fresh_forwards(
+    seed: int, make: Callable[[], Any], way: PassWay
+) -> None:
     check_walk(Walk(seed, lambda: build(make()), way=way), seed)
 
 
