@@ -13,6 +13,8 @@ from tokenizers import Tokenizer
 from cosine_node import zoo
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve, measure_curve
+from cosine_node.engine.draft_vocabulary import DraftVocabulary
+from cosine_node.engine.reduced_vocabulary import ReducedVocabularyEngine
 from cosine_node.engine.retokenized import RetokenizedEngine
 from cosine_node.engine.text_alignment import PlainTokens, typical_own_per_target
 from cosine_node.pool_size import PoolSize
@@ -86,7 +88,7 @@ def load_served(source: ModelSource, role: Role, emit: Emit, *, measure_s: float
     has_own_folder = role is Role.DRAFTER and source.model != NGRAM
     folder = _fetch(source.model, emit) if has_own_folder else target_folder
     emit("loading", {"model": source.model})
-    engine = _load_engine(source, folder)
+    engine = _load_engine(source, folder, target_folder)
     if source.model != NGRAM:
         sizes = {"kv_tokens": engine.free_tokens, "context_tokens": engine.context_tokens}
         emit("loaded", {"model": source.model, **sizes})
@@ -158,7 +160,7 @@ def fetch_folder(source: str) -> Path:
         ) from None
 
 
-def _load_engine(source: ModelSource, folder: Path) -> Engine:
+def _load_engine(source: ModelSource, folder: Path, target_folder: Path) -> Engine:
     """The engine of the model in a folder; of `NGRAM` that of the target's vocabulary and context."""
     if source.model == NGRAM:
         from cosine_node.engine.ngram import NgramEngine
@@ -169,14 +171,19 @@ def _load_engine(source: ModelSource, folder: Path) -> Engine:
     from cosine_node.engine.threads import limit_threads
 
     limit_threads(source.threads, folder)
-    return load_engine(
+    vocabulary = None if folder == target_folder else DraftVocabulary.read(folder)
+    engine = load_engine(
         str(folder),
         dtype=source.dtype,
         device=source.device,
         quantize=source.quantize,
         pool_tokens=source.pool_size,
         is_deterministic=source.is_deterministic,
+        vocabulary=vocabulary,
     )
+    if vocabulary is None:
+        return engine
+    return ReducedVocabularyEngine(engine, vocabulary, vocab_tokens=_target_sizes(target_folder)[0])
 
 
 def _target_sizes(target_folder: Path) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, TorchAoConfig
 from transformers.utils import is_accelerate_available, is_torchao_available
 from transformers.utils.logging import disable_progress_bar
 
+from cosine_node.engine.draft_vocabulary import DraftVocabulary
 from cosine_node.engine.invariance_trial import find_row_tiles
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.load_trial import find_way
@@ -64,13 +65,15 @@ def load_engine(
     quantize: str | None = None,
     pool_tokens: int | PoolSize = 16_384,
     is_deterministic: bool = False,
+    vocabulary: DraftVocabulary | None = None,
 ) -> TorchEngine:
     """An engine around the model at `source`, with a KV pool of so many tokens, or of a size that is found here.
 
     `dtype` is auto, float32, bfloat16 or float16; auto means float32 on a CPU and the stored one elsewhere.
     `device` is auto, cpu, cuda, cuda:N or mps, `quantize` int8, int4 or None. With `is_deterministic` a token's
-    result does not depend on what else is in a pass, bit for bit. Raises `UsageError` for an unknown model or
-    option, and its kind `UnsupportedModel` for a model that cannot be run exactly.
+    result does not depend on what else is in a pass, bit for bit. `vocabulary` is that of a drafter's own ids.
+    Raises `UsageError` for an unknown model or option, and its kind `UnsupportedModel` for a model that cannot be
+    run exactly.
     """
     check_options(dtype=dtype, device=device, quantize=quantize)
     where = resolve_device(device)
@@ -91,7 +94,8 @@ def load_engine(
         if way is not PassWay.PACKED:
             LOG.warning("%s models run with %s: slower than %s", config.model_type, way.value, PassWay.PACKED.value)
         tiles = _row_tiles(model, way) if is_deterministic else None
-        return TorchEngine(model, pool_tokens=_pool_tokens(model, pool_tokens, way), way=way, tiles=tiles)
+        size = _pool_tokens(model, pool_tokens, way)
+        return TorchEngine(model, pool_tokens=size, way=way, tiles=tiles, vocabulary=vocabulary)
     except torch.OutOfMemoryError as error:
         raise UsageError(f"'{source}' and its KV cache do not fit into the memory of {where}.") from error
 

@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from cosine_node.engine.draft_vocabulary import DraftVocabulary
 from cosine_protocol.noise import GAMMA, MIX_A, MIX_B, position_key
 
 SeedPosition = tuple[int, int]
@@ -20,6 +23,8 @@ REUSED_POSITIONS: Final = 128
 """Bounds memory: noise vectors kept. The siblings of a tree and the next pass need the same positions again."""
 DRAWN_ROWS: Final = 16
 """Bounds memory: rows drawn at a time on a GPU, whose intermediates are float64."""
+RESERVED_NOISE: Final = float(np.euler_gamma)
+"""Euler's constant, the mean of the noise: many tokens of one joint probability score as one token of it would."""
 
 
 def _signed(word: int) -> int:
@@ -37,8 +42,9 @@ def _mix64(words: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=8)
-def _token_steps(vocab_tokens: int, device: torch.device) -> Tensor:
-    return torch.arange(1, vocab_tokens + 1, dtype=torch.int64, device=device) * _signed(GAMMA)
+def _token_steps(vocab_tokens: int, vocabulary: DraftVocabulary | None, device: torch.device) -> Tensor:
+    ids = range(vocab_tokens) if vocabulary is None else vocabulary.target_ids
+    return (torch.tensor(ids, dtype=torch.int64, device=device) + 1) * _signed(GAMMA)
 
 
 def noise_bits(*, seed: int, position: int, vocab_tokens: int, device: torch.device) -> Tensor:
@@ -47,45 +53,70 @@ def noise_bits(*, seed: int, position: int, vocab_tokens: int, device: torch.dev
     `seed` is any whole number from 0 to 2**64 - 1; `position` may be negative (inside the prompt).
     """
     key = _signed(position_key(seed=seed, position=position))
-    return _mix64(_token_steps(vocab_tokens, device) + key)
+    return _mix64(_token_steps(vocab_tokens, None, device) + key)
 
 
-def _drawn(keys: Sequence[int], *, vocab_tokens: int, device: torch.device) -> Tensor:
-    """Noise of whole vocabularies, float32 [keys, vocab]."""
+def _drawn(
+    keys: Sequence[int], *, vocab_tokens: int, vocabulary: DraftVocabulary | None, device: torch.device
+) -> Tensor:
+    """Noise of whole vocabularies, float32 [keys, vocab]; of a reduced one that of the target's ids."""
     # MPS has no float64, so its noise is made on the CPU.
     where = torch.device("cpu") if device.type == "mps" else device
     column = torch.tensor(keys, dtype=torch.int64, device=where)[:, None]
-    bits = _mix64(_token_steps(vocab_tokens, where) + column)
+    bits = _mix64(_token_steps(vocab_tokens, vocabulary, where) + column)
     uniform = (_shift_right(bits, 11).to(torch.float64) + 0.5) * 2.0**-53
-    return uniform.log_().neg_().log_().neg_().to(torch.float32).to(device)
+    noise = uniform.log_().neg_().log_().neg_().to(torch.float32).to(device)
+    return F.pad(noise, (0, vocab_tokens - noise.shape[1]), value=RESERVED_NOISE)
 
 
 @lru_cache(maxsize=REUSED_POSITIONS)
-def gumbel_noise(*, seed: int, position: int, vocab_tokens: int, device: torch.device) -> Tensor:
+def gumbel_noise(
+    *,
+    seed: int,
+    position: int,
+    vocab_tokens: int,
+    device: torch.device,
+    vocabulary: DraftVocabulary | None = None,
+) -> Tensor:
     """Standard Gumbel noise of every token at one output position: float32 [vocab], shared, read-only.
 
+    A drafter's own ids have the noise of the target's ids in its `vocabulary`, reserved ones `RESERVED_NOISE`.
     The logarithms are the device's own in float64, good to an ulp of theirs, before the one rounding to
     float32.
     """
     key = _signed(position_key(seed=seed, position=position))
-    return _drawn([key], vocab_tokens=vocab_tokens, device=device)[0]
+    return _drawn([key], vocab_tokens=vocab_tokens, vocabulary=vocabulary, device=device)[0]
 
 
-def gumbel_rows(seed_positions: Sequence[SeedPosition], *, vocab_tokens: int, device: torch.device) -> Tensor:
-    """The noise at several output positions, float32 [seed_positions, vocab]."""
-    if device.type != "cuda":
-        return torch.stack(
-            [gumbel_noise(seed=s, position=p, vocab_tokens=vocab_tokens, device=device) for s, p in seed_positions]
-        )
-    return drawn_together(seed_positions, vocab_tokens=vocab_tokens, device=device)
+def gumbel_rows(
+    seed_positions: Sequence[SeedPosition],
+    *,
+    vocab_tokens: int,
+    device: torch.device,
+    vocabulary: DraftVocabulary | None = None,
+) -> Tensor:
+    """The noise at several output positions, float32 [seed_positions, vocab], as `gumbel_noise` gives it."""
+    if device.type == "cuda":
+        return drawn_together(seed_positions, vocab_tokens=vocab_tokens, device=device, vocabulary=vocabulary)
+    rows = [
+        gumbel_noise(seed=s, position=p, vocab_tokens=vocab_tokens, device=device, vocabulary=vocabulary)
+        for s, p in seed_positions
+    ]
+    return torch.stack(rows)
 
 
-def drawn_together(seed_positions: Sequence[SeedPosition], *, vocab_tokens: int, device: torch.device) -> Tensor:
+def drawn_together(
+    seed_positions: Sequence[SeedPosition],
+    *,
+    vocab_tokens: int,
+    device: torch.device,
+    vocabulary: DraftVocabulary | None = None,
+) -> Tensor:
     """The result of `gumbel_rows`, drawn anew a few rows at a time: few launches rather than a cache."""
     rank = {seed_position: i for i, seed_position in enumerate(dict.fromkeys(seed_positions))}
     keys = [_signed(position_key(seed=seed, position=position)) for seed, position in rank]
     blocks = [
-        _drawn(keys[start : start + DRAWN_ROWS], vocab_tokens=vocab_tokens, device=device)
+        _drawn(keys[start : start + DRAWN_ROWS], vocab_tokens=vocab_tokens, vocabulary=vocabulary, device=device)
         for start in range(0, len(keys), DRAWN_ROWS)
     ]
     return torch.cat(blocks)[[rank[seed_position] for seed_position in seed_positions]]

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cosine_node.engine.base import Choice
+from cosine_node.engine.draft_vocabulary import DraftVocabulary
 from cosine_node.engine.noise import gumbel_rows
 from cosine_protocol.request import Sampling
 
@@ -58,10 +59,14 @@ class Recipe(NamedTuple):
         )
 
 
-def choose(logits: Tensor, queries: Sequence[Query]) -> list[Choice | None]:
+def choose(
+    logits: Tensor, queries: Sequence[Query], vocabulary: DraftVocabulary | None = None
+) -> list[Choice | None]:
     """One choice for each row of `logits` [rows, vocab]; None where the row holds NaN or infinity.
 
-    Infinity here is +inf, or a row of nothing but -inf: a model may rule out single tokens by -inf.
+    Infinity here is +inf, or a row of nothing but -inf: a model may rule out single tokens by -inf. With a
+    `vocabulary`, ids are a drafter's own and have the noise of the target's; reserved ids are never chosen, but
+    their probability lessens that of the candidates.
     """
     choices: list[Choice | None] = [None] * len(queries)
     groups: dict[Recipe, list[int]] = {}
@@ -70,25 +75,30 @@ def choose(logits: Tensor, queries: Sequence[Query]) -> list[Choice | None]:
     for recipe, rows in groups.items():
         block = logits if len(rows) == len(queries) else logits[rows]
         asked = [queries[row] for row in rows]
-        for row, choice in zip(rows, _choose_alike(block.float(), asked, recipe), strict=True):
+        for row, choice in zip(rows, _choose_alike(block.float(), asked, recipe, vocabulary), strict=True):
             choices[row] = choice
     return choices
 
 
-def _choose_alike(logits: Tensor, queries: Sequence[Query], recipe: Recipe) -> list[Choice | None]:
+def _choose_alike(
+    logits: Tensor, queries: Sequence[Query], recipe: Recipe, vocabulary: DraftVocabulary | None
+) -> list[Choice | None]:
     scores = logits
     if recipe.repetition_penalty != 1:
         scores = penalise(scores, seen=_seen(scores, queries), penalty=recipe.repetition_penalty)
     if recipe.temperature > 0:
         # The maximum of log-probabilities plus Gumbel noise is a sample (Gumbel-max; Maddison et al. 2014).
         seed_positions = [(query.sampling.seed, query.position) for query in queries]
-        noise = gumbel_rows(seed_positions, vocab_tokens=scores.shape[1], device=scores.device)
+        noise = gumbel_rows(
+            seed_positions, vocab_tokens=scores.shape[1], device=scores.device, vocabulary=vocabulary
+        )
         scores = log_probabilities(scores, recipe) + noise
+    known = scores if vocabulary is None else scores[:, : vocabulary.reserved_id]
     most = max(query.candidates for query in queries)
-    values, ids = best_tokens(scores, min(max(2, most), scores.shape[1]))
+    values, ids = best_tokens(known, min(max(2, most), known.shape[1]))
     totals = torch.logsumexp(scores, -1, keepdim=True) if most else values[:, :1]
     host = _to_host(torch.cat([values, totals], 1), ids)
-    return [_choice(scores[row], *host[row], count=query.candidates) for row, query in enumerate(queries)]
+    return [_choice(known[row], *host[row], count=query.candidates) for row, query in enumerate(queries)]
 
 
 def _seen(scores: Tensor, queries: Sequence[Query]) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cosine_node.engine.base import BadLogits, Choice, Row, RowResult
+from cosine_node.engine.draft_vocabulary import DraftVocabulary
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.pass_way import PassWay
@@ -76,8 +77,10 @@ class TorchEngine(PagedEngine):
         way: PassWay = PassWay.PACKED,
         pads_rows: bool | None = None,
         tiles: RowTileSet | None = None,
+        vocabulary: DraftVocabulary | None = None,
     ) -> None:
-        """`pads_rows` and `tiles` are `PackedModel`'s."""
+        """`pads_rows` and `tiles` are `PackedModel`'s, `vocabulary` is that of a drafter's own ids (`choose`)."""
+        self._vocabulary = vocabulary
         pool = PagePool(tokens=pool_tokens)
         self._passes = way.pass_model(model, slots=pool.capacity_tokens, pads_rows=pads_rows, tiles=tiles)
         super().__init__(
@@ -113,7 +116,7 @@ class TorchEngine(PagedEngine):
             if any(part.scored.start != part.start for part in parts):
                 scored = torch.cat([logits[part.scored] for part in parts])
             queries = [part.queries() for part in parts]
-            chosen = iter(choose(scored, [query for of_row in queries for query in of_row]))
+            chosen = iter(choose(scored, [query for of_row in queries for query in of_row], self._vocabulary))
             results = [
                 part.result(logits, [next(chosen) for _ in of_row])
                 for part, of_row in zip(parts, queries, strict=True)

@@ -7,6 +7,7 @@ from transformers.generation import logits_process as hf
 
 from cosine_node.engine import sampling as keyed
 from cosine_node.engine.base import Choice
+from cosine_node.engine.draft_vocabulary import DraftVocabulary
 from cosine_node.engine.sampling import Query, Recipe, choose
 from cosine_protocol.noise import gumbel
 from cosine_protocol.request import Sampling
@@ -160,3 +161,23 @@ def test_choices_follow_the_law(sampling: Sampling) -> None:
     chi_square = float(((counts - law * DRAWS) ** 2 / (law * DRAWS))[allowed].sum())
     # 99.9 % quantile of chi-square with six degrees of freedom, an upper bound for fewer.
     assert chi_square < 22.46
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, seed=2)])
+def test_reserved_ids_are_never_chosen_but_lessen_what_is(sampling: Sampling) -> None:
+    vocabulary = DraftVocabulary((7, 40, 41))
+    own = torch.tensor([[0.0, 2.0, 1.0, 9.0, 9.0]])
+    (choice,) = choose(own, [Query(sampling, 0, 5)], vocabulary)
+    assert choice is not None
+    assert sorted(token for token, _ in choice.candidates) == [0, 1, 2]
+    assert sum(chance for _, chance in choice.candidates) < 0.1
+
+
+def test_own_ids_have_the_noise_of_the_targets() -> None:
+    vocabulary = DraftVocabulary((7, 40, 41))
+    sampling = Sampling(temperature=1.0, seed=2)
+    for position in range(20):
+        noise = [gumbel(seed=2, position=position, token=token) for token in vocabulary.target_ids]
+        (choice,) = choose(torch.zeros(1, 4), [Query(sampling, position)], vocabulary)
+        assert choice is not None
+        assert choice.token == noise.index(max(noise))

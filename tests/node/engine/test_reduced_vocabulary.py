@@ -1,0 +1,96 @@
+"""A full model and its reduced twin: where the vocabulary covers what is likely, they are the same drafter."""
+
+import math
+
+import pytest
+import torch
+import transformers as tf
+
+from cosine_node.engine.base import Engine, Row, RowResult
+from cosine_node.engine.draft_vocabulary import DraftVocabulary
+from cosine_node.engine.reduced_vocabulary import ReducedVocabularyEngine
+from cosine_node.engine.torch_engine import TorchEngine
+from cosine_protocol.errors import UsageError
+from cosine_protocol.request import Sampling
+from tests.node.engine.tiny_models import COMMON, VOCAB
+
+KNOWN = DraftVocabulary(tuple(range(0, VOCAB, 3)))
+NEVER = -1e4
+SAMPLINGS = [
+    Sampling(),
+    Sampling(temperature=0.8, seed=11),
+    Sampling(temperature=1.0, top_p=0.9, seed=3),
+    Sampling(temperature=0.8, repetition_penalty=1.3, seed=5),
+]
+
+
+@pytest.fixture(scope="module")
+def twins() -> tuple[Engine, Engine]:
+    """A model that gives nothing but known tokens a chance, and the same model with these tokens alone."""
+    torch.manual_seed(4)
+    full = tf.PhiForCausalLM(tf.PhiConfig(**COMMON)).eval()
+    rows = torch.tensor(KNOWN.target_ids)
+    reduced = tf.PhiForCausalLM(tf.PhiConfig(**{**COMMON, "vocab_size": len(rows) + 1})).eval()
+    with torch.no_grad():
+        full.lm_head.bias[:] = NEVER
+        full.lm_head.bias[rows] = 3 * torch.randn(len(rows))
+        reduced.model.layers.load_state_dict(full.model.layers.state_dict())
+        reduced.model.final_layernorm.load_state_dict(full.model.final_layernorm.state_dict())
+        reduced.model.embed_tokens.weight[:-1] = full.model.embed_tokens.weight[rows]
+        reduced.lm_head.weight[:-1] = full.lm_head.weight[rows]
+        reduced.lm_head.bias[:-1] = full.lm_head.bias[rows]
+        reduced.lm_head.bias[-1] = NEVER
+    inner = TorchEngine(reduced, pool_tokens=512, vocabulary=KNOWN)
+    return TorchEngine(full, pool_tokens=512), ReducedVocabularyEngine(inner, KNOWN, vocab_tokens=VOCAB)
+
+
+def fed(engine: Engine, tokens: tuple[int, ...], sampling: Sampling) -> RowResult:
+    sequence = engine.open(sampling=sampling, prompt_tokens=4)
+    nodes = tuple(range(len(tokens)))
+    (result,) = engine.forward(
+        [Row(sequence, tokens, nodes, (-1, *nodes[:-1]), len(tokens) // 2, 6, wants_nll=True)]
+    )
+    engine.release(sequence)
+    return result
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_candidates_are_those_of_the_full_vocabulary(twins: tuple[Engine, Engine], sampling: Sampling) -> None:
+    tokens = (3, 0, 99, 12, 150, 33, 33, 6)
+    expected, found = (fed(engine, tokens, sampling) for engine in twins)
+    assert found.nll == pytest.approx(expected.nll, abs=1e-4)
+    for ours, theirs in zip(found.choices, expected.choices, strict=True):
+        assert ours.token == theirs.token
+        assert [token for token, _ in ours.candidates] == [token for token, _ in theirs.candidates]
+        chances = [chance for _, chance in theirs.candidates]
+        assert [chance for _, chance in ours.candidates] == pytest.approx(chances, abs=1e-4)
+
+
+def test_unknown_tokens_are_all_read_alike(twins: tuple[Engine, Engine]) -> None:
+    _, reduced = twins
+    first, second = (fed(reduced, (3, 0, unknown, 12, 6), Sampling()) for unknown in (1, 197))
+    assert first == second
+
+
+def test_an_unknown_token_shares_the_likelihood_of_the_reserved_id(twins: tuple[Engine, Engine]) -> None:
+    _, reduced = twins
+    known, unknown = (fed(reduced, (3, token), Sampling()) for token in (0, 1))
+    assert known.nll is not None
+    assert unknown.nll is not None
+    assert unknown.nll > known.nll + math.log(VOCAB - len(KNOWN.target_ids))
+
+
+def test_sequences_share_prefixes_of_target_tokens(twins: tuple[Engine, Engine]) -> None:
+    _, reduced = twins
+    tokens = tuple(range(0, 120, 3))
+    for known_tokens in (0, 32):
+        sequence = reduced.open(sampling=Sampling(), prompt_tokens=len(tokens), scope="one client")
+        assert reduced.reuse_prefix(sequence, tokens) == known_tokens
+        reduced.forward([Row.chain(sequence, tokens[known_tokens:])])
+        reduced.keep(sequence, range(len(tokens) - known_tokens))
+        reduced.release(sequence)
+
+
+def test_a_vocabulary_of_another_target_is_refused(twins: tuple[Engine, Engine]) -> None:
+    with pytest.raises(UsageError, match="another target"):
+        ReducedVocabularyEngine(twins[1], KNOWN, vocab_tokens=150)
