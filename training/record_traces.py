@@ -19,7 +19,8 @@ from transformers import LlamaForCausalLM
 from cosine_node import zoo
 from cosine_node.engine.base import PREFIX, Choice, Engine, Row
 from cosine_node.engine.loading import load_engine
-from cosine_node.engine.sampling import Recipe, log_probabilities
+from cosine_node.engine.recipe import Recipe
+from cosine_node.engine.sampling import log_probabilities
 from cosine_node.simulation.traces import CANDIDATES, EOS, DrafterTrace, Trace, TraceSet
 from cosine_protocol.request import Sampling
 from training.model import load_model

@@ -6,8 +6,7 @@ penalty alone, then argmax. Everything is computed in float32: drafters and targ
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import torch
 import torch.nn.functional as F
@@ -16,47 +15,11 @@ from torch import Tensor
 from cosine_node.engine.base import Choice
 from cosine_node.engine.draft_vocabulary import DraftVocabulary
 from cosine_node.engine.noise import gumbel_rows
-from cosine_protocol.request import Sampling
-
-COLDEST: Final = 1e-30
-"""Smaller temperatures would underflow in float32; at this one all but exact ties is greedy already."""
+from cosine_node.engine.recipe import COLDEST, Query, Recipe, rows_by_recipe
 
 # Selecting the best by columns of so many scores is faster than `topk` from so many scores on (measured on a CPU).
 COLUMN_TOKENS: Final = 64
 WORTH_SPLITTING: Final = 1 << 14
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """The choice that is wanted of one row of logits: `candidates` tokens for output position `position`.
-
-    `prefix` and `path` are the token ids the repetition penalty sees; rows of one sequence share `prefix`.
-    """
-
-    sampling: Sampling
-    position: int
-    candidates: int = 0
-    prefix: Sequence[int] = ()
-    path: Sequence[int] = ()
-
-
-class Recipe(NamedTuple):
-    """The sampling parameters that rows must share to be computed as one block."""
-
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repetition_penalty: float
-
-    @classmethod
-    def of(cls, sampling: Sampling) -> "Recipe":
-        """The recipe of a request; at temperature 0 only the penalty counts."""
-        if sampling.is_greedy:
-            return cls(0.0, 0, 1.0, 0.0, sampling.repetition_penalty)
-        return cls(
-            sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.repetition_penalty
-        )
 
 
 def choose(
@@ -69,10 +32,7 @@ def choose(
     their probability lessens that of the candidates.
     """
     choices: list[Choice | None] = [None] * len(queries)
-    groups: dict[Recipe, list[int]] = {}
-    for row, query in enumerate(queries):
-        groups.setdefault(Recipe.of(query.sampling), []).append(row)
-    for recipe, rows in groups.items():
+    for recipe, rows in rows_by_recipe(queries).items():
         block = logits if len(rows) == len(queries) else logits[rows]
         asked = [queries[row] for row in rows]
         for row, choice in zip(rows, _choose_alike(block.float(), asked, recipe, vocabulary), strict=True):

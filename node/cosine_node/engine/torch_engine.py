@@ -13,8 +13,9 @@ from cosine_node.engine.draft_vocabulary import DraftVocabulary
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.pass_way import PassWay
+from cosine_node.engine.recipe import Query
 from cosine_node.engine.row_tiles import RowTileSet
-from cosine_node.engine.sampling import Query, choose
+from cosine_node.engine.sampling import choose
 from cosine_node.engine.support import context_tokens, numerics
 from cosine_node.engine.tree import SequenceTree
 

@@ -8,7 +8,8 @@ from transformers.generation import logits_process as hf
 from cosine_node.engine import sampling as keyed
 from cosine_node.engine.base import Choice
 from cosine_node.engine.draft_vocabulary import DraftVocabulary
-from cosine_node.engine.sampling import Query, Recipe, choose
+from cosine_node.engine.recipe import Query, Recipe
+from cosine_node.engine.sampling import choose
 from cosine_protocol.noise import gumbel
 from cosine_protocol.request import Sampling
 

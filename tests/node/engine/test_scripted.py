@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from cosine_node.engine.base import PREFIX, Engine, OutOfPages, Row
-from cosine_node.engine.sampling import Query, choose
+from cosine_node.engine.recipe import Query
+from cosine_node.engine.sampling import choose
 from cosine_node.engine.scripted import ScriptedEngine, best_choice, keyed_scores, scripted_logits
 from cosine_protocol.errors import LocalProtocolError, UsageError
 from cosine_protocol.request import Sampling

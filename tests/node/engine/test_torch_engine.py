@@ -10,7 +10,8 @@ from torch import Tensor
 from cosine_node.engine.base import PREFIX, BadLogits, OutOfMemory, OutOfPages, PassAbandoned, Row
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.pass_way import PassWay
-from cosine_node.engine.sampling import Query, choose
+from cosine_node.engine.recipe import Query
+from cosine_node.engine.sampling import choose
 from cosine_node.engine.torch_engine import TorchEngine
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling

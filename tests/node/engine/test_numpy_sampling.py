@@ -1,0 +1,90 @@
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cosine_node.engine import numpy_sampling, sampling
+from cosine_node.engine.recipe import Query
+from cosine_protocol import noise as reference
+from cosine_protocol.request import Sampling
+
+ROUNDING = 1e-4
+"""Scores so close may be told apart by the rounding of a sum."""
+
+
+@given(seed=st.integers(0, (1 << 64) - 1), position=st.integers(-1000, 1 << 20))
+@settings(max_examples=60)
+def test_noise_equals_the_reference(seed: int, position: int) -> None:
+    noise = numpy_sampling.gumbel_noise(seed=seed, position=position, vocab_tokens=80)
+    expected = [reference.gumbel(seed=seed, position=position, token=token) for token in range(80)]
+    assert noise.dtype == np.float32
+    # numpy's logarithm is no exact one: seldom it is another float32 after rounding.
+    assert noise.tolist() == pytest.approx(expected, rel=2e-7)
+
+
+@st.composite
+def recipes(draw: st.DrawFn) -> Sampling:
+    return Sampling(
+        temperature=draw(st.sampled_from([0.0, 0.0, 0.3, 0.8, 1.0, 2.0])),
+        top_k=draw(st.sampled_from([0, 0, 1, 7, 60, 1000])),
+        top_p=draw(st.sampled_from([1.0, 1.0, 0.95, 0.5])),
+        min_p=draw(st.sampled_from([0.0, 0.0, 0.05, 1.0])),
+        repetition_penalty=draw(st.sampled_from([1.0, 1.0, 1.3])),
+        seed=draw(st.integers(0, 9)),
+    )
+
+
+@given(
+    samplings=st.lists(recipes(), min_size=1, max_size=4),
+    rounded=st.booleans(),
+    vocab=st.sampled_from([2, 5, 200, 20_000]),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=120, deadline=None)
+def test_choices_are_those_of_torch(samplings: list[Sampling], rounded: bool, vocab: int, seed: int) -> None:
+    rng = random.Random(seed)
+    logits = torch.randn(len(samplings), vocab, generator=torch.Generator().manual_seed(seed)) * 3
+    if rounded:
+        logits = logits.round(decimals=1)
+    prefix = [rng.randrange(vocab) for _ in range(20)]
+    queries = [
+        Query(given, position, rng.choice([0, 1, 8]), prefix, [rng.randrange(vocab)])
+        for position, given in enumerate(samplings)
+    ]
+    found = numpy_sampling.choose(logits.numpy(), queries)
+    for ours, torchs in zip(found, sampling.choose(logits, queries), strict=True):
+        assert ours is not None and torchs is not None
+        assert ours.margin == pytest.approx(torchs.margin, abs=ROUNDING)
+        assert ours.token == torchs.token or 0 < torchs.margin < ROUNDING
+        assert [p for _, p in ours.candidates] == pytest.approx([p for _, p in torchs.candidates], abs=ROUNDING)
+
+
+@pytest.mark.parametrize("vocab", [3, 100, 20_000])
+def test_of_equal_scores_the_lowest_id_is_chosen(vocab: int) -> None:
+    logits = np.zeros((1, vocab), dtype=np.float32)
+    [choice] = numpy_sampling.choose(logits, [Query(Sampling(), 0, 2)])
+    assert choice is not None
+    assert (choice.token, choice.margin) == (0, 0.0)
+    [(token, probability), _] = choice.candidates
+    assert token == 0
+    assert probability == pytest.approx(1 / vocab)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_row_that_is_no_number_has_no_choice(wrong: float, temperature: float) -> None:
+    logits = np.zeros((3, 50), dtype=np.float32)
+    logits[0, 7] = wrong
+    logits[1, 7] = -math.inf
+    logits[2] = -math.inf
+    chosen = numpy_sampling.choose(logits, [Query(Sampling(temperature=temperature), 0)] * 3)
+    assert [choice is None for choice in chosen] == [True, False, True]
+
+
+def test_the_best_tokens_of_a_large_vocabulary_are_those_of_all() -> None:
+    scores = np.random.default_rng(0).standard_normal(50_001, dtype=np.float32)
+    assert numpy_sampling.best_tokens(scores, 9).tolist() == np.argsort(-scores)[:9].tolist()
