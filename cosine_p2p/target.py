@@ -11,6 +11,8 @@ from typing import Any, BinaryIO, Final
 
 from platformdirs import user_cache_dir, user_data_dir
 
+from cosine_p2p.gguf_header import SUFFIX as GGUF_SUFFIX
+from cosine_p2p.gguf_header import GgufHeader, read_header
 from cosine_p2p.tokenizer_files import NAMES, TokenizerFiles, counted_digest, parse_digest
 from cosine_protocol.errors import UsageError
 
@@ -19,6 +21,8 @@ MAX_HEADER_BYTES: Final = 100 << 20
 _READ_BYTES: Final = 1 << 20
 """A choice: bounds memory while hashing."""
 _MARK: Final = b"cosine/target/1"  # keeps the digest apart from those of other things
+_GGUF_MARK: Final = b"cosine/gguf/1"  # the same for the digests of GGUF files
+_DESCRIBING: Final = ("general.", "quantize.", "split.")  # begin the keys of metadata that change no text
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,36 +43,58 @@ class _Tensor:
 
 
 def identify_target(folder: Path, *, name: str, cache_folder: Path | None = None) -> TargetIdentity:
-    """Digest a model folder as `save_pretrained` writes it (config.json and *.safetensors).
+    """Digest a GGUF file, or a model folder as `save_pretrained` writes it (config.json and *.safetensors).
 
     The target digest is a SHA-256 over config, tokenizer files, chat template and the sorted list of (name,
     dtype, shape, SHA-256 of the raw bytes) of all tensors as stored, so that sharding does not matter. Tensor
-    hashes are cached by path, size and mtime. Raises `UsageError` if the folder is no such model.
+    hashes are cached by path, size and mtime. That of a GGUF file is `gguf_digest`; it has no tokenizer digest.
+    Raises `UsageError` if there is no such model.
     """
+    if folder.suffix == GGUF_SUFFIX and folder.is_file():
+        return TargetIdentity(name, gguf_digest(folder, cache_folder=cache_folder), None)
     config = folder / "config.json"
     weights = sorted(folder.glob("*.safetensors"))
     if not config.is_file() or not weights:
         raise UsageError(f"{folder} is not a model folder: it needs config.json and *.safetensors files.")
     tokenizer = TokenizerFiles.read(folder)
-    cache = _HashCache(cache_folder or Path(user_cache_dir("cosine-p2p")) / "tensor-hashes")
+    cache = _HashCache(cache_folder)
     tensors = sorted(tensor for file in weights for tensor in cache.tensors(file))
     if len({tensor.name for tensor in tensors}) != len(tensors):
         raise UsageError(f"Several files in {folder} hold the same tensor; keep one copy of the weights.")
-    listing = json.dumps(
-        [[tensor.name, tensor.dtype, list(tensor.shape), tensor.sha256] for tensor in tensors],
-        separators=(",", ":"),
-    )
     parts = {name: (folder / name).read_bytes() for name in NAMES if (folder / name).is_file()}
     parts["config.json"] = config.read_bytes()
-    digest = counted_digest(_MARK, [*sorted(parts.items()), ("tensors", listing.encode())])
+    digest = counted_digest(_MARK, [*sorted(parts.items()), ("tensors", _listing(tensors))])
     return TargetIdentity(name, digest, tokenizer.digest if tokenizer else None)
 
 
+def gguf_digest(file: Path, *, cache_folder: Path | None = None) -> bytes:
+    """A SHA-256 over what decides about the text of a GGUF file's model.
+
+    That is: the metadata without what only describes the file, and (name, type, shape, SHA-256 of the raw bytes) of
+    all tensors in the order of their names. Tensor hashes are cached as in `identify_target`. Raises `UsageError`.
+    """
+    decisive = {
+        key: value
+        for key, value in sorted(read_header(file).metadata.items())
+        if key == "general.architecture" or not key.startswith(_DESCRIBING)
+    }
+    tensors = _HashCache(cache_folder).tensors(file)
+    parts = [("metadata", json.dumps(decisive, separators=(",", ":")).encode()), ("tensors", _listing(tensors))]
+    return counted_digest(_GGUF_MARK, parts)
+
+
+def _listing(tensors: Sequence[_Tensor]) -> bytes:
+    rows = [[tensor.name, tensor.dtype, list(tensor.shape), tensor.sha256] for tensor in tensors]
+    return json.dumps(rows, separators=(",", ":")).encode()
+
+
 def read_tensors(file: Path) -> list[_Tensor]:
-    """Hash every tensor of a safetensors file. Raises `UsageError` if it is damaged."""
+    """Hash every tensor of a safetensors or GGUF file. Raises `UsageError` if it is damaged."""
+    header = read_header(file) if file.suffix == GGUF_SUFFIX else None
     try:
         with file.open("rb") as handle:
-            return list(_hashed(handle, file.stat().st_size))
+            found = _hashed_gguf(handle, header) if header else _hashed(handle, file.stat().st_size)
+            return list(found)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(f"{file} is not a readable safetensors file ({error}); fetch it again.") from None
     except OSError as error:
@@ -92,6 +118,12 @@ def _hashed(handle: BinaryIO, size_bytes: int) -> Iterator[_Tensor]:
         yield _Tensor(name, str(entry["dtype"]), tuple(map(int, entry["shape"])), digest)
 
 
+def _hashed_gguf(handle: BinaryIO, header: GgufHeader) -> Iterator[_Tensor]:
+    for tensor in header.tensors:
+        digest = _hash_range(handle, tensor.start, tensor.size_bytes)
+        yield _Tensor(tensor.name, tensor.kind, tensor.shape, digest)
+
+
 def _hash_range(handle: BinaryIO, start: int, length: int) -> str:
     total = hashlib.sha256()
     handle.seek(start)
@@ -107,8 +139,8 @@ def _hash_range(handle: BinaryIO, start: int, length: int) -> str:
 class _HashCache:
     """Tensor hashes on disk, one small JSON file per weight file, keyed by path, size and mtime."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder or Path(user_cache_dir("cosine-p2p")) / "tensor-hashes"
 
     def tensors(self, file: Path) -> list[_Tensor]:
         status = file.stat()

@@ -12,6 +12,7 @@ import typer
 from cosine_node.cli.bench import bench
 from cosine_node.cli.bootstrap import bootstrap
 from cosine_node.cli.configuration import DOCTOR, commands_of, defaults_by_command, read_config
+from cosine_node.cli.convert import convert
 from cosine_node.cli.demo import demo
 from cosine_node.cli.doctor import doctor
 from cosine_node.cli.exit_codes import FAILURE_EXIT, INTERRUPT_EXIT, USAGE_EXIT
@@ -30,7 +31,17 @@ from cosine_protocol.errors import CosineError, UsageError
 
 LOG = logging.getLogger(__name__)
 EXTRAS: Final = {
-    "node": ("google", "hivemind", "huggingface_hub", "numpy", "safetensors", "torch", "transformers", "uvloop"),
+    "node": (
+        "gguf",
+        "google",
+        "hivemind",
+        "huggingface_hub",
+        "numpy",
+        "safetensors",
+        "torch",
+        "transformers",
+        "uvloop",
+    ),
     "gateway": ("prometheus_client", "starlette", "uvicorn"),
 }
 """The packages that each extra of cosine-p2p brings; without them the rest of the program works."""
@@ -51,6 +62,7 @@ COMMANDS: Final[Mapping[str, Mapping[Callable[..., None], str]]] = {
         service: "service --role drafter --initial-peers ADDRESS",
         identity: "identity",
         zoo: "zoo draft-code",
+        convert: "convert zoo:draft-code draft-code.gguf --weights Q8_0",
     },
     "Try and measure": {
         demo: "demo",

@@ -1,0 +1,186 @@
+"""The header of a GGUF file: its metadata, and where each tensor lies.
+
+The format is llama.cpp's: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The reader of the package
+`gguf` is not used: it takes seconds for the vocabulary of a real model, and never ends on a damaged count.
+"""
+
+import mmap
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from cosine_protocol.errors import UsageError
+
+SUFFIX: Final = ".gguf"
+"""The end of a file's name by which llama.cpp and the Hugging Face hub know the format."""
+MAGIC: Final = b"GGUF"
+"""The first bytes of every file, from the format."""
+VERSIONS: Final = (2, 3)
+"""The versions with 64-bit counts; version 1 has not been written since 2023."""
+ALIGNMENT_BYTES: Final = 32
+"""From the format: the alignment of tensors where the metadata name none."""
+MAX_DIMENSIONS: Final = 4
+"""From the format."""
+
+BLOCKS: Final[Mapping[int, tuple[str, int, int]]] = {
+    0: ("F32", 1, 4),
+    1: ("F16", 1, 2),
+    2: ("Q4_0", 32, 18),
+    3: ("Q4_1", 32, 20),
+    6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24),
+    8: ("Q8_0", 32, 34),
+    9: ("Q8_1", 32, 40),
+    10: ("Q2_K", 256, 84),
+    11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144),
+    13: ("Q5_K", 256, 176),
+    14: ("Q6_K", 256, 210),
+    15: ("Q8_K", 256, 292),
+    16: ("IQ2_XXS", 256, 66),
+    17: ("IQ2_XS", 256, 74),
+    18: ("IQ3_XXS", 256, 98),
+    19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18),
+    21: ("IQ3_S", 256, 110),
+    22: ("IQ2_S", 256, 82),
+    23: ("IQ4_XS", 256, 136),
+    24: ("I8", 1, 1),
+    25: ("I16", 1, 2),
+    26: ("I32", 1, 4),
+    27: ("I64", 1, 8),
+    28: ("F64", 1, 8),
+    29: ("IQ1_M", 256, 56),
+    30: ("BF16", 1, 2),
+    34: ("TQ1_0", 256, 54),
+    35: ("TQ2_0", 256, 66),
+    39: ("MXFP4", 32, 17),
+    40: ("NVFP4", 64, 36),
+    41: ("Q1_0", 128, 18),
+}
+"""ggml's types of tensors: name, weights of a block, bytes of a block. The same as the package `gguf` has."""
+STRING: Final = 8
+"""The number of a value's type that is text, from the format."""
+ARRAY: Final = 9
+"""The number of a value's type that is a list of values of one type, from the format."""
+SCALARS: Final[Mapping[int, str]] = {
+    0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"
+}  # fmt: skip
+"""The other types of values, as `struct` names them; all are little-endian."""
+
+
+@dataclass(frozen=True, slots=True)
+class GgufTensor:
+    """One tensor as stored. `shape` has the dimension first that is contiguous in the file, as the format."""
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    start: int
+    """Where its bytes begin in the file."""
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GgufHeader:
+    """The metadata by their keys, and the tensors in the order of their names."""
+
+    metadata: Mapping[str, Any]
+    tensors: tuple[GgufTensor, ...]
+
+
+def read_header(file: Path) -> GgufHeader:
+    """Read a file's header, and check that all of its tensors are there. Raises `UsageError`."""
+    try:
+        with file.open("rb") as handle:
+            if handle.read(len(MAGIC)) != MAGIC:
+                raise UsageError(f"{file} is no GGUF file: it does not begin with the letters GGUF.")
+            with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return _Reading(data).header()
+    except (ValueError, struct.error, OverflowError) as error:
+        raise UsageError(f"{file} is a damaged GGUF file ({error}); fetch it again.") from None
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read ({error.strerror}).") from None
+
+
+class _Reading:
+    """One pass over a header, from its first byte after the magic. Every method raises `ValueError`."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data = data
+        self._at = len(MAGIC)
+
+    def header(self) -> GgufHeader:
+        (version,) = self._unpack("I")
+        if version not in VERSIONS:
+            raise ValueError(f"its version is {version}, not {' or '.join(map(str, VERSIONS))}")
+        tensor_count, metadata_count = self._unpack("QQ")
+        metadata: dict[str, Any] = {}
+        for _ in range(metadata_count):
+            key = self._string()
+            metadata[key] = self._value(*self._unpack("I"))
+        infos = [self._tensor_info() for _ in range(tensor_count)]
+        alignment_bytes = metadata.get("general.alignment", ALIGNMENT_BYTES)
+        if not isinstance(alignment_bytes, int) or alignment_bytes < 1:
+            raise ValueError("its alignment is no number of bytes")
+        data_start = -(-self._at // alignment_bytes) * alignment_bytes
+        tensors = [self._tensor(data_start, *info) for info in infos]
+        if len({tensor.name for tensor in tensors}) != len(tensors):
+            raise ValueError("two tensors have one name")
+        return GgufHeader(metadata, tuple(sorted(tensors, key=lambda tensor: tensor.name)))
+
+    def _unpack(self, layout: str) -> tuple[Any, ...]:
+        size_bytes = struct.calcsize(f"<{layout}")
+        values = struct.unpack_from(f"<{layout}", self._data, self._at)
+        self._at += size_bytes
+        return values
+
+    def _string(self) -> str:
+        (length,) = self._unpack("Q")
+        if length > len(self._data) - self._at:
+            raise ValueError("a text ends after the file")
+        text = self._data[self._at : self._at + length].decode()
+        self._at += length
+        return text
+
+    def _value(self, kind: int) -> Any:
+        if kind in SCALARS:
+            return self._unpack(SCALARS[kind])[0]
+        if kind == STRING:
+            return self._string()
+        if kind != ARRAY:
+            raise ValueError(f"a value is of the unknown type {kind}")
+        item_kind, count = self._unpack("IQ")
+        # Every item takes a byte at least, so that no damaged count takes long.
+        if count > len(self._data) - self._at:
+            raise ValueError("a list ends after the file")
+        if item_kind == STRING:
+            return [self._string() for _ in range(count)]
+        if item_kind not in SCALARS:
+            raise ValueError(f"a list has items of the unknown type {item_kind}")
+        return list(self._unpack(f"{count}{SCALARS[item_kind]}"))
+
+    def _tensor_info(self) -> tuple[str, tuple[int, ...], int, int]:
+        name = self._string()
+        (dimensions,) = self._unpack("I")
+        if dimensions > MAX_DIMENSIONS:
+            raise ValueError(f"tensor {name} has {dimensions} dimensions")
+        shape = self._unpack(f"{dimensions}Q")
+        kind, offset = self._unpack("IQ")
+        return name, shape, kind, offset
+
+    def _tensor(self, data_start: int, name: str, shape: tuple[int, ...], kind: int, offset: int) -> GgufTensor:
+        if kind not in BLOCKS:
+            raise ValueError(f"tensor {name} is of the unknown type {kind}")
+        kind_name, block_weights, block_bytes = BLOCKS[kind]
+        weights = 1
+        for length in shape:
+            weights *= length
+        if (shape[0] if shape else 1) % block_weights:
+            raise ValueError(f"tensor {name} has rows that are no whole blocks of {kind_name}")
+        start, size_bytes = data_start + offset, weights // block_weights * block_bytes
+        if start + size_bytes > len(self._data):
+            raise ValueError(f"tensor {name} ends after the file: it was not fetched whole")
+        return GgufTensor(name, kind_name, shape, start, size_bytes)

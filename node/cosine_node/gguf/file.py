@@ -1,0 +1,142 @@
+"""A GGUF file as a model: its sizes, its end-of-sequence tokens, its weights."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from cosine_p2p.gguf_header import GgufTensor, read_header
+from cosine_p2p.target import gguf_digest
+from cosine_protocol.errors import UsageError
+
+DRAFT_VOCABULARY: Final = "cosine.draft_vocabulary"
+"""The key of a drafter with fewer tokens than its target: the target's token of each of its own."""
+EOS_KEYS: Final = tuple(f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
+"""The keys of tokens at which llama.cpp ends a text: of a sequence, a turn, a message."""
+PLAIN: Final[Mapping[str, str]] = {"F32": "<f4", "F16": "<f2", "F64": "<f8"}
+"""The types of weights that numpy has itself, by its names."""
+
+
+@dataclass(frozen=True, slots=True)
+class GgufFile:
+    """A GGUF file whose header has been read; its weights are read when they are asked for."""
+
+    path: Path
+    metadata: Mapping[str, Any] = field(repr=False)
+    tensors: Mapping[str, GgufTensor] = field(repr=False)
+
+    @classmethod
+    def open(cls, path: Path) -> "GgufFile":
+        """Raises `UsageError` for a file that is damaged, incomplete, or no language model."""
+        header = read_header(path)
+        found = cls(path, header.metadata, {tensor.name: tensor for tensor in header.tensors})
+        if "split.count" in header.metadata and header.metadata["split.count"] != 1:
+            raise UsageError(f"{path} is one part of a model in several files; merge them with llama-gguf-split.")
+        if (
+            not isinstance(header.metadata.get("general.architecture"), str)
+            or "token_embd.weight" not in found.tensors
+        ):
+            raise UsageError(f"{path} is a GGUF file, but holds no language model.")
+        for key in EOS_KEYS:
+            if not isinstance(header.metadata.get(key, 0), int):
+                raise UsageError(f"{path} is a damaged GGUF file ({key} is no token); fetch it again.")
+        # All that can be wrong is found now, in one place.
+        _ = found.kv_bytes_per_token(1), found.context_tokens, found.draft_vocabulary
+        return found
+
+    @property
+    def architecture(self) -> str:
+        """The kind of model, as llama.cpp names it, for example `llama`."""
+        return str(self.metadata["general.architecture"])
+
+    @property
+    def name(self) -> str:
+        return str(self.metadata.get("general.name") or self.path.stem)
+
+    @property
+    def vocab_tokens(self) -> int:
+        """Tokens that the model knows: rows of its embedding."""
+        return self.tensors["token_embd.weight"].shape[-1]
+
+    @property
+    def context_tokens(self) -> int:
+        return self._size("context_length")
+
+    @property
+    def eos(self) -> tuple[int, ...]:
+        """The tokens that end a text, in the order in which the file names them, without repetition."""
+        return tuple(dict.fromkeys(self.metadata[key] for key in EOS_KEYS if key in self.metadata))
+
+    @property
+    def weights(self) -> str:
+        """The type that most bytes of the weights have, for example `Q4_1`: ggml's name for it."""
+        sizes: Counter[str] = Counter()
+        for tensor in self.tensors.values():
+            sizes[tensor.kind] += tensor.size_bytes
+        return sizes.most_common(1)[0][0]
+
+    @property
+    def draft_vocabulary(self) -> tuple[int, ...] | None:
+        """The target's token of each token of a drafter that has fewer; None if the tokens are the target's."""
+        tokens = self.metadata.get(DRAFT_VOCABULARY)
+        if tokens is None:
+            return None
+        is_whole = isinstance(tokens, list) and len(tokens) == self.vocab_tokens
+        if not is_whole or not all(isinstance(token, int) and token >= 0 for token in tokens):
+            raise UsageError(f"{self.path} has a draft vocabulary that does not name a token for each of its own.")
+        return tuple(tokens)
+
+    @property
+    def digest(self) -> bytes:
+        """What the text depends on, in 32 bytes; reads the whole file. See `cosine_p2p.target.gguf_digest`."""
+        return gguf_digest(self.path)
+
+    def kv_bytes_per_token(self, bytes_per_value: float) -> int:
+        """Bytes of keys and values that one token of a text takes, rounded up."""
+        heads = self._size("attention.head_count")
+        head_size = self._size("embedding_length") // heads
+        key_size = self._size("attention.key_length", default=head_size)
+        value_size = self._size("attention.value_length", default=head_size)
+        layers = self._size("block_count")
+        kv_heads = self.metadata.get(f"{self.architecture}.attention.head_count_kv")
+        # Some models have another number of heads in every layer.
+        if isinstance(kv_heads, list) and all(isinstance(count, int) for count in kv_heads):
+            all_heads = sum(kv_heads)
+        else:
+            all_heads = layers * self._size("attention.head_count_kv", default=heads)
+        return math.ceil(all_heads * (key_size + value_size) * bytes_per_value)
+
+    def weight(self, name: str) -> npt.NDArray[np.float32]:
+        """A tensor by name, dequantised as llama.cpp does it; the contiguous dimension is the last.
+
+        Raises `UsageError` if the file has no such tensor, or one of a type that cannot be read.
+        """
+        tensor = self.tensors.get(name)
+        if tensor is None:
+            raise UsageError(
+                f"{self.path} has no tensor {name}, which a model of the kind {self.architecture} has."
+            )
+        raw = np.memmap(self.path, mode="r", offset=tensor.start, shape=(tensor.size_bytes,), dtype=np.uint8)
+        shape = tensor.shape[::-1]
+        if tensor.kind in PLAIN:
+            return np.asarray(raw.view(PLAIN[tensor.kind]).reshape(shape), dtype=np.float32)
+        from gguf import GGMLQuantizationType, dequantize
+
+        try:
+            rows = raw.reshape(*shape[:-1], -1)
+            return np.asarray(dequantize(rows, GGMLQuantizationType[tensor.kind]), dtype=np.float32)
+        except (KeyError, NotImplementedError):
+            raise UsageError(f"{self.path} holds weights in {tensor.kind}, which cannot be read here.") from None
+
+    def _size(self, key: str, *, default: int | None = None) -> int:
+        value = self.metadata.get(f"{self.architecture}.{key}", default)
+        # Models with layers of several kinds have one number for each; the largest bounds what is needed.
+        largest = max(value, default=None) if isinstance(value, list) else value
+        if not isinstance(largest, int) or largest < 1:
+            raise UsageError(f"{self.path} does not say its {self.architecture}.{key}; fetch it again.")
+        return largest

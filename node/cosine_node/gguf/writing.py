@@ -1,0 +1,205 @@
+"""Writes a model of the llama kind as a GGUF file that llama.cpp runs.
+
+Names, metadata and the order of rotary weights are those of llama.cpp's own converter:
+https://github.com/ggml-org/llama.cpp/blob/master/convert_hf_to_gguf.py.
+"""
+
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from gguf import (
+    GGML_QUANT_SIZES,
+    MODEL_ARCH,
+    GGMLQuantizationType,
+    GGUFWriter,
+    LlamaFileType,
+    TokenType,
+    get_tensor_name_map,
+    quantize,
+)
+
+from cosine_node.gguf.file import DRAFT_VOCABULARY
+from cosine_node.gguf.pre_tokenizers import name_of
+from cosine_node.gguf.stored_model import StoredModel, read_object
+from cosine_protocol.errors import UsageError
+
+FILE_TYPES: Final[Mapping[str, LlamaFileType]] = {
+    "F32": LlamaFileType.ALL_F32,
+    "F16": LlamaFileType.MOSTLY_F16,
+    "BF16": LlamaFileType.MOSTLY_BF16,
+    "Q8_0": LlamaFileType.MOSTLY_Q8_0,
+    "Q4_0": LlamaFileType.MOSTLY_Q4_0,
+    "Q4_1": LlamaFileType.MOSTLY_Q4_1,
+    "Q5_0": LlamaFileType.MOSTLY_Q5_0,
+    "Q5_1": LlamaFileType.MOSTLY_Q5_1,
+}
+"""The types that weights can be written in, as `general.file_type` says them; the package `gguf` has no others."""
+ARCHITECTURE: Final = "llama"
+"""The only kind that is written: that of the models that ship with the node."""
+
+
+def write_gguf(
+    source: Path,
+    out: Path,
+    *,
+    weights: str = "Q8_0",
+    name: str | None = None,
+    draft_vocabulary: Sequence[int] | None = None,
+) -> None:
+    """Write the model in the folder `source` as the file `out`, its matrices in `weights`, vectors in float32.
+
+    A matrix whose rows are no whole blocks of that type stays in float16. With `draft_vocabulary`, the target's
+    token of each of the model's own, the file has no tokenizer: its tokens are told in the target's. Raises
+    `UsageError` for a model of another kind.
+    """
+    if weights not in FILE_TYPES:
+        raise UsageError(f"Weights cannot be written in {weights!r}; choose one of {', '.join(FILE_TYPES)}.")
+    model = StoredModel.read(source)
+    _refuse_others(model)
+    if draft_vocabulary is not None and len(draft_vocabulary) != model.config["vocab_size"]:
+        raise UsageError(
+            f"A draft vocabulary names one token for each of the model's {model.config['vocab_size']}, not "
+            f"{len(draft_vocabulary)}."
+        )
+    draft = out.with_name(f".{out.name}.{secrets.token_hex(8)}")
+    writer = GGUFWriter(str(draft), ARCHITECTURE)
+    writer.add_name(name or source.resolve().name)
+    writer.add_file_type(FILE_TYPES[weights])
+    _add_sizes(writer, model)
+    if draft_vocabulary is not None:
+        writer.add_array(DRAFT_VOCABULARY, list(draft_vocabulary))
+    if model.tokenizer is None or draft_vocabulary is not None:
+        # llama.cpp then takes the number of tokens for their names, and leaves texts to others.
+        writer.add_tokenizer_model("none")
+    else:
+        _add_tokenizer(writer, model.tokenizer, model.config["vocab_size"])
+    _add_ends(writer, model)
+    for tensor_name, values in _named_tensors(model):
+        kind = _stored_kind(values, weights)
+        writer.add_tensor(tensor_name, quantize(values, kind), raw_dtype=kind)
+    try:
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        os.replace(draft, out)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _refuse_others(model: StoredModel) -> None:
+    """Raise `UsageError` for what llama.cpp's llama kind, or this module, does not have."""
+    config = model.config
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    reasons = {
+        f"it is of the kind {config.get('model_type')!r}, not 'llama'": config.get("model_type") != "llama",
+        "its attention or its feed-forward layers have biases": config.get("attention_bias")
+        or config.get("mlp_bias"),
+        "its activation is not SiLU": config.get("hidden_act", "silu") != "silu",
+        "its rotary embedding is stretched": rope.get("rope_type", "default") != "default",
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise UsageError(f"{model.folder} cannot be written as GGUF here: {reason}; use llama.cpp's converter.")
+
+
+def _add_sizes(writer: GGUFWriter, model: StoredModel) -> None:
+    config = model.config
+    heads = config["num_attention_heads"]
+    head_size = config.get("head_dim") or config["hidden_size"] // heads
+    rope = config.get("rope_parameters") or {}
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(config.get("num_key_value_heads") or heads)
+    writer.add_key_length(head_size)
+    writer.add_value_length(head_size)
+    writer.add_rope_dimension_count(head_size)
+    writer.add_rope_freq_base(rope.get("rope_theta") or config.get("rope_theta") or 10000.0)
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+
+
+def _add_tokenizer(writer: GGUFWriter, tokenizer: Mapping[str, Any], vocab_tokens: int) -> None:
+    """Byte-level BPE; raises `UsageError` for others."""
+    bpe = tokenizer["model"]
+    pre_tokenizer = name_of(tokenizer.get("pre_tokenizer"))
+    if bpe.get("type") != "BPE" or pre_tokenizer is None or tokenizer.get("normalizer") is not None:
+        raise UsageError(
+            "Only byte-level BPE with a pre-tokenizer that llama.cpp knows can be written as GGUF here."
+        )
+    tokens = {token: text for text, token in bpe["vocab"].items()}
+    kinds = dict.fromkeys(tokens, TokenType.NORMAL)
+    for added in tokenizer["added_tokens"]:
+        tokens[added["id"]] = added["content"]
+        kinds[added["id"]] = TokenType.CONTROL if added["special"] else TokenType.USER_DEFINED
+    if max(tokens) >= vocab_tokens:
+        raise UsageError(f"The tokenizer knows token {max(tokens)}, the model only {vocab_tokens} tokens.")
+    ids = range(vocab_tokens)
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in bpe["merges"]]
+    processor = tokenizer.get("post_processor") or {}
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre_tokenizer)
+    writer.add_token_list([tokens.get(token, f"[PAD{token}]") for token in ids])
+    writer.add_token_types([kinds.get(token, TokenType.UNUSED) for token in ids])
+    writer.add_token_merges(merges)
+    writer.add_add_bos_token("SpecialToken" in next(iter(processor.get("single") or [{}])))
+    writer.add_add_space_prefix(False)
+
+
+def _add_ends(writer: GGUFWriter, model: StoredModel) -> None:
+    """The tokens that begin and end texts, and the chat template."""
+    generation_config = read_object(model.folder / "generation_config.json") or {}
+    eos = generation_config.get("eos_token_id", model.config.get("eos_token_id"))
+    ends = eos if isinstance(eos, list) else [] if eos is None else [eos]
+    add_end = (writer.add_eos_token_id, writer.add_eot_token_id, writer.add_eom_token_id)
+    if len(ends) > len(add_end):
+        raise UsageError(
+            f"{model.folder} has {len(ends)} tokens that end a text; GGUF has names for {len(add_end)}."
+        )
+    for add, token in zip(add_end, ends, strict=False):
+        add(token)
+    for key, add in {"bos_token_id": writer.add_bos_token_id, "pad_token_id": writer.add_pad_token_id}.items():
+        if model.config.get(key) is not None:
+            add(model.config[key])
+    template = model.chat_template()
+    if template is not None:
+        writer.add_chat_template(template)
+
+
+def _named_tensors(model: StoredModel) -> list[tuple[str, npt.NDArray[np.float32]]]:
+    """The tensors under llama.cpp's names."""
+    config = model.config
+    heads = config["num_attention_heads"]
+    rows_of = {"q_proj": heads, "k_proj": config.get("num_key_value_heads") or heads}
+    names = get_tensor_name_map(MODEL_ARCH.LLAMA, config["num_hidden_layers"])
+    found = []
+    for name, values in model.weights().items():
+        if name == "lm_head.weight" and config.get("tie_word_embeddings"):
+            continue
+        gguf_name = names.get_name(name, try_suffixes=(".weight",))
+        if gguf_name is None:
+            raise UsageError(f"{model.folder} has a tensor {name}, which a model of the llama kind has not.")
+        turned_heads = rows_of.get(name.split(".")[-2])
+        found.append((gguf_name, values if turned_heads is None else _interleaved(values, turned_heads)))
+    return found
+
+
+def _interleaved(rows: npt.NDArray[np.float32], heads: int) -> npt.NDArray[np.float32]:
+    """The rows of a rotary projection, the two halves of each head in turn: llama.cpp rotates neighbours."""
+    halves = rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(rows.shape))
+
+
+def _stored_kind(values: npt.NDArray[np.float32], weights: str) -> GGMLQuantizationType:
+    if values.ndim < 2:
+        return GGMLQuantizationType.F32
+    kind = GGMLQuantizationType[weights]
+    return GGMLQuantizationType.F16 if values.shape[-1] % GGML_QUANT_SIZES[kind][0] else kind

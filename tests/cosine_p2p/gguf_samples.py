@@ -1,0 +1,38 @@
+"""A small GGUF file, written by the package `gguf`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter, quantize
+
+SIZES: dict[str, int] = {
+    "llama.block_count": 2,
+    "llama.context_length": 64,
+    "llama.embedding_length": 32,
+    "llama.attention.head_count": 4,
+    "llama.attention.head_count_kv": 2,
+}
+EMBEDDING = np.arange(4 * 32, dtype=np.float32).reshape(4, 32)
+
+
+def write_sample(file: Path, metadata: Mapping[str, Any] | None = None, *, weights: str = "Q8_0") -> Path:
+    """A file of one matrix and one vector; what `metadata` has as None is left out."""
+    writer = GGUFWriter(str(file), "llama")
+    for key, value in {**SIZES, **(metadata or {})}.items():
+        if isinstance(value, list):
+            writer.add_array(key, value)
+        elif isinstance(value, str):
+            writer.add_string(key, value)
+        elif value is not None:
+            writer.add_uint32(key, value)
+    kind = GGMLQuantizationType[weights]
+    assert EMBEDDING.shape[1] % GGML_QUANT_SIZES[kind][0] == 0
+    writer.add_tensor("token_embd.weight", quantize(EMBEDDING, kind), raw_dtype=kind)
+    writer.add_tensor("output_norm.weight", np.ones(32, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file

@@ -1,0 +1,108 @@
+"""Writing GGUF files: what is read back from them is the model that was written."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cosine_node import zoo
+from cosine_node.gguf.file import GgufFile
+from cosine_node.gguf.stored_model import StoredModel
+from cosine_node.gguf.writing import FILE_TYPES, write_gguf
+from cosine_protocol.errors import UsageError
+from tests.thoroughness import quick_first
+
+SMALL = zoo.folder("draft-code")
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(SMALL, tmp_path / "model"))
+
+
+def change(folder: Path, **values: Any) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+def test_sizes_ends_tokenizer_and_template_are_the_models(tmp_path: Path) -> None:
+    folder = zoo.folder("target")
+    write_gguf(folder, tmp_path / "a.gguf")
+    model = GgufFile.open(tmp_path / "a.gguf")
+    assert (model.vocab_tokens, model.context_tokens, model.eos, model.weights) == (4096, 1024, (0,), "Q8_0")
+    assert model.kv_bytes_per_token(2) == 8 * 4 * 64 * 2 * 2
+    assert model.metadata["tokenizer.chat_template"] == (folder / "chat_template.jinja").read_text("utf-8")
+    assert model.metadata["tokenizer.ggml.pre"] == "smollm"
+    tokens: list[str] = model.metadata["tokenizer.ggml.tokens"]
+    stored = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    assert {text: token for token, text in enumerate(tokens)}.items() >= stored["model"]["vocab"].items()
+    assert [tokens[added["id"]] for added in stored["added_tokens"]] == [
+        added["content"] for added in stored["added_tokens"]
+    ]
+
+
+@pytest.mark.parametrize("weights", quick_first(FILE_TYPES, quick=4))
+def test_matrices_are_in_the_type_asked_for_and_vectors_in_float32(weights: str, tmp_path: Path) -> None:
+    write_gguf(SMALL, tmp_path / "a.gguf", weights=weights)
+    model = GgufFile.open(tmp_path / "a.gguf")
+    kinds = {len(tensor.shape): tensor.kind for tensor in model.tensors.values()}
+    assert kinds == {1: "F32", 2: weights}
+    stored = StoredModel.read(SMALL).weights()["model.embed_tokens.weight"]
+    # One step of the coarsest of them: Q4_0 has eight on either side of zero.
+    step = np.abs(stored).max() / 8
+    assert np.abs(model.weight("token_embd.weight") - stored).max() <= step
+
+
+def test_rotary_rows_stand_in_turn(tmp_path: Path) -> None:
+    write_gguf(SMALL, tmp_path / "a.gguf", weights="F32")
+    written = GgufFile.open(tmp_path / "a.gguf").weight("blk.1.attn_k.weight")
+    stored = StoredModel.read(SMALL).weights()["model.layers.1.self_attn.k_proj.weight"]
+    # The first of its two heads of 64 rows: pairs that are rotated together stand beside each other.
+    assert np.array_equal(written[:4], stored[[0, 32, 1, 33]])
+    assert np.array_equal(written[64:68], stored[[64, 96, 65, 97]])
+
+
+def test_a_model_without_a_tokenizer_and_a_draft_vocabulary_have_tokens_without_texts(tmp_path: Path) -> None:
+    write_gguf(SMALL, tmp_path / "a.gguf")
+    assert GgufFile.open(tmp_path / "a.gguf").metadata["tokenizer.ggml.model"] == "none"
+    tokens = range(4095, -1, -1)
+    write_gguf(zoo.folder("target"), tmp_path / "b.gguf", draft_vocabulary=tokens)
+    drafter = GgufFile.open(tmp_path / "b.gguf")
+    assert drafter.draft_vocabulary == tuple(tokens)
+    assert drafter.metadata["tokenizer.ggml.model"] == "none"
+    with pytest.raises(UsageError, match="one token for each of the model's 4096, not 3"):
+        write_gguf(SMALL, tmp_path / "c.gguf", draft_vocabulary=[1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"model_type": "gpt2"}, "of the kind 'gpt2'"),
+        ({"attention_bias": True}, "have biases"),
+        ({"hidden_act": "gelu"}, "not SiLU"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0}}, "stretched"),
+    ],
+)
+def test_other_models_are_refused(changed: dict[str, Any], reason: str, copy: Path, tmp_path: Path) -> None:
+    change(copy, **changed)
+    with pytest.raises(UsageError, match=reason):
+        write_gguf(copy, tmp_path / "a.gguf")
+    assert list(tmp_path.iterdir()) == [copy]
+
+
+def test_other_tokenizers_and_types_are_refused_and_leave_nothing(copy: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be written in 'Q4_K'"):
+        write_gguf(copy, tmp_path / "a.gguf", weights="Q4_K")
+    tokenizer = json.loads((zoo.tokenizer_folder() / "tokenizer.json").read_text("utf-8"))
+    (copy / "tokenizer.json").write_text(json.dumps(tokenizer | {"pre_tokenizer": {"type": "Whitespace"}}))
+    with pytest.raises(UsageError, match="Only byte-level BPE"):
+        write_gguf(copy, tmp_path / "a.gguf")
+    change(copy, eos_token_id=[1, 2, 3, 4])
+    (copy / "tokenizer.json").unlink()
+    (copy / "generation_config.json").unlink()
+    with pytest.raises(UsageError, match="has 4 tokens that end a text"):
+        write_gguf(copy, tmp_path / "a.gguf")
+    assert list(tmp_path.iterdir()) == [copy]
