@@ -19,6 +19,9 @@ from cosine_node.engine.support import UnsupportedModel
 
 ATTENTION_NAME: Final = "cosine_packed"
 """The name under which a model's configuration asks for this attention."""
+MOST_SCORES: Final = 1 << 24
+"""A choice: 64 MiB of float32 scores, or of a mask, at a time, of which a few copies are alive; 512 queries of 64 heads
+over 32,768 keys are 4 GiB."""
 
 
 def register_packed_attention() -> None:
@@ -90,15 +93,17 @@ def attend(
     group = query.shape[1] // pages.keys.shape[1]
     outputs = []
     for call in calls:
-        grouped = _queries(by_token, call, group)
         keys, values = _read(pages.keys, call), _read(pages.values, call)
-        bias = call.bias(query.dtype, group, tiles=tiles)
-        sink_rows = None if sinks is None else _sinks_by_row(sinks, grouped, group)
-        if tiles is None or bias is None:
-            output = kernel(grouped, keys, values, bias=bias, sinks=sink_rows)
-        else:
-            output = kernel.in_tiles(tiles, grouped, keys, values, bias=bias, sinks=sink_rows)
-        outputs.append(_by_token(output, call, group))
+        alive = kernel.numbers_per_query(keys, values, group, has_sinks=sinks is not None)
+        for place, piece in call.pieces(max(1, MOST_SCORES // alive)):
+            grouped = _queries(by_token, piece, group)
+            bias = piece.bias(query.dtype, group, tiles=tiles)
+            sink_rows = None if sinks is None else _sinks_by_row(sinks, grouped, group)
+            if tiles is None or bias is None:
+                output = kernel(grouped, keys[place], values[place], bias=bias, sinks=sink_rows)
+            else:
+                output = kernel.in_tiles(tiles, grouped, keys[place], values[place], bias=bias, sinks=sink_rows)
+            outputs.append(_by_token(output, piece, group))
     joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
     return joined if plan.order is None else joined[plan.order]
 

@@ -42,6 +42,14 @@ class AttentionKernel:
             weights = joined.softmax(-1)[..., :-1]
         return weights.to(queries.dtype) @ values
 
+    def numbers_per_query(self, keys: Tensor, values: Tensor, group: int, *, has_sinks: bool) -> int:
+        """The numbers that are alive at once for a query of all heads: its scores, or the mask where they are not.
+
+        PyTorch has kernels that keep no scores, but for keys as wide as values only.
+        """
+        is_fused = self.softcap is None and not has_sinks and keys.shape[3] == values.shape[3]
+        return group * keys.shape[2] * (1 if is_fused else keys.shape[1])
+
     def in_tiles(
         self,
         tiles: RowTiles,

@@ -35,6 +35,12 @@ class Indices:
         is_run = np.array_equal(numbers, np.arange(first, first + count))
         return cls(first, count, None if is_run else torch.from_numpy(numbers).to(device))
 
+    def part(self, first: int, count: int) -> "Indices":
+        """So many of them, from the one of that number on."""
+        if self.index is None:
+            return Indices(self.start + first, count)
+        return Indices(self.start, count, self.index.narrow(0, first, count))
+
 
 class AttentionCall:
     """The inputs of one call of the attention kernel: `sequences` of equally many queries and keys.
@@ -71,6 +77,28 @@ class AttentionCall:
             if tiles is not None:
                 found = tiles.pad(found)
             self._biases[dtype, group] = found
+        return found
+
+    def pieces(self, most_queries: int) -> "list[tuple[slice, AttentionCall]]":
+        """The call in pieces of at most so many queries, each with its place among the sequences."""
+        if self._hidden is None or self._hidden.shape[0] * self._hidden.shape[1] <= most_queries:
+            return [(slice(0, self.sequences), self)]
+        queries, keys = self._hidden.shape[1:]
+        # Outputs follow each other: whole sequences in one piece, or some queries of one.
+        sequences, step = max(1, most_queries // queries), min(most_queries, queries)
+        found = []
+        for first in range(0, self.sequences, sequences):
+            place = slice(first, min(first + sequences, self.sequences))
+            count = place.stop - first
+            for start in range(0, queries, step):
+                length = min(step, queries - start)
+                piece = AttentionCall(
+                    self.queries.part(first * queries + start, (count - 1) * queries + length),
+                    self.slots.part(first * keys, count * keys),
+                    sequences=count,
+                    hidden=self._hidden[place, start : start + length],
+                )
+                found.append((place, piece))
         return found
 
 

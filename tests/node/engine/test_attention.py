@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from cosine_node.engine import attention
 from cosine_node.engine.attention import attend, packed_attention
 from cosine_node.engine.attention_kernel import AttentionKernel
 from cosine_node.engine.base import PREFIX, PassAbandoned, Row
@@ -109,6 +111,60 @@ def test_attention_along_paths_equals_attention_one_by_one(
     )
     assert len(output) == 16
     torch.testing.assert_close(output[:15], one_by_one(trees, window, softcap, sinks))
+
+
+class LargestTensor(TorchDispatchMode):
+    """Notes the largest tensor that an operation returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = operation(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and not result._is_view():
+            self.numbers = max(self.numbers, result.numel())
+        return result
+
+
+@pytest.mark.parametrize("most_scores", [1, 40, 200, 600])
+@pytest.mark.parametrize("pads_rows", [False, True])
+@pytest.mark.parametrize("tiles", [None, TILES])
+@pytest.mark.parametrize(("softcap", "sinks"), [(None, None), (1.5, None), (0.7, SINKS)])
+def test_attention_in_pieces_is_the_same_attention(
+    monkeypatch: pytest.MonkeyPatch,
+    most_scores: int,
+    pads_rows: bool,
+    tiles: RowTileSet | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> None:
+    monkeypatch.setattr(attention, "MOST_SCORES", most_scores)
+    plan: PassPlan | PathPlan
+    plan, trees = a_plan(pads_rows=pads_rows)
+    query, key, value = tensors()
+    if tiles is not None:
+        plan = PathPlan(list(zip(trees, ROWS, strict=True)), store=plan.store, device=query.device, tiles=TILES)
+        query, key, value = (torch.cat([rows, rows[:, :, :1]], 2) for rows in tensors())
+    output = attend(
+        plan, 0, query=query, key=key, value=value, window=None, scale=SCALE, softcap=softcap, sinks=sinks
+    )
+    torch.testing.assert_close(output[:15], one_by_one(trees, None, softcap, sinks))
+
+
+@pytest.mark.parametrize("softcap", [None, 50.0])
+def test_a_long_prompt_keeps_few_scores_at_a_time(monkeypatch: pytest.MonkeyPatch, softcap: float | None) -> None:
+    monkeypatch.setattr(attention, "MOST_SCORES", 10_000)
+    heads, tokens = 8, 500
+    tree, row = SequenceTree(sampling=Sampling(), prompt_tokens=1), Row.chain(0, [1] * tokens)
+    tree.add(row, range(tokens))
+    plan = PassPlan([(tree, row)], store=KvStore(slots=tokens), device=torch.device("cpu"))
+    query, key, value = (torch.randn(1, heads, tokens, WIDTH) for _ in range(3))
+    plan.calls(None)
+    plan.store.layer(0, key, value)
+    with LargestTensor() as largest:
+        attend(plan, 0, query=query, key=key, value=value, window=None, scale=SCALE, softcap=softcap)
+    assert largest.numbers <= max(10_000, heads * tokens * WIDTH)
 
 
 def test_attention_in_tiles_is_the_same_attention() -> None:
