@@ -78,7 +78,6 @@ SHELLS: Final = {
     "node/cosine_node/demo/swarm.py": "starts processes; `make demo` is it",
     "node/cosine_node/doctor/probe_machine.py": "collects facts: test_planted_faults finds faults by them",
     "node/cosine_node/doctor/probe_swarm.py": "collects facts; tests/e2e asks a real swarm for them",
-    "node/cosine_node/engine/kv_store.py": "tensors of the KV cache: test_torch_engine compares what is read back",
     "node/cosine_node/engine/threads.py": "sets torch's threads",
     "node/cosine_node/verifier/served.py": "the requests of one verifier: test_service looks at them",
     "node/cosine_node/zoo/prompt_set.py": "reads the prompts of the project: test_family asks for them",

@@ -14,14 +14,15 @@ from transformers import AttentionInterface
 
 from cosine_node.engine.attention_kernel import AttentionKernel
 from cosine_node.engine.kv_store import LayerPages
+from cosine_node.engine.latent_attention import latent_attention_of
 from cosine_node.engine.pass_plan import AttentionCall, AttentionPlan
 from cosine_node.engine.support import UnsupportedModel
 
 ATTENTION_NAME: Final = "cosine_packed"
 """The name under which a model's configuration asks for this attention."""
 MOST_SCORES: Final = 1 << 24
-"""A choice: 64 MiB of float32 scores, or of a mask, at a time, of which a few copies are alive; 512 queries of 64 heads
-over 32,768 keys are 4 GiB."""
+"""A choice: 64 MiB of float32 scores, or of a mask, of which a few copies are alive; 512 queries of 64 heads over
+32,768 keys have 4 GiB."""
 
 
 def register_packed_attention() -> None:
@@ -52,17 +53,22 @@ def packed_attention(
             str(getattr(getattr(module, "config", None), "model_type", type(module).__name__)),
             "it gives its attention a mask or a bias of its own, or does not pass arguments on to it",
         )
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    latents = latent_attention_of(module)
+    shared = None if latents is None else torch.cat((key, value), -1)
     output = attend(
         plan,
         cast(int, module.layer_idx),
-        query=query,
-        key=key,
-        value=value,
+        query=query if latents is None else latents.absorbed(query),
+        key=key if shared is None else shared,
+        value=value if shared is None else shared,
         window=_window(module, extra),
-        scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        scale=scale,
         softcap=softcap,
         sinks=s_aux,
     )
+    if latents is not None:
+        output = latents.expanded(output)
     return output.view(1, query.shape[2], query.shape[1], -1), None
 
 
@@ -80,7 +86,8 @@ def attend(
 ) -> Tensor:
     """The attention of one layer, [tokens, heads * value width]; its keys and values are written to the pool first.
 
-    Query, key and value are [1, heads, tokens, width]. Raises `PassAbandoned` where nobody wants the pass any more.
+    Query, key and value are [1, heads, tokens, width]; keys that are values as well are kept once. Raises
+    `PassAbandoned` where nobody wants the pass any more.
     """
     plan.check()
     pages = _write(plan, layer, key, value)
@@ -93,7 +100,8 @@ def attend(
     group = query.shape[1] // pages.keys.shape[1]
     outputs = []
     for call in calls:
-        keys, values = _read(pages.keys, call), _read(pages.values, call)
+        keys = _read(pages.keys, call)
+        values = keys if pages.values is pages.keys else _read(pages.values, call)
         alive = kernel.numbers_per_query(keys, values, group, has_sinks=sinks is not None)
         for place, piece in call.pieces(max(1, MOST_SCORES // alive)):
             grouped = _queries(by_token, piece, group)
@@ -118,7 +126,8 @@ def _write(plan: AttentionPlan, layer: int, key: Tensor, value: Tensor) -> Layer
     """Write a pass's keys and values into its slots; the pages of the layer."""
     pages = plan.store.layer(layer, key, value)
     slots = plan.written
-    for stored, all_new in zip(pages, (key, value), strict=True):
+    written = [(pages.keys, key)] if pages.values is pages.keys else [(pages.keys, key), (pages.values, value)]
+    for stored, all_new in written:
         # Rows that pad the pass come last and are not kept.
         new = all_new.narrow(2, 0, slots.count)
         if slots.index is None:

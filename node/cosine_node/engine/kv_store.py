@@ -25,6 +25,8 @@ class KvStore:
     def __init__(self, *, slots: int) -> None:
         self.slots = slots
         self._layers: dict[int, LayerPages] = {}
+        # What gave each layer its shape, a token's keys and values: held, for then no other tensor is the same.
+        self._first: list[tuple[Tensor, Tensor, LayerPages]] = []
 
     @property
     def spare_slot(self) -> int:
@@ -38,20 +40,34 @@ class KvStore:
 
     @property
     def bytes(self) -> int:
-        return sum(tensor.nbytes for layer in self._layers.values() for tensor in layer)
+        return sum(tensor.nbytes for tensor in self._tensors)
 
     def layer(self, index: int, key: Tensor, value: Tensor) -> LayerPages:
-        """One layer's pages; `key` and `value` [1, heads, tokens, width] give their shape the first time."""
+        """One layer's pages; `key` and `value` [1, heads, tokens, width] give their shape the first time.
+
+        Keys that are values as well are stored once. So are those of layers that share them (Gemma 3n): the same
+        tensors, when they first come.
+        """
         pages = self._layers.get(index)
         if pages is None:
-            pages = self._layers[index] = LayerPages(self._zeros(key), self._zeros(value))
+            shared = (found for keys, values, found in self._first if keys is key and values is value)
+            pages = next(shared, None)
+            if pages is None:
+                keys = self._zeros(key)
+                pages = LayerPages(keys, keys if value is key else self._zeros(value))
+            self._layers[index] = pages
+            self._first.append((key, value, pages))
         return pages
 
     def clear(self, slots: Tensor) -> None:
         """Fill these slots of all layers with zeros."""
-        for layer in self._layers.values():
-            for stored in layer:
-                stored.index_fill_(2, slots, 0)
+        for stored in self._tensors:
+            stored.index_fill_(2, slots, 0)
+
+    @property
+    def _tensors(self) -> list[Tensor]:
+        """The tensors of all layers, each once."""
+        return list({id(tensor): tensor for layer in self._layers.values() for tensor in layer}.values())
 
     @property
     def shapes(self) -> set[tuple[int, int, int]]:

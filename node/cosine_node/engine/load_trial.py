@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from cosine_node.engine.cached_model import CachedModel
+from cosine_node.engine.latent_attention import has_latents
 from cosine_node.engine.pass_model import PassModel
 from cosine_node.engine.pass_way import PassWay
 from cosine_node.engine.support import UNBOUNDED_TOKENS, UnsupportedModel, context_tokens, packed_obstacle
@@ -43,7 +44,9 @@ FAILURES: Final = (TypeError, ValueError, AttributeError, LookupError, NotImplem
 
 def find_way(model: Any) -> PassWay:
     """The fastest way in which a model's passes are exact. Raises `UnsupportedModel` if there is none."""
-    ways = list(PassWay) if packed_obstacle(model.config) is None else [PassWay.CACHED, PassWay.STEPPED]
+    ways = [way for way in PassWay if way is not PassWay.EXPANDED or has_latents(model)]
+    if packed_obstacle(model.config) is not None:
+        ways = [PassWay.CACHED, PassWay.STEPPED]
     for way in ways:
         try:
             check_exactness(model, way)
@@ -96,7 +99,7 @@ def off_groups(passes: PassModel, attempt: int, way: PassWay, *, has_window: boo
         vocab_tokens=passes.vocab_tokens,
         # Where no end is known, positions far out may be none that the model has. With its own attention its tokens
         # stand where its cache ends, and nowhere else.
-        context_tokens=0 if longest == UNBOUNDED_TOKENS or way is not PassWay.PACKED else longest,
+        context_tokens=0 if longest == UNBOUNDED_TOKENS or not way.is_packed else longest,
         has_window=has_window,
         attempt=attempt,
     )

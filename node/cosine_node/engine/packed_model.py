@@ -13,6 +13,7 @@ from cosine_node.engine.base import OutOfMemory, Row
 from cosine_node.engine.cuda_graphs import CudaGraphs
 from cosine_node.engine.flat_decoder import FlatDecoder
 from cosine_node.engine.kv_store import KvStore
+from cosine_node.engine.latent_attention import expand_latents, keep_latents
 from cosine_node.engine.pass_model import Feeds
 from cosine_node.engine.pass_plan import DecoderPlan, PassPlan
 from cosine_node.engine.path_plan import PathPlan, stale_slots
@@ -30,18 +31,29 @@ class PackedModel:
     the pool and shows the width of the vocabulary. With `pads_rows` short rows are computed as one rectangle, and
     those of known decoders in shape buckets: by default on CUDA. With `tiles` (`invariance_trial`) it is
     deterministic: a token's logits depend on its own path only, bit for bit. Rows are then padded as these say, and
-    never to rectangles. Raises `UnsupportedModel`.
+    never to rectangles. With `keeps_latents` the pool holds the latents of layers that make keys and values from
+    some, else what they make. Raises `UnsupportedModel`.
     """
 
     attention_name: Final = ATTENTION_NAME
 
     def __init__(
-        self, model: Any, *, slots: int, pads_rows: bool | None = None, tiles: RowTileSet | None = None
+        self,
+        model: Any,
+        *,
+        slots: int,
+        pads_rows: bool | None = None,
+        tiles: RowTileSet | None = None,
+        keeps_latents: bool = True,
     ) -> None:
         register_packed_attention()
         model.set_attn_implementation(ATTENTION_NAME)
         if model.config._attn_implementation != ATTENTION_NAME:
             raise UnsupportedModel(model.config.model_type, "its attention cannot be replaced")
+        if keeps_latents:
+            keep_latents(model, ATTENTION_NAME)
+        else:
+            expand_latents(model)
         self.model = model.eval()
         self.device: torch.device = model.device
         self.store = KvStore(slots=slots)

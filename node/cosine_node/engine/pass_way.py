@@ -13,8 +13,14 @@ class PassWay(Enum):
     """A way to run a model's passes, the fastest first; its value names it in a sentence about such models."""
 
     PACKED = "packed passes"
+    EXPANDED = "packed passes over expanded keys and values"
     CACHED = "their own attention, request by request"
     STEPPED = "their own layers, request by request and token by token"
+
+    @property
+    def is_packed(self) -> bool:
+        """True where one forward serves all rows of a pass."""
+        return self in (PassWay.PACKED, PassWay.EXPANDED)
 
     def pass_model(
         self, model: Any, *, slots: int, pads_rows: bool | None = None, tiles: RowTileSet | None = None
@@ -23,6 +29,7 @@ class PassWay(Enum):
 
         Raises `UnsupportedModel`.
         """
-        if self is PassWay.PACKED:
-            return PackedModel(model, slots=slots, pads_rows=pads_rows, tiles=tiles)
+        if self.is_packed:
+            keeps_latents = self is PassWay.PACKED
+            return PackedModel(model, slots=slots, pads_rows=pads_rows, tiles=tiles, keeps_latents=keeps_latents)
         return CachedModel(model, slots=slots, is_stepped=self is PassWay.STEPPED)

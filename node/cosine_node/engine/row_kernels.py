@@ -9,6 +9,7 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, grouped_mm_expe
 from transformers.pytorch_utils import Conv1D
 
 from cosine_node.engine.attention_kernel import AttentionKernel
+from cosine_node.engine.latent_attention import latent_kernels
 from cosine_node.engine.path_plan import KEY_QUANTUM
 from cosine_node.engine.row_tiles import RowKernel, RowTiles, measure_tiles
 
@@ -38,7 +39,7 @@ def product_kernels(model: nn.Module) -> list[RowKernel]:
             for weight in module.parameters(recurse=False):
                 if weight.ndim == 2:
                     found.setdefault((nn.Module, *weight.shape), RowKernel(weight.shape[1], _Times(weight.t())))
-    return list(found.values())
+    return [*found.values(), *latent_kernels(model)]
 
 
 class _Times:

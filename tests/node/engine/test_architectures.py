@@ -16,8 +16,10 @@ from cosine_protocol.request import Sampling
 from tests.node.engine.tiny_models import (
     ARCHITECTURES,
     COMMON,
+    LATENT,
     OWN_ATTENTION,
     RECURRENT,
+    SHARING,
     STEPPED,
     VOCAB,
     WINDOWED,
@@ -36,6 +38,7 @@ DECODER: dict[str, Any] = {
 }
 CASES = [pytest.param(make, id=name) for name, make in ARCHITECTURES.items()]
 WINDOW_CASES = [pytest.param(make, id=f"{name}-window") for name, make in WINDOWED.items()]
+SHARED_CASES = [pytest.param(make, id=name) for name, make in [*LATENT.items(), *SHARING.items()]]
 
 
 class Feeder:
@@ -82,7 +85,7 @@ def _distance(a: Tensor, b: Tensor) -> float:
 
 
 @pytest.mark.parametrize("pads_rows", [False, True], ids=["in place", "padded"])
-@pytest.mark.parametrize("make", [*CASES, *WINDOW_CASES])
+@pytest.mark.parametrize("make", [*CASES, *WINDOW_CASES, *SHARED_CASES])
 def test_packed_trees_equal_separate_forwards(make: Any, pads_rows: bool) -> None:
     reference = build(make())
     feeder = Feeder(copy.deepcopy(reference), pads_rows=pads_rows)
@@ -109,7 +112,7 @@ def test_packed_trees_equal_separate_forwards(make: Any, pads_rows: bool) -> Non
 
 
 @pytest.mark.parametrize("dtype", quick_first(DTYPES, quick=2), ids=str)
-@pytest.mark.parametrize("make", [*CASES, *WINDOW_CASES])
+@pytest.mark.parametrize("make", [*CASES, *WINDOW_CASES, *SHARED_CASES])
 def test_the_trial_accepts_what_works(make: Any, dtype: torch.dtype) -> None:
     check_exactness(build(make()).to(dtype))
 

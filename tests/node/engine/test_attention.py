@@ -113,11 +113,11 @@ def test_attention_along_paths_equals_attention_one_by_one(
     torch.testing.assert_close(output[:15], one_by_one(trees, window, softcap, sinks))
 
 
-class LargestTensor(TorchDispatchMode):
+class LargestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives it no types
     """Notes the largest tensor that an operation returns."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.numbers = 0
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -8,7 +8,7 @@ import torch
 from cosine_node.engine.invariance_trial import find_row_tiles
 from cosine_node.engine.torch_engine import TorchEngine
 from tests.node.engine.random_serving import draw_requests, serve_alone, serve_together
-from tests.node.engine.tiny_models import ARCHITECTURES, VOCAB, WINDOWED, build
+from tests.node.engine.tiny_models import ARCHITECTURES, LATENT, VOCAB, WINDOWED, build
 from tests.thoroughness import THOROUGH
 
 POOL_TOKENS = 4096
@@ -37,6 +37,7 @@ CASES = [
     pytest.param(WINDOWED["Gemma2"], id="Gemma2 with a window"),
     pytest.param(WINDOWED["GptOss"], id="GptOss"),
     pytest.param(ARCHITECTURES["GPT2"], id="GPT2"),
+    pytest.param(LATENT["DeepseekV3"], id="DeepseekV3"),
 ]
 
 

@@ -13,7 +13,16 @@ from cosine_node.simulation.trace_engine import TraceDrafter, TraceTarget
 from cosine_node.simulation.traces import DIGITS, TraceSet
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
-from tests.node.engine.tiny_models import OWN_ATTENTION, RECURRENT, VOCAB, WINDOWED, build, tiny_llama
+from tests.node.engine.tiny_models import (
+    LATENT,
+    OWN_ATTENTION,
+    RECURRENT,
+    SHARING,
+    VOCAB,
+    WINDOWED,
+    build,
+    tiny_llama,
+)
 from tests.node.simulation.test_traces import MODELS, a_trace
 
 PROMPT_TOKENS = 50
@@ -24,6 +33,8 @@ TRACES = TraceSet([a_trace(number, tokens=40) for number in range(PROMPT_TOKENS)
 ENGINES: dict[str, Making] = {
     "llama": lambda: TorchEngine(tiny_llama(), pool_tokens=512),
     "windowed": lambda: TorchEngine(build(WINDOWED["Gemma2"]()), pool_tokens=512),
+    "latent": lambda: TorchEngine(build(LATENT["DeepseekV3"]()), pool_tokens=512),
+    "sharing": lambda: TorchEngine(build(SHARING["Gemma3n"]()), pool_tokens=512),
     "own attention": lambda: TorchEngine(build(OWN_ATTENTION["bloom"]()), pool_tokens=512, way=PassWay.CACHED),
     "recurrent": lambda: TorchEngine(build(RECURRENT["mamba2"]()), pool_tokens=512, way=PassWay.CACHED),
     "scripted": lambda: ScriptedEngine(pool_tokens=512, vocab_tokens=VOCAB),

@@ -15,7 +15,18 @@ from cosine_node.engine.sampling import choose
 from cosine_node.engine.torch_engine import TorchEngine
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
-from tests.node.engine.tiny_models import OWN_ATTENTION, RECURRENT, STEPPED, VOCAB, WINDOWED, build, tiny_llama
+from tests.node.engine.tiny_models import (
+    ARCHITECTURES,
+    LATENT,
+    OWN_ATTENTION,
+    RECURRENT,
+    SHARING,
+    STEPPED,
+    VOCAB,
+    WINDOWED,
+    build,
+    tiny_llama,
+)
 from tests.thoroughness import quick_first
 
 NEAR_TIE = 1e-4
@@ -37,10 +48,17 @@ def engine() -> TorchEngine:
     return TorchEngine(tiny_llama(), pool_tokens=512)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_greedy_decoding_equals_generate(seed: int, engine: TorchEngine) -> None:
+@pytest.mark.parametrize(
+    ("make", "seed"),
+    [
+        *((ARCHITECTURES["Llama"], seed) for seed in range(4)),
+        *((make, 1) for make in (*LATENT.values(), *SHARING.values())),
+    ],
+)
+def test_greedy_decoding_equals_generate(make: Callable[[], Any], seed: int) -> None:
+    engine = TorchEngine(build(make()), pool_tokens=512)
     prompt = [random.Random(seed).randrange(3, VOCAB) for _ in range(9 + seed)]
-    expected = tiny_llama().generate(
+    expected = build(make()).generate(
         torch.tensor([prompt]), do_sample=False, max_new_tokens=24, eos_token_id=None, pad_token_id=0
     )
     sequence = engine.open(sampling=Sampling(), prompt_tokens=len(prompt))
@@ -155,8 +173,12 @@ def _windowed_gemma() -> Any:
     return build(WINDOWED["Gemma2"]())
 
 
+def _latent_deepseek() -> Any:
+    return build(LATENT["DeepseekV3"]())
+
+
 @pytest.mark.parametrize("pads_rows", [False, True], ids=["in place", "padded"])
-@pytest.mark.parametrize("make", [tiny_llama, _windowed_gemma])
+@pytest.mark.parametrize("make", [tiny_llama, _windowed_gemma, _latent_deepseek])
 @pytest.mark.parametrize("seed", quick_first(range(8), 3))
 def test_random_walks_equal_fresh_forwards(seed: int, make: Callable[[], Any], pads_rows: bool) -> None:
     check_walk(Walk(seed, make, pads_rows=pads_rows), seed)

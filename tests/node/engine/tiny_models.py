@@ -84,6 +84,68 @@ WINDOWED: Final[dict[str, Any]] = {
     ),
 }
 
+_LATENT: Final[dict[str, Any]] = {
+    **COMMON,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 10,
+}
+_LATENT_MOE: Final[dict[str, Any]] = {
+    **_LATENT,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+}
+
+LATENT: Final[dict[str, Any]] = {
+    "DeepseekV3": lambda: tf.DeepseekV3Config(**_LATENT_MOE),
+    "MiniCPM3": lambda: tf.MiniCPM3Config(**_LATENT),
+    "DeepseekV2": lambda: tf.DeepseekV2Config(**_LATENT_MOE),
+    "Glm4MoeLite": lambda: tf.Glm4MoeLiteConfig(**_LATENT_MOE),
+    "Youtu": lambda: tf.YoutuConfig(**_LATENT),
+    "AXK1": lambda: tf.AXK1Config(**_LATENT_MOE),
+    "LongcatFlash": lambda: tf.LongcatFlashConfig(
+        **{
+            name: value for name, value in _LATENT.items() if name not in ("intermediate_size", "num_hidden_layers")
+        },
+        head_dim=8,
+        num_layers=1,
+        ffn_hidden_size=128,
+        expert_ffn_hidden_size=32,
+        n_routed_experts=4,
+        moe_topk=2,
+        zero_expert_num=1,
+    ),
+}
+"""Models that make the keys and values of all heads from one latent."""
+
+_SHARING: Final[dict[str, Any]] = {
+    **COMMON,
+    "num_hidden_layers": 6,
+    "head_dim": 16,
+    "sliding_window": 6,
+    "layer_types": _MIXED_LAYERS * 3,
+    "num_kv_shared_layers": 2,
+    "vocab_size_per_layer_input": VOCAB,
+    "hidden_size_per_layer_input": 8,
+}
+SHARING: Final[dict[str, Any]] = {
+    "Gemma3n": lambda: tf.Gemma3nTextConfig(
+        **{**_SHARING, "intermediate_size": [128] * 6},
+        laurel_rank=8,
+        activation_sparsity_pattern=[0.0] * 6,
+        altup_num_inputs=2,
+    ),
+    "Gemma4": lambda: tf.Gemma4TextConfig(**_SHARING, global_head_dim=16),
+}
+"""Models of six layers, the last two of which read the keys and values of those before."""
 
 _OLD: Final[dict[str, Any]] = {"vocab_size": VOCAB, "bos_token_id": 1, "eos_token_id": 2}
 _FALCON: Final[dict[str, Any]] = {

@@ -1,0 +1,74 @@
+"""The pool holds what layers have in common once, and each token takes what its layers say."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from cosine_node.engine.kv_store import KvStore
+from cosine_node.engine.torch_engine import TorchEngine
+from tests.node.engine.tiny_models import LATENT, SHARING, build
+
+SLOTS = 10
+FLOAT32_BYTES = 4
+
+
+def states(heads: int, width: int) -> torch.Tensor:
+    return torch.ones(1, heads, 1, width)
+
+
+def test_a_token_takes_its_keys_and_values_of_all_layers() -> None:
+    store = KvStore(slots=SLOTS)
+    store.layer(0, states(2, 8), states(2, 6))
+    store.layer(1, states(1, 4), states(1, 4))
+    assert store.token_bytes == FLOAT32_BYTES * (2 * (8 + 6) + 1 * (4 + 4))
+    assert store.bytes == store.token_bytes * (SLOTS + 1)
+    assert store.shapes == {(2, 8, 6), (1, 4, 4)}
+
+
+def test_layers_given_the_same_tensors_have_the_same_pages() -> None:
+    store = KvStore(slots=SLOTS)
+    key, value = states(2, 8), states(2, 8)
+    first, other = store.layer(0, key, value), store.layer(1, key.clone(), value)
+    assert store.layer(2, key, value) is first
+    assert other is not first
+    assert store.token_bytes == 2 * FLOAT32_BYTES * 2 * (8 + 8)
+
+
+def test_keys_that_are_values_are_stored_once() -> None:
+    store = KvStore(slots=SLOTS)
+    latent = states(1, 24)
+    pages = store.layer(0, latent, latent)
+    assert pages.keys is pages.values
+    assert store.token_bytes == FLOAT32_BYTES * 24
+
+
+def test_cleared_slots_hold_zeros_in_every_layer() -> None:
+    store = KvStore(slots=SLOTS)
+    latent = states(1, 3)
+    all_pages = [store.layer(0, states(2, 8), states(2, 6)), store.layer(1, latent, latent)]
+    for pages in all_pages:
+        for stored in pages:
+            stored.fill_(1)
+    store.clear(torch.tensor([2, 5]))
+    for pages in all_pages:
+        for stored in pages:
+            assert stored[:, :, [2, 5]].count_nonzero() == 0
+            assert stored.count_nonzero() == stored.numel() * (SLOTS - 1) // (SLOTS + 1)
+
+
+@pytest.mark.parametrize("name", LATENT)
+def test_a_latent_is_all_that_is_kept_of_a_token(name: str) -> None:
+    config: Any = LATENT[name]()
+    engine = TorchEngine(build(config), pool_tokens=64)
+    width = config.kv_lora_rank + config.qk_rope_head_dim
+    assert engine.pool_bytes == (64 + 1) * width * FLOAT32_BYTES * config.num_hidden_layers
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_layers_that_share_keys_and_values_store_them_once(name: str) -> None:
+    config: Any = SHARING[name]()
+    engine = TorchEngine(build(config), pool_tokens=64)
+    layers = config.num_hidden_layers - config.num_kv_shared_layers
+    layer_bytes = 2 * config.num_key_value_heads * config.head_dim * FLOAT32_BYTES
+    assert engine.pool_bytes == (64 + 1) * layers * layer_bytes
