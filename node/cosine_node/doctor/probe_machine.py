@@ -76,14 +76,14 @@ def _resident_bytes() -> int:
 def _refusal_and_obstacle(folder: str) -> tuple[str, str]:
     """The reasons why the engine does not run the model in a folder, and not in packed passes; "" if it does."""
     from cosine_node.engine.loading import read_config
-    from cosine_node.engine.support import packed_obstacle, refuse_by_config
+    from cosine_node.engine.support import model_class_of, packed_obstacle, refuse_by_config
 
     try:
         config = read_config(folder)
         refuse_by_config(config)
     except UsageError as error:
         return str(error), ""
-    return "", packed_obstacle(config) or ""
+    return "", packed_obstacle(model_class_of(config), config) or ""
 
 
 if __name__ == "__main__":

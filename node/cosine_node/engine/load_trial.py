@@ -38,14 +38,22 @@ MOST_OUTLIERS: Final = 0.5
 ATTEMPTS: Final = 4
 """A choice: a group fails with each of so many texts, or by chance; a mixture with 10 % outliers in 1 of 1000."""
 
-FAILURES: Final = (TypeError, ValueError, AttributeError, LookupError, NotImplementedError, RuntimeError)
+FAILURES: Final = (
+    TypeError,
+    ValueError,
+    AttributeError,
+    LookupError,
+    AssertionError,
+    NotImplementedError,
+    RuntimeError,
+)
 """What models raise that do not follow transformers' attention interface."""
 
 
 def find_way(model: Any) -> PassWay:
     """The fastest way in which a model's passes are exact. Raises `UnsupportedModel` if there is none."""
     ways = [way for way in PassWay if way is not PassWay.EXPANDED or has_latents(model)]
-    if packed_obstacle(model.config) is not None:
+    if packed_obstacle(type(model), model.config) is not None:
         ways = [PassWay.CACHED, PassWay.STEPPED]
     for way in ways:
         try:

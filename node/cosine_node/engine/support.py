@@ -40,15 +40,22 @@ def refuse_by_config(config: Any) -> None:
         raise UnsupportedModel(config.model_type, "it is an encoder-decoder model")
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise UnsupportedModel(config.model_type, "it is no causal language model")
-    if cache_parameter(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]) is None:
+    if cache_parameter(model_class_of(config)) is None:
         raise UnsupportedModel(config.model_type, "it takes no cache of transformers")
     if getattr(config.get_text_config(), "attention_chunk_size", None):
         raise UnsupportedModel(config.model_type, "its attention works in chunks")
 
 
-def packed_obstacle(config: Any) -> str | None:
-    """The reason why a model that is not refused needs its own attention, and a cache; None if nothing tells."""
-    model_class = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+def model_class_of(config: Any) -> Any:
+    """The class of a model that is not refused."""
+    return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+
+
+def packed_obstacle(model_class: Any, config: Any) -> str | None:
+    """The reason why a model that is not refused needs its own attention, and a cache; None if nothing tells.
+
+    The configuration is the model's own, or that of its files, of which it may be a part.
+    """
     if getattr(model_class, "_is_stateful", False):
         return "it keeps a recurrent state"
     foreign = sorted(set(getattr(config.get_text_config(), "layer_types", None) or ()) - EXACT_LAYER_TYPES)

@@ -14,7 +14,7 @@ Position = tuple[int, float]
 
 @dataclass(slots=True)
 class Asked:
-    """A request: `expected` is what it gave alone, from which drafts are made."""
+    """A request: `expected` is what it should give, from which drafts are made."""
 
     prompt: list[int]
     sampling: Sampling
@@ -125,8 +125,19 @@ class _Request:
             self._scores_prefill = False
 
 
-def serve_together(engine: TorchEngine, requests: Sequence[Asked], *, at_once: int, seed: int) -> int:
-    """Serve requests that know what they gave alone; the number of those that gave anything else."""
+def is_as_expected(found: Sequence[Position], expected: Sequence[Position], *, tolerance: float) -> bool:
+    """True if positions begin a text: the same tokens, with margins that differ by so much at most."""
+    return all(
+        # Two infinite margins are equal, and have no difference.
+        token == wanted and (margin == wanted_margin or abs(margin - wanted_margin) <= tolerance)
+        for (token, margin), (wanted, wanted_margin) in zip(found, expected, strict=False)
+    )
+
+
+def serve_together(
+    engine: TorchEngine, requests: Sequence[Asked], *, at_once: int, seed: int, tolerance: float = 0.0
+) -> int:
+    """Serve requests that know what is expected of them; the number of those that gave anything else."""
     rng = random.Random(seed)
     waiting = list(requests)
     active: list[tuple[Asked, _Request]] = []
@@ -141,7 +152,7 @@ def serve_together(engine: TorchEngine, requests: Sequence[Asked], *, at_once: i
             request.take(row, [(choice.token, choice.margin) for choice in result.choices])
         for asked, request in chosen:
             # Once it differs, its drafts and what is fed next are of another text.
-            is_wrong = request.found != asked.expected[: len(request.found)]
+            is_wrong = not is_as_expected(request.found, asked.expected, tolerance=tolerance)
             if is_wrong or len(request.found) >= len(asked.expected):
                 different += is_wrong
                 active.remove((asked, request))

@@ -10,7 +10,13 @@ from torch import Tensor
 from cosine_node.engine.base import PREFIX, Row
 from cosine_node.engine.load_trial import check_exactness
 from cosine_node.engine.packed_model import PackedModel
-from cosine_node.engine.support import UnsupportedModel, context_tokens, packed_obstacle, refuse_by_config
+from cosine_node.engine.support import (
+    UnsupportedModel,
+    context_tokens,
+    model_class_of,
+    packed_obstacle,
+    refuse_by_config,
+)
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
 from tests.node.engine.tiny_models import (
@@ -146,7 +152,7 @@ def test_models_are_refused_by_name_before_their_weights_are_read(model_type: st
 def test_configurations_tell_what_passes_cannot_be_packed_for(make: Any, obstacle: str | None) -> None:
     config = make()
     refuse_by_config(config)
-    found = packed_obstacle(config)
+    found = packed_obstacle(model_class_of(config), config)
     assert found is None if obstacle is None else obstacle in str(found)
 
 

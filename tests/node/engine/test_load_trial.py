@@ -14,14 +14,16 @@ from cosine_node.engine import attention, pass_plan
 from cosine_node.engine.attention_mask import AttentionMask, mask_of
 from cosine_node.engine.base import Row
 from cosine_node.engine.flat_decoder import FlatDecoder
-from cosine_node.engine.load_trial import ATTEMPTS, check_exactness, error_of, short_windows
+from cosine_node.engine.load_trial import ATTEMPTS, check_exactness, error_of, find_way, short_windows
 from cosine_node.engine.packed_model import PackedModel
 from cosine_node.engine.pass_plan import AttentionCall, AttentionPlan, Indices, PassPlan
+from cosine_node.engine.pass_way import PassWay
 from cosine_node.engine.prefix_cache import PrefixCache
 from cosine_node.engine.support import UnsupportedModel
 from cosine_node.engine.tree import FedNode, SequenceTree
 from cosine_node.engine.trial_passes import Group
 from cosine_node.engine.trial_texts import TrialTexts
+from tests.node.engine.surveyed_models import tiny_configs
 from tests.node.engine.tiny_models import COMMON, VOCAB, WINDOWED, build, tiny_llama
 from tests.thoroughness import quick_first
 
@@ -314,6 +316,13 @@ def test_a_trial_is_twenty_passes_over_few_tokens(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(model, "forward", own)
     check_exactness(model)
     assert (len(passes), sum(passes)) == (20, 187)
+
+
+def test_a_model_of_a_part_of_its_files_configuration_is_tried() -> None:
+    [config] = tiny_configs("emu3")
+    model = build(config)
+    assert type(model.config) is not type(config)
+    assert find_way(model) is PassWay.PACKED
 
 
 def test_a_model_that_gives_nan_is_refused() -> None:

@@ -1,0 +1,218 @@
+"""Writes docs/architectures.md: which causal language models of the installed transformers the engine runs exactly.
+
+A tiny model of each kind is put through the load trial; what passes it then serves requests, whose texts are
+compared with those of `generate`. It takes some minutes: `python -m tests.node.engine.survey_architectures`. With a
+file to keep rows in, it goes on where it was stopped.
+"""
+
+import json
+import logging
+import re
+import sys
+import textwrap
+import warnings
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import torch
+import transformers as tf
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from cosine_node.engine.load_trial import find_way
+from cosine_node.engine.support import UnsupportedModel, refuse_by_config
+from cosine_node.engine.torch_engine import TorchEngine
+from tests.node.engine.generated_text import write_with_generate
+from tests.node.engine.random_serving import draw_requests, serve_together
+from tests.node.engine.surveyed_models import UNTRIED, tiny_configs
+from tests.node.engine.tiny_models import VOCAB, build
+
+PAGE: Final = Path(__file__).parents[3] / "docs" / "architectures.md"
+KINDS: Final = tuple(sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES))
+"""The `model_type` of every causal language model of the installed transformers."""
+MOST_PARAMETERS: Final = 15_000_000
+"""A choice: what is larger was not made small by the sizes of the survey and takes too long."""
+REQUESTS: Final = 6
+TEXT_TOKENS: Final = 12
+LONGEST_PROMPT: Final = 48
+"""Choices: enough for a shared prefix of more than a page, and for windows to be left behind."""
+MARGIN_TOLERANCE: Final = 1e-3
+"""In logits: rounding moved the margins of exact models by 8e-6 at most."""
+
+
+class Outcome(StrEnum):
+    """The result for a kind of model; the value is the heading of its section."""
+
+    PACKED = "Exact in packed passes"
+    EXPANDED = "Exact in packed passes over expanded keys and values"
+    CACHED = "Exact with their own attention"
+    STEPPED = "Exact with their own layers, token by token"
+    WRONG = "Loaded and wrong"
+    REFUSED = "Refused"
+    NOT_TRIED = "Not tried"
+
+
+EXACT: Final = (Outcome.PACKED, Outcome.EXPANDED, Outcome.CACHED, Outcome.STEPPED)
+
+
+class Row(NamedTuple):
+    """A kind's outcome, what speaks against it, and of an exact one what speaks against it in bfloat16; else ""."""
+
+    outcome: Outcome
+    reason: str = ""
+    reason_in_bfloat16: str = ""
+
+
+def survey(model_type: str) -> Row:
+    """The outcome for a kind of model: that of its variants which is worst."""
+    if model_type in UNTRIED:
+        return Row(Outcome.NOT_TRIED, UNTRIED[model_type])
+    try:
+        configs = tiny_configs(model_type)
+        for config in configs:
+            refuse_by_config(config)
+            with torch.device("meta"):
+                sized = tf.AutoModelForCausalLM.from_config(config)
+            if sum(parameter.numel() for parameter in sized.parameters()) > MOST_PARAMETERS:
+                return Row(Outcome.NOT_TRIED, "a small one is still too large")
+    except UnsupportedModel as refusal:
+        return Row(Outcome.REFUSED, refusal.reason)
+    except Exception as error:
+        # Broad, because configurations that fit no model may raise anything.
+        return Row(Outcome.NOT_TRIED, _first_line(error))
+    found = [_survey_variant(config) for config in configs]
+    return max(found, key=lambda row: list(Outcome).index(row.outcome))
+
+
+def _survey_variant(config: tf.PreTrainedConfig) -> Row:
+    model = build(config)
+    try:
+        way = find_way(model)
+    except UnsupportedModel as refusal:
+        return Row(Outcome.REFUSED, refusal.reason)
+    asked = draw_requests(REQUESTS, vocab_tokens=VOCAB, longest=LONGEST_PROMPT, seed=1)
+    reference = build(config)
+    try:
+        for request in asked:
+            request.expected = write_with_generate(reference, request, TEXT_TOKENS)
+    except Exception as error:
+        # Broad, because models whose `generate` does not work may raise anything.
+        return Row(Outcome.NOT_TRIED, f"its `generate` fails: {_first_line(error)}")
+    engine = TorchEngine(model, pool_tokens=512, way=way)
+    different = serve_together(engine, asked, at_once=3, seed=1, tolerance=MARGIN_TOLERANCE)
+    if different:
+        return Row(Outcome.WRONG, f"{different} of {len(asked)} texts are not those of `generate`")
+    try:
+        find_way(build(config).to(torch.bfloat16))
+    except UnsupportedModel as refusal:
+        return Row(Outcome[way.name], "", refusal.reason)
+    return Row(Outcome[way.name])
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {(lines or [''])[-1].strip()[:150]}"
+
+
+def write_page(rows: dict[str, Row]) -> str:
+    """The page of the outcomes by model type."""
+
+    def of(*outcomes: Outcome) -> list[str]:
+        return [name for name, row in sorted(rows.items()) if row.outcome in outcomes]
+
+    lines = [
+        "# Architectures",
+        "",
+        _paragraph(
+            f"The {len(rows)} kinds of causal language models that transformers {tf.__version__} has, by the "
+            "`model_type` in their `config.json`, and how the engine runs them. Made by `python -m "
+            "tests.node.engine.survey_architectures`, from a tiny model of each with random weights."
+        ),
+        "",
+        "| | kinds |",
+        "|---|--:|",
+        f"| exact | {len(of(*EXACT))} |",
+        *(f"| {outcome.lower()} | {len(of(outcome))} |" for outcome in Outcome if outcome not in EXACT),
+        "",
+        _paragraph(
+            "**Exact** says two things. The [load trial](join.md#with-a-gpu) accepts the model, in float32. And "
+            f"{REQUESTS} requests, greedy and sampled, get the text that `generate` of transformers writes, token "
+            f"for token, each chosen by the same margin within {MARGIN_TOLERANCE:g}. They are served side by side, "
+            "their prompts in pieces or from a shared prefix, with trees of right and wrong drafts, and again "
+            "after their pages were taken away. Sliding windows are shorter than these texts."
+        ),
+        "",
+        "Every real model goes through the load trial at each start, in the dtype that will serve.",
+    ]
+    for outcome in EXACT:
+        names = of(outcome)
+        if not names:
+            continue
+        lines += ["", f"## {outcome}", ""]
+        if outcome in (Outcome.CACHED, Outcome.STEPPED):
+            lines += ["[More slowly](join.md#models-that-run-more-slowly) than in packed passes:", ""]
+        lines += [_paragraph(", ".join(f"`{name}`" for name in names))]
+    lines += ["", "## In bfloat16", ""]
+    sixteen_bits = {name: row.reason_in_bfloat16 for name, row in rows.items() if row.reason_in_bfloat16}
+    lines += ["The load trial accepts all of these in bfloat16 as well" + ("; but not:" if sixteen_bits else ".")]
+    lines += _reasons(sixteen_bits)
+    for outcome in (Outcome.WRONG, Outcome.REFUSED, Outcome.NOT_TRIED):
+        lines += ["", f"## {outcome}"]
+        lines += _reasons({name: rows[name].reason for name in of(outcome)}) or ["", "None."]
+    return "\n".join([*lines, ""])
+
+
+def _paragraph(text: str) -> str:
+    return textwrap.fill(text, 116, break_long_words=False, break_on_hyphens=False)
+
+
+def _reasons(reasons: dict[str, str]) -> list[str]:
+    """A table of kinds by what speaks against them, if there are any."""
+    kinds: dict[str, list[str]] = {}
+    for name, reason in sorted(reasons.items()):
+        # How far off a model is, or which sizes do not fit, differs from one to the next.
+        alike = re.sub(r", [\d,]+ times as far.*| \(The size of tensor.*", "", reason).replace("|", "\\|")
+        kinds.setdefault(re.sub(r"<class '[\w.]*?(\w+)'>", r"\1", alike), []).append(f"`{name}`")
+    if not kinds:
+        return []
+    return [
+        "",
+        "| why | kinds |",
+        "|---|---|",
+        *(f"| {why} | {', '.join(names)} |" for why, names in kinds.items()),
+    ]
+
+
+def read_page(text: str) -> dict[str, Outcome]:
+    """The outcome of each kind of model that a page lists."""
+    found: dict[str, Outcome] = {}
+    for section in text.split("\n## ")[1:]:
+        heading, _, content = section.partition("\n")
+        if heading in list(Outcome):
+            # Reasons come before the kinds in a line and may quote code as well.
+            names = re.findall(r"`([\w.-]+)`(?=,| \|$|$)", content, re.MULTILINE)
+            found |= {name: Outcome(heading) for name in names}
+    return found
+
+
+def main() -> None:
+    """Survey all kinds that are not in the file of rows yet, if one is named, and write the page."""
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    kept = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    rows: dict[str, Row] = {}
+    if kept and kept.exists():
+        stored = json.loads(kept.read_text("utf-8"))
+        rows = {name: Row(Outcome(outcome), *reasons) for name, (outcome, *reasons) in stored.items()}
+    for model_type in KINDS:
+        if model_type not in rows:
+            rows[model_type] = survey(model_type)
+            sys.stdout.write(f"{model_type}: {'; '.join(filter(None, rows[model_type]))}\n")
+            sys.stdout.flush()
+        if kept:
+            kept.write_text(json.dumps(rows), "utf-8")
+    PAGE.write_text(write_page(rows), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""docs/architectures.md lists every kind of causal language model, and says what the survey finds."""
+
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import transformers as tf
+
+from cosine_node.engine.pass_way import PassWay
+from tests.node.engine import survey_architectures
+from tests.node.engine.survey_architectures import KINDS, PAGE, Outcome, Row, read_page, survey, write_page
+from tests.thoroughness import THOROUGH
+
+TEXT = PAGE.read_text("utf-8")
+LISTED = read_page(TEXT)
+AGAIN = {
+    "dbrx": Outcome.PACKED,
+    "deepseek_v3": Outcome.PACKED,
+    "marian": Outcome.CACHED,
+    "zaya": Outcome.CACHED,
+    "jamba": Outcome.STEPPED,
+    "llama4_text": Outcome.REFUSED,
+    "moshi": Outcome.REFUSED,
+    "prophetnet": Outcome.REFUSED,
+    "gemma4_assistant": Outcome.NOT_TRIED,
+}
+
+
+@pytest.fixture(autouse=True)
+def _quiet_models() -> Iterator[None]:
+    """Models of transformers warn of many things that are not ours."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def test_the_page_lists_every_kind() -> None:
+    if f"transformers {tf.__version__} has" not in TEXT:
+        pytest.skip(f"the page is of another version than {tf.__version__}")
+    assert tuple(sorted(LISTED)) == KINDS
+
+
+def test_nothing_that_loads_is_wrong() -> None:
+    assert Outcome.WRONG not in LISTED.values()
+
+
+def test_a_page_is_read_as_it_is_written() -> None:
+    rows = {
+        f"kind-{number}": Row(outcome, "`fields` | <class 'a.b.Kind'> are missing")
+        for number, outcome in enumerate(Outcome)
+    }
+    rows["another_kind"] = Row(Outcome.PACKED, "", "in a trial it was off")
+    assert read_page(write_page(rows)) == {name: row.outcome for name, row in rows.items()}
+
+
+def test_a_model_that_is_loaded_and_writes_another_text_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survey_architectures, "find_way", lambda model: PassWay.PACKED)
+    found = survey("diffllama")
+    assert found.outcome is Outcome.WRONG
+    assert "texts are not those of `generate`" in found.reason
+
+
+@THOROUGH
+@pytest.mark.parametrize("model_type", AGAIN)
+def test_the_page_says_what_the_survey_finds(model_type: str) -> None:
+    found = survey(model_type).outcome
+    assert found is AGAIN[model_type]
+    assert found is LISTED[model_type]
