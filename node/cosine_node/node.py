@@ -3,9 +3,10 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -363,6 +364,7 @@ def _service(
     identity: Identity,
     wait_for_work: WaitForWork,
 ) -> Service:
+    make: Callable[..., Service]
     if options.role is Role.VERIFIER:
         verifier = VerifierConfig(
             target_digest=served.target_digest,
@@ -370,20 +372,8 @@ def _service(
             max_requests=options.max_requests,
             shares_prefixes=options.shares_prefixes,
         )
-        return VerifierService(
-            engine=served.engine,
-            runner=runner,
-            curve=curve,
-            identity=identity,
-            config=verifier,
-            wait_for_work=wait_for_work,
-        )
-    drafter = DrafterConfig(tokenizer_digest=served.tokenizer_digest, max_requests=options.max_requests)
-    return DrafterService(
-        engine=served.engine,
-        runner=runner,
-        curve=curve,
-        identity=identity,
-        config=drafter,
-        wait_for_work=wait_for_work,
-    )
+        make = partial(VerifierService, config=verifier)
+    else:
+        drafter = DrafterConfig(tokenizer_digest=served.tokenizer_digest, max_requests=options.max_requests)
+        make = partial(DrafterService, config=drafter)
+    return make(engine=served.engine, runner=runner, curve=curve, identity=identity, wait_for_work=wait_for_work)

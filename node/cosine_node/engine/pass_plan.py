@@ -4,6 +4,7 @@ Built once a pass and shared by all layers. Without a window every key of a call
 queries; with one, keys further back than the window are left out as well.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -142,7 +143,58 @@ class DecoderPlan(AttentionPlan, Protocol):
     def position_ids(self) -> Tensor: ...
 
 
-class PassPlan:
+class RowsPlan(ABC):
+    """The tokens of a pass over rows that are in their trees already, and its calls, made once for each window.
+
+    `written` are the slots of `tokens`, of which a plan may have more, as padding. With an order, implements
+    `DecoderPlan`.
+    """
+
+    def __init__(
+        self,
+        *,
+        tokens: Sequence[int],
+        positions: Integers,
+        slots: Integers,
+        store: KvStore,
+        device: torch.device,
+        is_abandoned: Callable[[], bool],
+    ) -> None:
+        self.tokens = tokens
+        self.positions = positions
+        self.slots = slots
+        self.store = store
+        self.device = device
+        self._is_abandoned = is_abandoned
+        self._calls: dict[int | None, list[AttentionCall]] = {}
+
+    @cached_property
+    def input_ids(self) -> Tensor:
+        return torch.tensor([self.tokens], dtype=torch.int64, device=self.device)
+
+    @cached_property
+    def position_ids(self) -> Tensor:
+        return torch.from_numpy(self.positions)[None].to(self.device)
+
+    @cached_property
+    def written(self) -> Indices:
+        return Indices.of(self.slots, self.device)
+
+    def check(self) -> None:
+        if self._is_abandoned():
+            raise PassAbandoned("The pass was abandoned.")
+
+    def calls(self, window: int | None) -> Sequence[AttentionCall]:
+        found = self._calls.get(window)
+        if found is None:
+            found = self._calls[window] = self._make_calls(window)
+        return found
+
+    @abstractmethod
+    def _make_calls(self, window: int | None) -> list[AttentionCall]: ...
+
+
+class PassPlan(RowsPlan):
     """Implements `DecoderPlan` for rows that are in their trees already.
 
     With `pads_rows` short rows become one rectangle, which a GPU takes in one kernel; without, each row reads its
@@ -158,32 +210,21 @@ class PassPlan:
         pads_rows: bool = False,
         is_abandoned: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.store = store
-        self.attention_tiles: RowTiles | None = None
         self.masks = [mask_of(tree, row) for tree, row in feeds]
-        self.tokens = [token for _, row in feeds for token in row.tokens]
-        self.slots = np.array([tree.nodes[name].slot for tree, row in feeds for name in row.nodes], dtype=np.int64)
-        self.positions: Integers = np.concatenate([mask.query_indices for mask in self.masks])
-        self._is_abandoned = is_abandoned
-        self._device = device
-        self._calls: dict[int | None, list[AttentionCall]] = {}
+        super().__init__(
+            tokens=[token for _, row in feeds for token in row.tokens],
+            positions=np.concatenate([mask.query_indices for mask in self.masks]),
+            slots=np.array([tree.nodes[name].slot for tree, row in feeds for name in row.nodes], dtype=np.int64),
+            store=store,
+            device=device,
+            is_abandoned=is_abandoned,
+        )
+        self.attention_tiles: RowTiles | None = None
         # Rows by their number in the pass: row i has the tokens from _starts[i] to _starts[i + 1].
         self._starts = np.cumsum([0, *(len(mask.query_indices) for mask in self.masks)])
         short = [i for i, mask in enumerate(self.masks) if len(mask.query_indices) <= MAX_PADDED_QUERIES]
         self._padded = short if pads_rows and len(short) > 1 else []
         self._separate = [i for i in range(len(self.masks)) if i not in self._padded]
-
-    @cached_property
-    def input_ids(self) -> Tensor:
-        return torch.tensor([self.tokens], dtype=torch.int64, device=self._device)
-
-    @cached_property
-    def position_ids(self) -> Tensor:
-        return torch.from_numpy(self.positions)[None].to(self._device)
-
-    @cached_property
-    def written(self) -> Indices:
-        return Indices.of(self.slots, self._device)
 
     @cached_property
     def order(self) -> Tensor | None:
@@ -198,20 +239,12 @@ class PassPlan:
         order = np.empty_like(outputs)
         order[tokens] = outputs
         is_own_order = np.array_equal(order, np.arange(shape.tokens + separate))
-        return None if is_own_order else torch.from_numpy(order).to(self._device)
+        return None if is_own_order else torch.from_numpy(order).to(self.device)
 
-    def check(self) -> None:
-        if self._is_abandoned():
-            raise PassAbandoned("The pass was abandoned.")
-
-    def calls(self, window: int | None) -> Sequence[AttentionCall]:
-        found = self._calls.get(window)
-        if found is None:
-            masks = [mask.within(window) for mask in self.masks]
-            found = [self._padded_call([masks[i] for i in self._padded])] if self._padded else []
-            found += [self._separate_call(i, masks[i]) for i in self._separate]
-            self._calls[window] = found
-        return found
+    def _make_calls(self, window: int | None) -> list[AttentionCall]:
+        masks = [mask.within(window) for mask in self.masks]
+        calls = [self._padded_call([masks[i] for i in self._padded])] if self._padded else []
+        return calls + [self._separate_call(i, masks[i]) for i in self._separate]
 
     def _padded_call(self, masks: Sequence[AttentionMask]) -> AttentionCall:
         shape = BatchShape.around(masks)
@@ -220,10 +253,10 @@ class PassPlan:
         queries = np.zeros(shape.tokens, dtype=np.int64)
         queries[padded.token_indices] = np.concatenate([self._tokens_of(i) for i in self._padded])
         return AttentionCall(
-            Indices.of(queries, self._device),
-            Indices(0, padded.slots.size, torch.from_numpy(padded.slots).flatten().to(self._device)),
+            Indices.of(queries, self.device),
+            Indices(0, padded.slots.size, torch.from_numpy(padded.slots).flatten().to(self.device)),
             sequences=shape.sequences,
-            hidden=torch.from_numpy(padded.hidden).to(self._device),
+            hidden=torch.from_numpy(padded.hidden).to(self.device),
         )
 
     def _separate_call(self, number: int, mask: AttentionMask) -> AttentionCall:
@@ -231,7 +264,7 @@ class PassPlan:
         lowest, highest = int(slots.min()), int(slots.max())
         index = None
         if highest - lowest + 1 != len(slots):
-            index = torch.from_numpy(slots).to(self._device)
+            index = torch.from_numpy(slots).to(self.device)
         elif visible is not None:
             # The run is read in slot order, which need not be the order of the columns.
             visible = visible[:, np.argsort(slots)]
@@ -239,7 +272,7 @@ class PassPlan:
             Indices(int(self._starts[number]), len(mask.query_indices)),
             Indices(lowest, len(slots), index),
             sequences=1,
-            hidden=None if visible is None else torch.from_numpy(~visible)[None].to(self._device),
+            hidden=None if visible is None else torch.from_numpy(~visible)[None].to(self.device),
         )
 
     def _tokens_of(self, number: int) -> Integers:

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from cosine_node.engine.attention_mask import AttentionMask, Integers, masks_by_path
-from cosine_node.engine.base import PassAbandoned, Row
+from cosine_node.engine.base import Row
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.kv_store import KvStore
-from cosine_node.engine.pass_plan import AttentionCall, Indices
+from cosine_node.engine.pass_plan import AttentionCall, Indices, RowsPlan
 from cosine_node.engine.row_tiles import RowTiles, RowTileSet
 from cosine_node.engine.tree import SequenceTree
 
@@ -25,7 +25,7 @@ KEY_QUANTUM: Final = PAGE_TOKENS
 (measured in three dtypes and four shapes); and a run of slots may be read on to the end of its page."""
 
 
-class PathPlan:
+class PathPlan(RowsPlan):
     """Implements `DecoderPlan` for rows that are in their trees already, padded to the row tiles of products.
 
     The padding repeats the last token. Its keys are not written, and its attention is the first token's.
@@ -40,36 +40,25 @@ class PathPlan:
         tiles: RowTileSet,
         is_abandoned: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.store = store
+        tokens = [token for _, row in feeds for token in row.tokens]
+        nodes = [tree.nodes[name] for tree, row in feeds for name in row.nodes]
+        positions = [node.index for node in nodes]
+        self._padding = tiles.products.padded(len(tokens)) - len(tokens)
+        super().__init__(
+            tokens=tokens + tokens[-1:] * self._padding,
+            positions=np.array(positions + positions[-1:] * self._padding, dtype=np.int64),
+            slots=np.array([node.slot for node in nodes], dtype=np.int64),
+            store=store,
+            device=device,
+            is_abandoned=is_abandoned,
+        )
         self.attention_tiles: RowTiles = tiles.attention
-        self._device = device
-        self._is_abandoned = is_abandoned
-        self._calls: dict[int | None, list[AttentionCall]] = {}
         # The paths of all rows, each with the numbers of its queries in the pass.
         self._paths: list[tuple[Integers, AttentionMask]] = []
         start = 0
         for tree, row in feeds:
             self._paths += [(start + queries, mask) for queries, mask in masks_by_path(tree, row)]
             start += len(row.tokens)
-        tokens = [token for _, row in feeds for token in row.tokens]
-        self._padding = tiles.products.padded(len(tokens)) - len(tokens)
-        self._tokens = tokens + tokens[-1:] * self._padding
-        nodes = [tree.nodes[name] for tree, row in feeds for name in row.nodes]
-        self._slots: Integers = np.array([node.slot for node in nodes], dtype=np.int64)
-        positions = [node.index for node in nodes]
-        self._positions = positions + positions[-1:] * self._padding
-
-    @cached_property
-    def input_ids(self) -> Tensor:
-        return torch.tensor([self._tokens], dtype=torch.int64, device=self._device)
-
-    @cached_property
-    def position_ids(self) -> Tensor:
-        return torch.tensor([self._positions], dtype=torch.int64, device=self._device)
-
-    @cached_property
-    def written(self) -> Indices:
-        return Indices.of(self._slots, self._device)
 
     @cached_property
     def order(self) -> Tensor | None:
@@ -77,18 +66,10 @@ class PathPlan:
         order = np.zeros(len(queries) + self._padding, dtype=np.int64)
         order[queries] = np.arange(len(queries))
         is_own_order = np.array_equal(order, np.arange(len(queries)))
-        return None if is_own_order else torch.from_numpy(order).to(self._device)
+        return None if is_own_order else torch.from_numpy(order).to(self.device)
 
-    def check(self) -> None:
-        if self._is_abandoned():
-            raise PassAbandoned("The pass was abandoned.")
-
-    def calls(self, window: int | None) -> Sequence[AttentionCall]:
-        found = self._calls.get(window)
-        if found is None:
-            found = [self._call(queries, mask, window) for queries, mask in self._paths]
-            self._calls[window] = found
-        return found
+    def _make_calls(self, window: int | None) -> list[AttentionCall]:
+        return [self._call(queries, mask, window) for queries, mask in self._paths]
 
     def _call(self, queries: Integers, mask: AttentionMask, window: int | None) -> AttentionCall:
         keys = len(mask.key_slots)
@@ -105,12 +86,12 @@ class PathPlan:
             slots = Indices(first, keys + padding)
         else:
             padded = np.concatenate([mask.key_slots, np.full(padding, first)])
-            slots = Indices(first, keys + padding, torch.from_numpy(padded).to(self._device))
+            slots = Indices(first, keys + padding, torch.from_numpy(padded).to(self.device))
         return AttentionCall(
-            Indices.of(queries, self._device),
+            Indices.of(queries, self.device),
             slots,
             sequences=1,
-            hidden=torch.from_numpy(hidden)[None].to(self._device),
+            hidden=torch.from_numpy(hidden)[None].to(self.device),
         )
 
 
