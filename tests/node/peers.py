@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, TypeVar
 
-from cosine_node.engine.base import BadLogits, Row, RowResult
+from cosine_node.engine.base import BadLogits, Engine, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.scripted import ScriptedEngine, best_choice, keyed_scores
 from cosine_p2p.channel import Channel
@@ -122,7 +122,7 @@ class Bench:
     """A served service and ways to call it."""
 
     service: Any
-    engine: ScriptedEngine
+    engine: Any
     network: MemoryNetwork
     protocol: str
     loop_task: "asyncio.Task[None]"
@@ -144,7 +144,7 @@ class Bench:
 
 
 @asynccontextmanager
-async def serving(service: Service, engine: ScriptedEngine, protocol: str) -> AsyncIterator[Bench]:
+async def serving(service: Service, engine: Engine, protocol: str) -> AsyncIterator[Bench]:
     """Serve; at the end the loop must still be alive: no message may kill it."""
     network = MemoryNetwork(one_way_s=0.001)
     transport = network.join(SERVER.peer_id)
