@@ -3,6 +3,7 @@
 import math
 
 from cosine_p2p.speed_trial import SpeedTrial, TrialRun
+from cosine_protocol.limits import HOME_AUTHOR
 
 
 class DrafterCount:
@@ -24,10 +25,10 @@ class DrafterCount:
             self._run.trial.expect(0, 1.0 / pass_s)
 
     def note_commit(self, authors: bytes, *, now_s: float) -> None:
-        """Take in the authors of a commit's tokens, 0 for those that no drafter drafted."""
+        """Take in the authors of a commit's tokens: what the verifier drafted by itself is no drafter's."""
         before_s, self._committed_s = self._committed_s, now_s
         if self._run is not None and before_s is not None:
-            drafted = sum(map(bool, authors))
+            drafted = sum(map(bool, authors)) - authors.count(HOME_AUTHOR)
             self._run.note(tokens=len(authors), drafted=drafted, seconds=now_s - before_s)
 
     def end(self) -> None:

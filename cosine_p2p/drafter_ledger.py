@@ -60,12 +60,12 @@ class DrafterLedger:
         self._rtt_s[author] = rtt_s
 
     def credit(self, authors: Iterable[int]) -> None:
-        """Count committed tokens, those that follow the last ones, for the authors that drafted them; 0 is none."""
+        """Count committed tokens, those that follow the last ones, for the drafters among their authors."""
         for author in authors:
             self.offered += self._position in self._offered_positions
             self._offered_positions.discard(self._position)
             self._position += 1
-            if author:
+            if author in self.authors:
                 self._accepted[author] += 1
 
     def reports(self) -> tuple[DrafterReport, ...]:

@@ -6,11 +6,14 @@ from typing import Protocol
 
 TARGET_SOURCE = "target"
 """The `source` of tokens nobody drafted."""
+HOME_SOURCE = "home"
+"""The `source` of tokens that the verifier's own drafter drafted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Text as it comes. `source` is the peer id of the drafter whose tokens these are, or `"target"`.
+    """Text as it comes. `source` is the peer id of the drafter whose tokens these are, `"home"` for
+    the verifier's own drafter, or `"target"`.
 
     Of the target's tokens those with `is_copied` were found earlier in the text (prompt lookup) and verified, the
     others decoded. `text` may be empty while a character or a possible stop string is incomplete.
@@ -81,7 +84,8 @@ class Generation:
     """A finished generation. `rounds` counts the verifier's passes, `accepted` committed tokens that were drafted.
 
     `drafted` counts the nodes that drafters sent, on all branches, `offered` the positions of the output for which
-    one of them had come: accepted by offered is the acceptance rate.
+    one of them had come: accepted by offered is the acceptance rate. `home_tokens` were drafted by the verifier's
+    own drafter, if it has one, and by nobody else in time.
 
     `near_ties` counts committed tokens whose two best scores lay so close that rounding may decide in the target's
     data type: within 1e-4 in float32.
@@ -100,6 +104,7 @@ class Generation:
     drafted: int
     offered: int
     accepted: int
+    home_tokens: int = 0
     near_ties: int
     bytes_sent: int
     bytes_received: int

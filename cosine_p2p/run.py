@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 from itertools import groupby
 
 from cosine_p2p.generation import (
+    HOME_SOURCE,
     TARGET_SOURCE,
     AppliedConfig,
     Chunk,
@@ -19,6 +20,7 @@ from cosine_p2p.request_log import request_log
 from cosine_p2p.session import Session, Tokens
 from cosine_p2p.text import TextAssembler
 from cosine_p2p.tokenizer import TextCodec
+from cosine_protocol.limits import HOME_AUTHOR
 from cosine_protocol.messages import FinishReason
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.request import Request
@@ -118,7 +120,10 @@ class Run:
                     break
             self._token_ids += ids
             self._text.append("".join(texts))
-            source = ledger.peer_ids[author - 1] if author else TARGET_SOURCE
+            if author == HOME_AUTHOR:
+                source = HOME_SOURCE
+            else:
+                source = ledger.peer_ids[author - 1] if author else TARGET_SOURCE
             yield Chunk("".join(texts), tuple(ids), source, is_copied)
             if self._is_stopped:
                 return
@@ -155,6 +160,7 @@ class Run:
             drafted=session.ledger.drafted,
             offered=session.ledger.offered,
             accepted=counts.accepted,
+            home_tokens=counts.home_tokens,
             near_ties=counts.near_ties,
             bytes_sent=sent - self._bytes[0],
             bytes_received=received - self._bytes[1],

@@ -40,6 +40,7 @@ from cosine_protocol.errors import (
     PeerLost,
     RemoteProtocolError,
 )
+from cosine_protocol.limits import HOME_AUTHOR
 from cosine_protocol.messages import FinishReason
 from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.protocols import VERIFY
@@ -72,7 +73,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Committed output tokens; `authors[i]` is 0 or 1 + the index of a drafter of the job."""
+    """Committed output tokens; `authors[i]` is 0, 1 + the index of a drafter of the job, or `HOME_AUTHOR`."""
 
     tokens: tuple[int, ...]
     authors: bytes
@@ -85,6 +86,7 @@ class SessionCounts:
     rounds: int = 0
     near_ties: int = 0
     accepted: int = 0
+    home_tokens: int = 0
     tokens_by_verifier: dict[str, int] = field(default_factory=dict)
     tried: list[str] = field(default_factory=list)
     why: list[str] = field(default_factory=list)
@@ -282,7 +284,9 @@ class Session:
         authors = commit.authors[len(commit.authors) - len(tokens) :]
         self.counts.rounds += 1
         self.counts.near_ties += commit.stats.near_ties
-        self.counts.accepted += sum(map(bool, authors))
+        home_tokens = authors.count(HOME_AUTHOR)
+        self.counts.home_tokens += home_tokens
+        self.counts.accepted += sum(map(bool, authors)) - home_tokens
         by_verifier = self.counts.tokens_by_verifier
         by_verifier[upstream.peer_id] = by_verifier.get(upstream.peer_id, 0) + len(tokens)
         self.ledger.credit(authors)

@@ -8,6 +8,7 @@ from cosine_protocol import messages as m
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.errors import PeerLost, RemoteProtocolError
 from cosine_protocol.identity import verify
+from cosine_protocol.limits import HOME_AUTHOR
 from cosine_protocol.messages import FinishReason
 from cosine_protocol.request import Request
 
@@ -92,7 +93,8 @@ class Upstream:
             raise RemoteProtocolError("a commit came before the request was opened")
         if commit.position != self.position or not commit.tokens:
             raise RemoteProtocolError("a commit does not continue the stream")
-        if len(commit.authors) != len(commit.tokens) or max(commit.authors) > authors:
+        has_strange_author = any(author > authors and author != HOME_AUTHOR for author in commit.authors)
+        if len(commit.authors) != len(commit.tokens) or has_strange_author:
             raise RemoteProtocolError("a commit's authors do not fit its tokens")
         if self.position + len(commit.tokens) > self.request.max_new_tokens:
             raise RemoteProtocolError("a commit goes past the length asked for")

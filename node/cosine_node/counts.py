@@ -51,7 +51,8 @@ class Counts:
 class VerifierCounts(Counts):
     """Counts of a verifier.
 
-    Nodes are those of drafters, not the verifier's own: received, fed in a pass, and committed.
+    Nodes are those of drafters: received, fed in a pass, and committed; `home_nodes` are committed ones of the
+    verifier's own drafter.
     """
 
     passes_abandoned: int = 0
@@ -60,6 +61,7 @@ class VerifierCounts(Counts):
     received_nodes: int = 0
     verified_nodes: int = 0
     accepted_nodes: int = 0
+    home_nodes: int = 0
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from cosine_node.model import MEASURE_S, WARM_UP_S, Emit, ModelSource, ServedMod
 from cosine_node.pass_speed import PassSpeed
 from cosine_node.runner import PacedRunner, Runner, ThreadRunner, TimedRunner
 from cosine_node.status_service import StatusService
+from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.service import VerifierConfig, VerifierService
 from cosine_node.work import Work, work_of
 from cosine_p2p.channel import AGENT
@@ -80,10 +81,11 @@ class NetworkOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
-    """Options of one node."""
+    """Options of one node. `home` is the model of the drafter that a verifier holds itself, if any."""
 
     role: Role
     source: ModelSource
+    home: ModelSource | None = None
     expertise: tuple[str, ...]
     max_requests: int
     shares_prefixes: bool
@@ -122,11 +124,14 @@ async def run_nodes(
             claims.append(claim_identity(file))
             stack.callback(claims[-1].release)
         served = []
+        homes: list[ServedModel | None] = []
         for each in options:
             try:
                 measure_s = MEASURE_S if each.emulation is None else WARM_UP_S
-                load = asyncio.to_thread(load_served, each.source, each.role, emit, measure_s=measure_s)
-                served.append(await load)
+                load = partial(load_served, emit=emit, measure_s=measure_s)
+                # The verifier's own drafter first: the target's KV pool takes what memory is left.
+                homes.append(await asyncio.to_thread(load, each.home, Role.DRAFTER) if each.home else None)
+                served.append(await asyncio.to_thread(load, each.source, each.role))
             except UsageError as error:
                 if len(options) == 1:
                     raise
@@ -134,11 +139,11 @@ async def run_nodes(
         if stop.is_set():
             return
         nodes = []
-        for claimed, one, each in zip(claims, served, options, strict=True):
+        for claimed, one, home, each in zip(claims, served, homes, options, strict=True):
             emit("joining", _joining_fields(network))
             transport = await HivemindTransport.start(network.transport_config(claimed.file))
             stack.push_async_callback(transport.close)
-            nodes.append(RunningNode(transport, claimed.identity, one, network, each))
+            nodes.append(RunningNode(transport, claimed.identity, one, network, each, home=home))
             # Nodes that begin a network begin the same one.
             network = replace(network, initial_peers=network.initial_peers or await transport.visible_maddrs())
         if network.metrics_port is not None:
@@ -197,6 +202,8 @@ class RunningNode:
         served: ServedModel,
         network: NetworkOptions,
         options: NodeOptions,
+        *,
+        home: ServedModel | None = None,
     ) -> None:
         self._transport = transport
         self._served = served
@@ -214,7 +221,8 @@ class RunningNode:
         else:
             self._runner = TimedRunner(ThreadRunner(served.engine), self._speed)
             wait_for_work = IdlePasses(served.engine, self._runner, self._speed).wait
-        self.service = _service(served, options, self._runner, curve, identity, wait_for_work)
+        self._home = _home_drafter(home, options.emulation) if home else None
+        self.service = _service(served, options, self._runner, curve, identity, wait_for_work, self._home)
         directory = DhtDirectory(transport, identity, network=network.network, opener=transport.opener)
         self._announcer = Announcer(directory, identity, self._describe, served.names)
         transport.on_restart(self._announcer.restarted)
@@ -261,6 +269,8 @@ class RunningNode:
                 task.cancel()
             await asyncio.gather(*loops, stopping, return_exceptions=True)
             self._runner.close()
+            if self._home is not None:
+                self._home.close()
 
     def _summary(self) -> dict[str, object]:
         """The fields of the node's last event."""
@@ -356,6 +366,15 @@ class RunningNode:
         return self._announcer.latest or b"", self.service.requests, self.service.progress.steps
 
 
+def _home_drafter(served: ServedModel, emulation: Emulation | None) -> HomeDrafter:
+    """The drafter that a verifier holds itself, as fast as it is or, emulated, as its profile says."""
+    runner: Runner = ThreadRunner(served.engine)
+    if emulation is None:
+        return HomeDrafter(engine=served.engine, runner=runner, curve=served.curve)
+    curve = emulation.curve(Role.DRAFTER)
+    return HomeDrafter(engine=served.engine, runner=PacedRunner(runner, curve), curve=curve)
+
+
 def _service(
     served: ServedModel,
     options: NodeOptions,
@@ -363,6 +382,7 @@ def _service(
     curve: CostCurve,
     identity: Identity,
     wait_for_work: WaitForWork,
+    home: HomeDrafter | None,
 ) -> Service:
     make: Callable[..., Service]
     if options.role is Role.VERIFIER:
@@ -372,7 +392,7 @@ def _service(
             max_requests=options.max_requests,
             shares_prefixes=options.shares_prefixes,
         )
-        make = partial(VerifierService, config=verifier)
+        make = partial(VerifierService, config=verifier, home=home)
     else:
         drafter = DrafterConfig(tokenizer_digest=served.tokenizer_digest, max_requests=options.max_requests)
         make = partial(DrafterService, config=drafter)

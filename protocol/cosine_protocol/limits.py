@@ -20,6 +20,8 @@ MAX_WINDOW_NODES: Final = 1024
 """Bounds what a drafter may have under way, at four full trees."""
 MAX_AUTHORS: Final = 64
 """Authors are told apart by one byte; a choice far above the drafters that help one request."""
+HOME_AUTHOR: Final = 255
+"""The author byte of what a verifier's own drafter drafted: no drafter has it, as it is above `MAX_AUTHORS`."""
 MAX_EOS_TOKENS: Final = 64
 """A choice above the few that models have."""
 MAX_TEXT_BYTES: Final = 1024

@@ -166,11 +166,11 @@ def test_the_list_names_request_verifier_drafters_and_rates() -> None:
 def test_the_target_s_own_tokens_are_decoded_or_copied() -> None:
     lines = text_of(request_list(SNAPSHOT, NARROW)).split("\n")
     decoded = next(line for line in lines if "target decoded" in line)
-    copied = next(line for line in lines if "target copied" in line)
+    copied = next(line for line in lines if "verifier drafted" in line)
     assert decoded.rstrip().endswith("4.3 tokens/s") and copied.rstrip().endswith("1.5 tokens/s")
     assert copied.startswith("  = ")
     nothing = replace(SNAPSHOT, requests=(request_of(7, copied_per_s=0.0),))
-    assert "target copied" not in text_of(request_list(nothing, NARROW))
+    assert "verifier drafted" not in text_of(request_list(nothing, NARROW))
 
 
 def test_the_list_has_what_is_over_after_what_goes_on() -> None:
@@ -190,7 +190,7 @@ def test_a_request_shows_figures_legend_text_and_reasons() -> None:
     assert "17.3 tokens/s   12 tokens   6 passes   2.5 s so far   0.31 s to the first" in text
     assert "accepted in each pass  ·▂▃·▁▂  at most 3, 2.0 tokens a pass" in text
     assert f"a code {CODE[-6:]}" in text
-    assert re.search(r"target decoded +3 ", text) and re.search(r"= target copied +1 ", text)
+    assert re.search(r"target decoded +3 ", text) and re.search(r"= verifier drafted +1 ", text)
     assert "def add(a, b):\n    return a + b" in text
     assert "math        dropped, its guesses were seldom right (weight 1 %)" in text
 

@@ -71,7 +71,7 @@ def author_tone(author: int, *, is_copied: bool = False) -> Tone:
 
 
 def author_mark(author: int, *, is_copied: bool = False) -> str:
-    """The letter of a drafter, so that nobody needs the colours; `=` if the target copied, else it has none."""
+    """The letter of a drafter, so that nobody needs the colours; `=` if the verifier drafted, else it has none."""
     if not author:
         return "=" if is_copied else " "
     return chr(ord("a") + (author - 1) % 26)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_p2p.generation import TARGET_SOURCE, AppliedConfig, Chunk, DrafterReport, Progress
+from cosine_p2p.generation import HOME_SOURCE, TARGET_SOURCE, AppliedConfig, Chunk, DrafterReport, Progress
 from cosine_tui.formatting import short_name
 from cosine_tui.snapshot import DrafterView, Moment, RequestAccount, RequestState, RequestView, TextRun
 from cosine_tui.speed_history import SpeedHistory
@@ -103,17 +103,19 @@ class TrackedRequest:
 
     def note_chunk(self, chunk: Chunk, *, rounds: int, now_s: float) -> None:
         """Take in text of the pass with the number `rounds`."""
-        author = 0 if chunk.source == TARGET_SOURCE else self._number_of(chunk.source)
+        author = 0 if chunk.source in (TARGET_SOURCE, HOME_SOURCE) else self._number_of(chunk.source)
+        # What the verifier's own drafter guessed counts as what it copied: both are its own drafts.
+        is_copied = chunk.is_copied or chunk.source == HOME_SOURCE
         if chunk.text:
-            last = self._text[-1] if self._text else TextRun("", author, chunk.is_copied)
-            goes_on = (last.author, last.is_copied) == (author, chunk.is_copied)
+            last = self._text[-1] if self._text else TextRun("", author, is_copied)
+            goes_on = (last.author, last.is_copied) == (author, is_copied)
             before = self._text.pop().text if self._text and goes_on else ""
-            self._text.append(TextRun(before + chunk.text, author, chunk.is_copied))
+            self._text.append(TextRun(before + chunk.text, author, is_copied))
         tokens = len(chunk.token_ids)
         self._tokens += tokens
         if not author:
-            self._copied += tokens if chunk.is_copied else 0
-            self._decoded += 0 if chunk.is_copied else tokens
+            self._copied += tokens if is_copied else 0
+            self._decoded += 0 if is_copied else tokens
         if rounds != self._last_round and tokens:
             self._passes.append(0)
             self._last_round = rounds

@@ -50,7 +50,7 @@ POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
         PUBLISHED: Policy(uses_prompt_lookup=False, keeps_account=False, drops_costly_nodes=False),
         "no-account": Policy(uses_prompt_lookup=False, keeps_account=False),
         "no-dropping": Policy(uses_prompt_lookup=False, drops_costly_nodes=False),
-        LOOKS_UP: Policy(tries_prompt_lookup=False),
+        LOOKS_UP: Policy(tries_own_drafts=False),
     }
 )
 """By name: what a verifier does of its own accord under free pacing."""

@@ -122,7 +122,12 @@ class ReplayedWorkload:
         return TraceTarget(self.traces, pool_tokens=self._pool_tokens)
 
     def drafter(self, index: int) -> Engine:
-        domain = self._scenario.domain(index)
+        return self._expert(self._scenario.domain(index))
+
+    def home(self, index: int) -> Engine:
+        return self._expert(self._scenario.home)
+
+    def _expert(self, domain: str) -> Engine:
         if domain == LOOKUP:
             return lookup_engine(self.vocab_tokens)
         return TraceDrafter(

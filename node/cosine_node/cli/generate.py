@@ -207,7 +207,10 @@ def stage_of(progress: "Progress", verifiers: Sequence[str]) -> str:
 
 def _summary(done: "Generation") -> str:
     rate = done.tokens / done.seconds if done.seconds else 0.0
-    helpers = ", ".join(f"{d.domain} {d.accepted}" for d in done.drafters if d.accepted) or "nobody"
+    helped = [f"{d.domain} {d.accepted}" for d in done.drafters if d.accepted]
+    if done.home_tokens:
+        helped.append(f"the verifier's own drafter {done.home_tokens}")
+    helpers = ", ".join(helped) or "nobody"
     return "\n".join(
         [
             f"{done.tokens} tokens in {done.seconds:.2f} s ({rate:.1f} tokens/s), {done.rounds} passes, "

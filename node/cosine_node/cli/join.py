@@ -1,5 +1,6 @@
 """`cosine-node join`: serve as a drafter or verifier."""
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,7 +35,7 @@ from cosine_node.cli.options import (
     several,
 )
 from cosine_node.emulation import Emulation
-from cosine_node.pool_size import parse_pool_size
+from cosine_node.pool_size import PoolSize, parse_pool_size
 from cosine_p2p.options import AUTO
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
@@ -80,6 +81,16 @@ Deterministic = Annotated[
         rich_help_panel=MODEL_PANEL,
     ),
 ]
+DraftModel = Annotated[
+    str | None,
+    typer.Option(
+        "--draft-model",
+        metavar="MODEL",
+        envvar="COSINE_DRAFT_MODEL",
+        help="A small model that a verifier holds beside its target, to draft where nobody's drafts have come.",
+        rich_help_panel=MODEL_PANEL,
+    ),
+]
 Emulate = Annotated[
     str | None,
     typer.Option(
@@ -113,6 +124,7 @@ def join(
     role: RoleName,
     model: Models = None,
     target: TargetName = None,
+    draft_model: DraftModel = None,
     expertise: Expertise = "",
     initial_peers: InitialPeers = None,
     network: Network = DEFAULT_NETWORK,
@@ -156,10 +168,12 @@ def join(
         metrics_host=metrics_host,
     )
     _refuse_shared_ports(len(sources), network_options.host_maddrs, network_options.announce_maddrs)
+    home = _home_source(chosen, draft_model, sources[0])
     nodes = [
         NodeOptions(
             role=chosen,
             source=source,
+            home=home,
             expertise=_expertise(expertise, source.model),
             max_requests=max_requests,
             shares_prefixes=share_prefixes,
@@ -188,6 +202,24 @@ def _sources(
     if chosen == "ngram":
         raise UsageError("A verifier holds the target model; ngram can only draft.")
     return [ModelSource(model=chosen, target=target or chosen, is_deterministic=is_deterministic, **loading)]
+
+
+def _home_source(role: Role, model: str | None, target: "ModelSource") -> "ModelSource | None":
+    """The model of a verifier's own drafter, on the target's device. Raises `UsageError`."""
+    if model is None:
+        return None
+    if role is not Role.VERIFIER:
+        raise UsageError("--draft-model is for verifiers; a drafter's own model is its --model.")
+    # The target's dtype and quantisation are its own, and so is the memory that --kv-memory speaks of.
+    return replace(
+        target,
+        model=model,
+        target=target.model,
+        dtype="auto",
+        quantize=None,
+        pool_size=PoolSize(),
+        is_deterministic=False,
+    )
 
 
 def _refuse_shared_ports(nodes: int, host_maddrs: tuple[str, ...], announce_maddrs: tuple[str, ...]) -> None:

@@ -94,7 +94,7 @@ def drafted_by(row: RacedPrompt) -> str:
     ranked = sorted(done.drafters, key=lambda drafter: -drafter.accepted)
     named = [f"{drafter.domain} {drafter.accepted}" for drafter in ranked if drafter.accepted]
     # Every pass gives one token of the target's own, but for the last one, which may end in a drafted token.
-    copied = len(done.token_ids) - done.rounds - done.accepted
+    copied = len(done.token_ids) - done.rounds - done.accepted - done.home_tokens
     return ", ".join([*named, f"copied {copied}"] if copied > 0 else named) or "-"
 
 

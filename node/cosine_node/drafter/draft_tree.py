@@ -69,6 +69,7 @@ class DraftTree:
 
     `plan` gives the row to feed, `absorb` takes its result. The known tokens at the engine that are not yet in its
     prefix (`take_kept`) are nodes too. Nodes far below the root are held back for up to `held_passes` passes.
+    With `measures_prompt` the first row asks how likely the prompt is.
     `offered` counts the committed tokens for which nodes had been sent, `taken` those that were among them.
     """
 
@@ -80,6 +81,7 @@ class DraftTree:
         calibration: Calibration,
         *,
         held_passes: int = 0,
+        measures_prompt: bool = True,
     ) -> None:
         self.branch: Branch | None = None
         self._prompt_tokens = len(prompt)
@@ -100,7 +102,7 @@ class DraftTree:
         self.taken = 0
         self._unsent: list[TreeNode] = []
         self._passes_unsent = 0
-        self._is_new = True
+        self._wants_nll = measures_prompt
         self.advance(0, committed)
 
     @property
@@ -117,6 +119,11 @@ class DraftTree:
     def unresolved(self) -> int:
         """Nodes sent, or about to be, that may still be committed."""
         return len(self._sent) + sum(map(self._is_possible, self._unsent))
+
+    @property
+    def unread_tokens(self) -> int:
+        """Known tokens that were not fed yet."""
+        return sum(not self._states[node].is_fed for node in self._known)
 
     def tokens_fed_after(self, row: Row) -> int:
         """The length of the longest fed path once a row is fed: what must fit in the context."""
@@ -167,7 +174,7 @@ class DraftTree:
             tuple(parents[node] if node.parent is None else self._states[node.parent].name for node in nodes),
             scored_from=len(nodes) - 1 if known else 0,
             candidates=1 if is_chain else MAX_CANDIDATES,
-            wants_nll=self._is_new,
+            wants_nll=self._wants_nll,
         )
 
     def _frontier(self) -> list[TreeNode]:
@@ -196,7 +203,7 @@ class DraftTree:
 
         Nodes near the root are sent at once, since a pass may wait for them; deeper ones every few passes.
         """
-        self._is_new = False
+        self._wants_nll = False
         for name in row.nodes:
             if node := self._by_name.get(name):
                 self._states[node].is_fed = True

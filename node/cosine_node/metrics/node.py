@@ -191,6 +191,12 @@ VERIFIER: Final[tuple[Series[VerifierService], ...]] = (
         "Output tokens that were a drafter's.",
         lambda v: v.counts.accepted_nodes,
     ),
+    Series(
+        "cosine:verifier_home_tokens",
+        COUNTER,
+        "Output tokens that the verifier's own drafter drafted.",
+        lambda v: v.counts.home_nodes,
+    ),
 )
 DRAFTER: Final[tuple[Series[DrafterService], ...]] = (
     Series("cosine:drafter_busy", COUNTER, "Answers that there is no room.", lambda d: d.counts.busy),

@@ -152,7 +152,12 @@ class Participants:
             is_full = self.plan.affects(FaultKind.OVERLOAD, node)
             options = {"max_requests": 0 if is_full else scenario.max_requests, **self.verifier_options}
             self._nodes[node] = await self.swarm.verifier(
-                self.workload.target(node), curve=scenario.curve(Role.VERIFIER), identity=identity, **options
+                self.workload.target(node),
+                curve=scenario.curve(Role.VERIFIER),
+                identity=identity,
+                home_engine=self.workload.home(node) if scenario.home else None,
+                home_curve=scenario.curve(Role.DRAFTER),
+                **options,
             )
             return
         index = node - scenario.verifiers

@@ -83,6 +83,8 @@ class Scenario:
     clients' requests arrive together at that mean rate, exponentially, whatever has ended. `faults` is a SPEC of
     `cosine_node.simulation.faults`. `decision_s` is the time that every write of a client costs it.
 
+    With `home` every verifier holds a drafter of that expertise itself.
+
     `fidelities`, `vocab_tokens`, `prompt_tokens` and `eos` are of scripted engines, `law` and
     `is_oracle` of traces.
     """
@@ -117,6 +119,7 @@ class Scenario:
     eos: tuple[int, ...] = ()
     law: str = "coupled"
     is_oracle: bool = False
+    home: str = ""
 
     def __post_init__(self) -> None:
         for field in fields(self):

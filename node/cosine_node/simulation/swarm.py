@@ -14,9 +14,10 @@ from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.scripted import ScriptedEngine
-from cosine_node.runner import Runner
+from cosine_node.runner import InlineRunner, Runner
 from cosine_node.simulation.machine import SimulatedMachine, WatchedTransport, Wire
 from cosine_node.status_service import StatusService
+from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.service import VerifierConfig, VerifierService
 from cosine_p2p.client import AsyncClient, Swarm
 from cosine_p2p.directory import Directory, MemoryDirectory
@@ -159,18 +160,27 @@ class SimulatedSwarm:
         runner: Runner | None = None,
         identity: Identity | None = None,
         domain: str = "target",
+        home_engine: Engine | None = None,
+        home_curve: CostCurve = DRAFT_CURVE,
         **config: Any,
     ) -> Member:
-        """A verifier that serves from now on; further options are fields of `VerifierConfig`."""
+        """A verifier that serves from now on, with a drafter of its own if there is a `home_engine`.
+
+        Further options are fields of `VerifierConfig`.
+        """
         engine = engine or ScriptedEngine()
         identity = identity or self._next_identity()
         machine = SimulatedMachine(engine, curve, runner=runner)
+        home = None
+        if home_engine is not None:
+            home = HomeDrafter(engine=home_engine, runner=InlineRunner(home_engine, home_curve), curve=home_curve)
         service = VerifierService(
             engine=engine,
             runner=machine,
             curve=curve,
             identity=identity,
             config=VerifierConfig(target_digest=DIGEST, tokenizer_digest=DIGEST, **config),
+            home=home,
         )
         return await self._add(identity, service, engine, machine, Role.VERIFIER, domain, curve)
 

@@ -75,6 +75,10 @@ class Workload(Protocol):
         """An empty engine for a drafter."""
         ...
 
+    def home(self, index: int) -> Engine:
+        """An empty engine for the drafter that a verifier holds itself, of the expertise `Scenario.home`."""
+        ...
+
     def task(self, number: int) -> Task:
         """The request with that number, from 0."""
         ...
@@ -101,6 +105,9 @@ class ScriptedWorkload:
     def drafter(self, index: int) -> Engine:
         fidelities = self._scenario.fidelities
         return self._engine(fidelity=fidelities[index % len(fidelities)], drafter_seed=index)
+
+    def home(self, index: int) -> Engine:
+        return self.drafter(self._scenario.drafters + index)
 
     def _engine(self, **options: Any) -> Engine:
         scenario = self._scenario
@@ -140,15 +147,21 @@ class TraceWorkload:
         return TraceTarget(self._traces)
 
     def drafter(self, index: int) -> Engine:
+        return self._expert(self._scenario.domain(index))
+
+    def home(self, index: int) -> Engine:
+        return self._expert(self._scenario.home)
+
+    def _expert(self, domain: str) -> Engine:
         scenario = self._scenario
-        if scenario.domain(index) == LOOKUP:
+        if domain == LOOKUP:
             return lookup_engine(self.vocab_tokens)
         try:
             law = Law(scenario.law)
         except ValueError:
             laws = " or ".join(law.value for law in Law)
             raise UsageError(f"A scenario's law is {laws}, not {scenario.law!r}.") from None
-        return TraceDrafter(self._traces, f"draft-{scenario.domain(index)}", law=law, is_oracle=scenario.is_oracle)
+        return TraceDrafter(self._traces, f"draft-{domain}", law=law, is_oracle=scenario.is_oracle)
 
     def task(self, number: int) -> Task:
         trace: Trace = self._chosen[number % len(self._chosen)]
@@ -198,7 +211,12 @@ class ModelWorkload:
         return self._empty("target", index)
 
     def drafter(self, index: int) -> Engine:
-        domain = self._scenario.domain(index)
+        return self._expert(self._scenario.domain(index), index)
+
+    def home(self, index: int) -> Engine:
+        return self._expert(self._scenario.home, self._scenario.drafters + index)
+
+    def _expert(self, domain: str, index: int) -> Engine:
         return lookup_engine(self.vocab_tokens) if domain == LOOKUP else self._empty(f"draft-{domain}", index)
 
     def _empty(self, name: str, index: int) -> Engine:

@@ -8,13 +8,13 @@ class Policy:
     """All of it is on, except in scenarios that compare with strategies which know none of it.
 
     With `uses_prompt_lookup` the verifier drafts what followed the same words before (`prompt_lookup`); with
-    `tries_prompt_lookup` only where that measures faster than not to (`cosine_p2p.speed_trial`). With
-    `keeps_account` a request whose drafts cost more than they bring gets plain passes (`account`). With
-    `drops_costly_nodes` only drafts that raise the expected tokens per second enter a pass, else all live ones up
-    to the token budget (`selection`).
+    `tries_own_drafts` that, and what its own drafter guesses (`home_drafter`), only where it measures faster than
+    not to (`cosine_p2p.speed_trial`). With `keeps_account` a request whose drafts cost more than they bring gets
+    plain passes (`account`). With `drops_costly_nodes` only drafts that raise the expected tokens per second enter
+    a pass, else all live ones up to the token budget (`selection`).
     """
 
     uses_prompt_lookup: bool = True
-    tries_prompt_lookup: bool = True
+    tries_own_drafts: bool = True
     keeps_account: bool = True
     drops_costly_nodes: bool = True

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import Enum, IntEnum, auto
 from typing import Final, Protocol
 
 from cosine_node.engine.base import PREFIX, Choice, Row
@@ -13,6 +13,7 @@ from cosine_node.verifier.prompt_lookup import PromptLookup
 from cosine_p2p.speculation.tree import LiveTree, TreeNode
 from cosine_p2p.speed_trial import TrialRun
 from cosine_protocol.digests import request_digest, roll_digest
+from cosine_protocol.limits import HOME_AUTHOR
 from cosine_protocol.messages import FinishReason, Message, Pacing
 from cosine_protocol.request import Request
 
@@ -21,8 +22,21 @@ TARGET_AUTHOR: Final = 0
 
 
 def _credited(node: TreeNode) -> int:
-    """The author to credit with an accepted node: a drafter only for what prompt lookup had not drafted as well."""
-    return TARGET_AUTHOR if TARGET_AUTHOR in node.draft_probabilities else node.most_confident_author()
+    """The author to credit with an accepted node.
+
+    Prompt lookup costs nothing, so a drafter is credited only for what it had not drafted as well; the verifier's
+    own drafter costs time, and is credited only for what nobody else brought.
+    """
+    authors = node.draft_probabilities.keys()
+    if TARGET_AUTHOR in authors:
+        return TARGET_AUTHOR
+    drafters = authors - {HOME_AUTHOR}
+    return node.most_confident_author(drafters) if drafters else HOME_AUTHOR
+
+
+def is_drafter(author: int) -> bool:
+    """True for an author that is a peer, and not the verifier itself."""
+    return author not in (TARGET_AUTHOR, HOME_AUTHOR)
 
 
 class ClientChannel(Protocol):
@@ -34,6 +48,16 @@ class ClientChannel(Protocol):
     def post(self, message: Message) -> bool:
         """Queue a message without waiting; False if the client reads too slowly."""
         ...
+
+
+class OwnDrafts(IntEnum):
+    """What a verifier drafts by itself for a request; ways of a `cosine_p2p.speed_trial.SpeedTrial`."""
+
+    NONE = 0
+    LOOKUP = 1
+    """Prompt lookup."""
+    ALL = 2
+    """Prompt lookup, and home drafts where the verifier has a drafter."""
 
 
 class RequestStage(Enum):
@@ -82,6 +106,7 @@ class VerifierRequest:
     """The state of a request between passes. `output` includes what it was resumed with.
 
     `admission` is its place in the order in which requests came, `authors` how many drafters may author its nodes,
+    `trial` finds which drafts of the verifier's own pay, `home_s` is the time its drafter took for the next pass,
     `waited_passes` the passes in a row in which it had no place, `near_tie` the margin below which rounding may
     decide. `nodes` are the tree nodes of the pass under way:
     node i of its row is `nodes[i - 1]`, node 0 the pending token. A stepped request gets a pass only when
@@ -98,12 +123,13 @@ class VerifierRequest:
     admission: int = 0
     near_tie: float = NEAR_TIES["float32"]
     lookup: PromptLookup | None = None
-    lookup_trial: TrialRun | None = None
+    trial: TrialRun | None = None
     account: SpeculationAccount | None = None
     stage: RequestStage = RequestStage.PREFILL
     is_pass_wanted: bool = True
     is_cancelled: bool = False
     waited_passes: int = 0
+    home_s: float = 0.0
     committed_s: float | None = None
     nodes: list[TreeNode] = field(default_factory=list)
     accepted: Counter[int] = field(default_factory=Counter)
@@ -122,6 +148,13 @@ class VerifierRequest:
     def may_speculate(self) -> bool:
         """True unless its drafts have cost more than they brought."""
         return self.account is None or self.account.may_speculate
+
+    @property
+    def own_drafts(self) -> OwnDrafts:
+        """The verifier's own drafts that this request gets now."""
+        if self.pacing is not Pacing.FREE:
+            return OwnDrafts.NONE
+        return OwnDrafts.ALL if self.trial is None else OwnDrafts(self.trial.way)
 
     @property
     def awaits_verify(self) -> bool:
@@ -212,24 +245,26 @@ class VerifierRequest:
         )
 
     def charge(self, verdict: Verdict, *, spent_s: float, plain_pass_s: float) -> None:
-        """Charge the pass under way to the account, against the time of a plain one at the same load.
+        """Charge the pass under way, and its home drafts, to the account, against a plain one at the same load.
 
         A pass without drafts is what plain decoding costs, however long it took.
         """
         if self.account is not None:
             plain_pass_s = plain_pass_s if self.nodes else spent_s
+            spent_s += self.home_s
             self.account.charge(spent_s=spent_s, tokens=len(verdict.tokens), plain_pass_s=plain_pass_s)
+        self.home_s = 0.0
 
     def note_pace(self, verdict: Verdict, *, now_s: float, load: float) -> None:
         """Take in when a verdict came, at `load` times the cost of a pass for this request alone.
 
-        Only what prompt lookup drafted is its own; the last token of a verdict was drafted by nobody.
+        Only what the verifier drafted by itself counts; the last token of a verdict was drafted by nobody.
         """
         before_s, self.committed_s = self.committed_s, now_s
-        if self.lookup_trial is not None and before_s is not None:
-            copied = verdict.authors[:-1].count(TARGET_AUTHOR)
+        if self.trial is not None and before_s is not None:
+            drafted = sum(not is_drafter(author) for author in verdict.authors[:-1])
             seconds = (now_s - before_s) / load
-            self.lookup_trial.note(tokens=len(verdict.tokens), drafted=copied, seconds=seconds)
+            self.trial.note(tokens=len(verdict.tokens), drafted=drafted, seconds=seconds)
 
     def commit(self, verdict: Verdict) -> None:
         """Take a verdict into the stream and the tree, and draft by prompt lookup below it."""
@@ -237,9 +272,9 @@ class VerifierRequest:
         self.tree.advance(verdict.tokens)
         if self.lookup is not None:
             self.lookup.extend(verdict.tokens)
-            nodes = self.lookup.draft() if self.lookup_trial is None or self.lookup_trial.way else []
+            nodes = self.lookup.draft() if self.own_drafts >= OwnDrafts.LOOKUP else []
             self.tree.attach(self.tree.root.digest, self.tree.position, nodes, [TARGET_AUTHOR] * len(nodes))
         self.nodes = []
-        self.accepted.update(author for author in verdict.authors if author != TARGET_AUTHOR)
+        self.accepted.update(filter(is_drafter, verdict.authors))
         self.stage = RequestStage.DECODE
         self.is_pass_wanted = self.pacing is not Pacing.STEPPED

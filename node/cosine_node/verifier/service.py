@@ -13,10 +13,11 @@ from cosine_node.idle_passes import WaitForWork
 from cosine_node.runner import Runner
 from cosine_node.verifier.account import SpeculationAccount
 from cosine_node.verifier.admission import admitted
+from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.near_ties import near_tie_of
 from cosine_node.verifier.policy import Policy
 from cosine_node.verifier.prompt_lookup import PromptLookup
-from cosine_node.verifier.request import KvState, VerifierRequest
+from cosine_node.verifier.request import KvState, OwnDrafts, VerifierRequest
 from cosine_node.verifier.scheduler import pass_budget_tokens
 from cosine_node.verifier.served import ServedRequests, log_of
 from cosine_node.verifier.step_loop import RETRY_AFTER_S, StepLoop
@@ -32,8 +33,6 @@ from cosine_protocol.protocols import VERIFY
 LOG = logging.getLogger(__name__)
 EVERY_CLIENT: Final = ""
 """The scope of prefixes that all clients share; a client's own is its peer id, which is never empty."""
-LOOKUP_WAYS: Final = (1, 0)
-"""Requests with prompt lookup, as they begin, and without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +65,7 @@ class VerifierService:
         identity: Identity,
         config: VerifierConfig,
         wait_for_work: WaitForWork = asyncio.Event.wait,
+        home: HomeDrafter | None = None,
     ) -> None:
         self._engine = engine
         self.pass_s = curve.seconds(1)
@@ -74,7 +74,8 @@ class VerifierService:
         self._requests = ServedRequests()
         self._admissions = count()
         self._is_draining = False
-        self._lookup_trials = SpeedTrials(LOOKUP_WAYS if config.policy.tries_prompt_lookup else ())
+        self._drafts_itself = config.policy.uses_prompt_lookup or home is not None
+        self._trials = SpeedTrials(_own_ways(config.policy, has_home_drafter=home is not None))
         self.counts = VerifierCounts()
         self._loop = StepLoop(
             self._requests,
@@ -86,6 +87,7 @@ class VerifierService:
             budget_tokens=config.budget_tokens or pass_budget_tokens(curve),
             counts=self.counts,
             wait_for_work=wait_for_work,
+            home=home,
         )
 
     @property
@@ -187,9 +189,11 @@ class VerifierService:
             raise PeerError(ErrorCode.MALFORMED, "this request number is in use")
         scope = EVERY_CLIENT if config.shares_prefixes else channel.peer_id
         sequence = self._engine.open(sampling=asked.sampling, prompt_tokens=len(asked.prompt), scope=scope)
-        uses_lookup = config.policy.uses_prompt_lookup and message.pacing == m.Pacing.FREE
+        is_free = message.pacing == m.Pacing.FREE
+        uses_lookup = config.policy.uses_prompt_lookup and is_free
         # Each client's own: what one measures, on texts of its choosing, costs nobody else.
-        trial = self._lookup_trials.find(channel.peer_id, asked.sampling.temperature) if uses_lookup else None
+        is_tried = self._drafts_itself and is_free
+        trial = self._trials.find(channel.peer_id, asked.sampling.temperature) if is_tried else None
         if trial is not None:
             trial.expect(0, 1.0 / self.pass_s)
         return VerifierRequest(
@@ -203,7 +207,7 @@ class VerifierService:
             admission=next(self._admissions),
             near_tie=near_tie_of(self._engine.numerics),
             lookup=PromptLookup((*asked.prompt, *message.committed)) if uses_lookup else None,
-            lookup_trial=trial.begin(left_tokens=asked.max_new_tokens) if trial else None,
+            trial=trial.begin(left_tokens=asked.max_new_tokens) if trial else None,
             account=SpeculationAccount() if config.policy.keeps_account else None,
         )
 
@@ -225,3 +229,13 @@ class VerifierService:
             self._loop.fail(request, PeerError(ErrorCode.MALFORMED, "a pass was asked for on another prefix"))
             return
         request.is_pass_wanted = True
+
+
+def _own_ways(policy: Policy, *, has_home_drafter: bool) -> tuple[OwnDrafts, ...]:
+    """The ways to draft by itself that a verifier compares, the first to begin with; none to compare nothing."""
+    if not policy.tries_own_drafts:
+        return ()
+    ways = [OwnDrafts.ALL] if has_home_drafter else []
+    if policy.uses_prompt_lookup:
+        ways.append(OwnDrafts.LOOKUP)
+    return (*ways, OwnDrafts.NONE) if ways else ()

@@ -10,9 +10,10 @@ from cosine_node.engine.base import Engine, OutOfMemory, PassAbandoned, Row, Row
 from cosine_node.engine.curve import CostCurve
 from cosine_node.idle_passes import WaitForWork
 from cosine_node.runner import Pass, Runner, count_tokens
+from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.memory import KvMemory
 from cosine_node.verifier.policy import Policy
-from cosine_node.verifier.request import RequestStage, Verdict, VerifierRequest
+from cosine_node.verifier.request import OwnDrafts, RequestStage, Verdict, VerifierRequest, is_drafter
 from cosine_node.verifier.scheduler import PassSchedule, ReadyRequest, schedule_pass
 from cosine_node.verifier.selection import (
     MIN_PATH_PROBABILITY,
@@ -29,7 +30,7 @@ from cosine_protocol import messages as m
 from cosine_protocol.codec import encode_body
 from cosine_protocol.errors import CosineError, ErrorCode, PeerError
 from cosine_protocol.identity import Identity
-from cosine_protocol.limits import MAX_TREE_NODES
+from cosine_protocol.limits import HOME_AUTHOR, MAX_TREE_NODES
 
 LOG = logging.getLogger(__name__)
 RETRY_AFTER_S: Final = 2.0
@@ -59,8 +60,10 @@ class StepLoop:
         budget_tokens: int,
         counts: VerifierCounts,
         wait_for_work: WaitForWork = asyncio.Event.wait,
+        home: HomeDrafter | None = None,
     ) -> None:
         self._requests = requests
+        self._home = home
         self._engine = engine
         self._memory = KvMemory(engine, requests)
         self._runner = runner
@@ -81,6 +84,8 @@ class StepLoop:
         """Pass after pass; idle while no request needs one."""
         while True:
             self._release_ended()
+            if self._home is not None:
+                await self._home.draft(self._home_requests(), target_curve=self._curve)
             rows = self._next_rows()
             if rows:
                 await self._step(rows)
@@ -113,6 +118,17 @@ class StepLoop:
         for sequence in self._released:
             self._engine.release(sequence)
         self._released.clear()
+
+    def _home_requests(self) -> list[VerifierRequest]:
+        """The requests of the next pass that may be drafted for here."""
+        return [
+            request
+            for request in self._requests.active
+            if request.stage is RequestStage.DECODE
+            and request.own_drafts is OwnDrafts.ALL
+            and request.may_speculate
+            and not request.is_cancelled
+        ]
 
     def _next_rows(self) -> Rows:
         """The rows of the next pass, with pages reserved for each."""
@@ -241,8 +257,9 @@ class StepLoop:
             return
         verdict = request.judge(row, result.choices)
         self._counts.committed_tokens += len(verdict.tokens)
-        self._counts.accepted_nodes += sum(map(bool, verdict.authors))
-        self._counts.verified_nodes += sum(any(node.draft_probabilities) for node in request.nodes)
+        self._counts.accepted_nodes += sum(map(is_drafter, verdict.authors))
+        self._counts.home_nodes += verdict.authors.count(HOME_AUTHOR)
+        self._counts.verified_nodes += sum(any(map(is_drafter, node.draft_probabilities)) for node in request.nodes)
         self._engine.keep(request.kv.sequence, verdict.accepted_nodes)
         self._engine.prune(request.kv.sequence, row.nodes)
         is_prefill = request.stage is RequestStage.PREFILL
@@ -292,8 +309,10 @@ class StepLoop:
 
     def _forget(self, request: VerifierRequest, ending: str) -> None:
         if self._requests.remove(request):
-            if request.lookup_trial is not None:
-                request.lookup_trial.end()
+            if request.trial is not None:
+                request.trial.end()
+            if self._home is not None:
+                self._home.forget(request)
             self._counts.ended[ending] += 1
             self._released.append(request.kv.sequence)
             self.wake()

@@ -174,7 +174,7 @@ def test_prompt_lookup_that_slows_its_requests_is_given_up_and_drafts_no_more() 
     trial = SpeedTrial((1, 0))
     trial.expect(0, 100.0)
     state = state_of(request_of("c", max_new_tokens=400))
-    state.lookup, state.lookup_trial = PromptLookup(state.output), trial.begin(left_tokens=400)
+    state.lookup, state.trial = PromptLookup(state.output), trial.begin(left_tokens=400)
     now_s, drafted = 0.0, []
     # The text repeats itself, so that there is much to copy; but passes with copied nodes take far too long.
     while state.tokens_left > 40:

@@ -145,7 +145,7 @@ def _legend(request: RequestView, width: int) -> Iterator[Line]:
     ]
     rows.append((0, "target decoded", request.decoded_tokens, False))
     if request.copied_tokens:
-        rows.append((0, "target copied", request.copied_tokens, True))
+        rows.append((0, "verifier drafted", request.copied_tokens, True))
     cells = [
         _share(author, name, tokens, request.tokens, is_copied=is_copied)
         for author, name, tokens, is_copied in rows

@@ -112,7 +112,7 @@ def _running(request: RequestView, width: int, widths: _RequestWidths) -> Iterat
     yield spread(left, _rate(request.tokens_per_s, "tokens/s", widths), width)
     for drafter in shown:
         yield _drafter(drafter, request.tokens_per_s, widths)
-    own = (("target decoded", request.decoded_per_s, False), ("target copied", request.copied_per_s, True))
+    own = (("target decoded", request.decoded_per_s, False), ("verifier drafted", request.copied_per_s, True))
     for name, per_s, is_copied in own:
         if per_s or not is_copied:
             tone = author_tone(0, is_copied=is_copied)

@@ -1,0 +1,195 @@
+"""The drafter that a verifier holds beside the target: home drafts, where nobody else's came in time."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cosine_node.drafter.draft_tree import Branch, DraftTree
+from cosine_node.drafter.service import FIRST_CHOICE_POWER
+from cosine_node.engine.base import Engine, OutOfPages, Row
+from cosine_node.engine.curve import CostCurve
+from cosine_node.runner import Runner, count_tokens
+from cosine_node.verifier.home_levels import MAX_LEVELS, WIDTH, HomeProspect, HomeRates, plan_home_drafts
+from cosine_node.verifier.request import VerifierRequest
+from cosine_node.verifier.selection import candidate_nodes
+from cosine_p2p.speculation.calibration import Calibration
+from cosine_p2p.speculation.moving_average import moving_average
+from cosine_protocol.limits import HOME_AUTHOR, MAX_WINDOW_NODES
+
+LOG = logging.getLogger(__name__)
+USUAL_RATES: Final = HomeRates(0.5, 0.5)
+"""Before anything was verified. A choice: small models of one family are right at 0.4 to 0.8 of positions."""
+RATE_WEIGHT: Final = 0.02
+"""Weight of the last token in the drafter's rates: those of about fifty count."""
+OWN_RATE_WEIGHT: Final = 0.1
+"""The same in the rates of one request, whose text may be easier or harder than others."""
+LEAST_TRIED: Final = 0.3
+"""A choice: a request is begun as if the drafter were right so often, so that one client's texts cannot end the
+drafts of others."""
+SLOWNESS_WEIGHT: Final = 0.1
+"""Weight of the last pass in the average: about ten passes count."""
+MAX_SLOWNESS: Final = 16.0
+"""Bounds what one pass that stood still does to the average."""
+
+
+@dataclass(slots=True, eq=False)
+class HomeText:
+    """The drafter's view of one request: its tree, and its sequence at the drafter's engine.
+
+    `levels` were drafted for the last pass of the target, when `position` output tokens were known.
+    """
+
+    tree: DraftTree
+    sequence: int
+    rates: HomeRates
+    levels: int = 0
+    position: int = 0
+
+
+class HomeDrafter:
+    """A small model beside the target. `draft` adds nodes to the trees of requests, as `HOME_AUTHOR`."""
+
+    def __init__(self, *, engine: Engine, runner: Runner, curve: CostCurve) -> None:
+        self._engine = engine
+        self._runner = runner
+        self._curve = curve
+        self._texts: dict[VerifierRequest, HomeText] = {}
+        self._given_up: set[VerifierRequest] = set()
+        self._ended: list[HomeText] = []
+        self._calibration = Calibration(first_power=FIRST_CHOICE_POWER)
+        self._rates = USUAL_RATES
+        self._slowness = 1.0
+        self.passes = 0
+
+    def close(self) -> None:
+        self._runner.close()
+
+    async def draft(self, requests: Sequence[VerifierRequest], *, target_curve: CostCurve) -> None:
+        """Draft for the requests of the next pass where that pays; `home_s` of each that took part is what it took.
+
+        A request that fails here goes on without home drafts.
+        """
+        # Pages are given back between passes: the engine must not change under a running one.
+        for ended in self._ended:
+            self._engine.release(ended.sequence)
+        self._ended.clear()
+        requests = [request for request in requests if request not in self._given_up]
+        prospects = []
+        for request in requests:
+            self._advance(request)
+            prospects.append(self._prospect(request))
+        plan = plan_home_drafts(
+            prospects, target_curve=target_curve, drafter_curve=self._curve, slowness=self._slowness
+        )
+        if not plan.levels:
+            return
+        began_s = asyncio.get_running_loop().time()
+        joining = [requests[index] for index in plan.joining]
+        for request in joining:
+            if request not in self._texts:
+                self._follow(request)
+        for _ in range(plan.levels):
+            if not await self._pass(joining):
+                break
+        spent_s = asyncio.get_running_loop().time() - began_s
+        for request in joining:
+            request.home_s = spent_s
+            if text := self._texts.get(request):
+                text.levels, text.position = plan.levels, len(request.output)
+
+    def forget(self, request: VerifierRequest) -> None:
+        """Forget a request that has ended; what it holds is given back before the next pass."""
+        self._given_up.discard(request)
+        if text := self._texts.pop(request, None):
+            self._ended.append(text)
+
+    def _give_up(self, request: VerifierRequest) -> None:
+        """Draft no more for a request."""
+        self.forget(request)
+        self._given_up.add(request)
+
+    def _follow(self, request: VerifierRequest) -> None:
+        asked = request.request
+        tree = DraftTree(request.d_0, asked.prompt, request.output, self._calibration, measures_prompt=False)
+        tree.assign(Branch(tree.digest, (), MAX_LEVELS, WIDTH, MAX_WINDOW_NODES))
+        sequence = self._engine.open(sampling=asked.sampling, prompt_tokens=len(asked.prompt))
+        self._texts[request] = HomeText(tree, sequence, self._first_rates())
+
+    def _advance(self, request: VerifierRequest) -> None:
+        """Take in what was committed since, and learn from it."""
+        if (text := self._texts.get(request)) is None:
+            return
+        text.tree.advance(text.tree.position, request.output[text.tree.position :])
+        if text.levels and (committed := len(request.output) - text.position):
+            accepted, levels = committed - 1, text.levels
+            self._rates = self._rates.learn(accepted=accepted, levels=levels, weight=RATE_WEIGHT)
+            text.rates = text.rates.learn(accepted=accepted, levels=levels, weight=OWN_RATE_WEIGHT)
+            text.levels = 0
+
+    def _first_rates(self) -> HomeRates:
+        return HomeRates(max(self._rates.first, LEAST_TRIED), max(self._rates.next, LEAST_TRIED))
+
+    def _prospect(self, request: VerifierRequest) -> HomeProspect:
+        max_levels = min(MAX_LEVELS, request.tokens_left - 1)
+        nodes = candidate_nodes(0, request.tree, max_depth=request.tokens_left - 1)
+        known_tokens = len(request.request.prompt) + len(request.output)
+        unread_tokens, rates = known_tokens, self._first_rates()
+        if text := self._texts.get(request):
+            unread_tokens, rates = text.tree.unread_tokens, text.rates
+        if known_tokens + max_levels > self._engine.context_tokens:
+            max_levels = 0
+        return HomeProspect(
+            covered=sum(node.path_probability for node in nodes),
+            rates=rates,
+            unread_tokens=unread_tokens,
+            passes_left=max(1.0, request.tokens_left / (1.0 + rates.expected(MAX_LEVELS))),
+            max_levels=max_levels,
+        )
+
+    def _rows(self, requests: Sequence[VerifierRequest]) -> list[tuple[VerifierRequest, HomeText, Row]]:
+        """The rows of the next pass, with pages reserved for each."""
+        rows: list[tuple[VerifierRequest, HomeText, Row]] = []
+        for request in requests:
+            if (text := self._texts.get(request)) is None:
+                continue
+            self._engine.prune(text.sequence, text.tree.take_dropped())
+            self._engine.keep(text.sequence, text.tree.take_kept())
+            row = text.tree.plan(text.sequence)
+            if row is None:
+                continue
+            try:
+                self._engine.reserve(text.sequence, len(row.tokens))
+            except OutOfPages:
+                self._give_up(request)
+                continue
+            rows.append((request, text, row))
+        return rows
+
+    async def _pass(self, requests: Sequence[VerifierRequest]) -> bool:
+        """One pass of the drafter over requests, whose trees take what it gives; False if there was nothing."""
+        rows = self._rows(requests)
+        if not rows:
+            return False
+        fed = [row for _, _, row in rows]
+        try:
+            done = await self._runner.forward(fed)
+        except Exception:
+            # A drafter that fails must not end the requests, which go on without it.
+            LOG.exception("a pass of the verifier's own drafter failed")
+            for request, _, _ in rows:
+                self._give_up(request)
+            return False
+        self.passes += 1
+        ratio = done.elapsed_s / self._curve.seconds(count_tokens(fed))
+        self._slowness = moving_average(self._slowness, min(ratio, MAX_SLOWNESS), weight=SLOWNESS_WEIGHT)
+        for (request, text, row), result in zip(rows, done.results, strict=True):
+            if result.error is not None:
+                self._give_up(request)
+                continue
+            block = text.tree.absorb(row, result.choices)
+            if block is not None:
+                authors = [HOME_AUTHOR] * len(block.nodes)
+                request.tree.attach(block.base, block.position, block.nodes, authors)
+        return True
