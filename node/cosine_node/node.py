@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,7 +16,8 @@ from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.emulation import Emulation
 from cosine_node.engine.curve import CostCurve
 from cosine_node.idle_passes import IdlePasses, WaitForWork
-from cosine_node.model import MEASURE_S, WARM_UP_S, Emit, ModelSource, ServedModel, load_served
+from cosine_node.model import MEASURE_S, WARM_UP_S, Emit, ServedModel, load_served
+from cosine_node.node_options import NetworkOptions, NodeOptions
 from cosine_node.pass_speed import PassSpeed
 from cosine_node.runner import PacedRunner, Runner, ThreadRunner, TimedRunner
 from cosine_node.status_service import StatusService
@@ -28,7 +29,6 @@ from cosine_p2p.dht import DhtDirectory
 from cosine_p2p.identity_file import claim_identity
 from cosine_p2p.tokenizer_files import TokenizerFiles
 from cosine_p2p.transport.base import StreamHandler
-from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS, TransportConfig
 from cosine_p2p.transport.delay import delayed
 from cosine_p2p.transport.hivemind import HivemindTransport
 from cosine_protocol.errors import UsageError
@@ -52,44 +52,6 @@ TELL_WORK_EVERY_S: Final = 60.0
 
 FAREWELL_S: Final = 0.5
 """A choice: longer than the last messages take to leave."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkOptions:
-    """Options of the network that the nodes of a process share."""
-
-    network: str
-    identity_file: Path | None
-    initial_peers: tuple[str, ...] = ()
-    host_maddrs: tuple[str, ...] = DEFAULT_HOST_MADDRS
-    announce_maddrs: tuple[str, ...] = ()
-    relays: tuple[str, ...] = ()
-    metrics_port: int | None = None
-    metrics_host: str = "127.0.0.1"
-
-    def transport_config(self, identity_file: Path, *, is_relay: bool = False) -> TransportConfig:
-        return TransportConfig(
-            identity_file=identity_file,
-            network=self.network,
-            initial_peers=self.initial_peers,
-            announce_maddrs=self.announce_maddrs,
-            relays=self.relays,
-            is_relay=is_relay,
-            host_maddrs=self.host_maddrs,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeOptions:
-    """Options of one node. `home` is the model of the drafter that a verifier holds itself, if any."""
-
-    role: Role
-    source: ModelSource
-    home: ModelSource | None = None
-    expertise: tuple[str, ...]
-    max_requests: int
-    shares_prefixes: bool
-    emulation: Emulation | None
 
 
 Service = VerifierService | DrafterService

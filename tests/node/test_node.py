@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from cosine_node.model import NGRAM, ModelSource
-from cosine_node.node import NetworkOptions, NodeOptions, identity_files, run_nodes, together
+from cosine_node.node import identity_files, run_nodes, together
+from cosine_node.node_options import NetworkOptions, NodeOptions
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.identity_file import claim_identity
 from cosine_p2p.postings import RecordOpener

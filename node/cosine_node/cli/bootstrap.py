@@ -26,7 +26,8 @@ def bootstrap(
     as_json: AsJson = False,
 ) -> None:
     """Keep the DHT and relay for others until interrupted."""
-    from cosine_node.node import NetworkOptions, run_bootstrap
+    from cosine_node.node import run_bootstrap
+    from cosine_node.node_options import NetworkOptions
 
     options = NetworkOptions(
         network=network,

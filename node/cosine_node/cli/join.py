@@ -148,7 +148,8 @@ def join(
     as_json: AsJson = False,
 ) -> None:
     """Serve as a drafter or verifier until interrupted; SIGTERM drains and exits 0."""
-    from cosine_node.node import NetworkOptions, NodeOptions, run_nodes
+    from cosine_node.node import run_nodes
+    from cosine_node.node_options import NetworkOptions, NodeOptions
 
     chosen = parse_role(role)
     if max_requests < 1 or (threads is not None and threads < 1):

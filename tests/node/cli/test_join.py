@@ -8,7 +8,7 @@ import pytest
 
 from cosine_node import node
 from cosine_node.cli import main
-from cosine_node.node import NetworkOptions, NodeOptions
+from cosine_node.node_options import NetworkOptions, NodeOptions
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 

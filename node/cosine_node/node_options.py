@@ -1,0 +1,47 @@
+"""Options of the nodes of a process, and of the network that they share."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from cosine_node.emulation import Emulation
+from cosine_node.model import ModelSource
+from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS, TransportConfig
+from cosine_protocol.records import Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkOptions:
+    """Options of the network that the nodes of a process share."""
+
+    network: str
+    identity_file: Path | None
+    initial_peers: tuple[str, ...] = ()
+    host_maddrs: tuple[str, ...] = DEFAULT_HOST_MADDRS
+    announce_maddrs: tuple[str, ...] = ()
+    relays: tuple[str, ...] = ()
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
+
+    def transport_config(self, identity_file: Path, *, is_relay: bool = False) -> TransportConfig:
+        return TransportConfig(
+            identity_file=identity_file,
+            network=self.network,
+            initial_peers=self.initial_peers,
+            announce_maddrs=self.announce_maddrs,
+            relays=self.relays,
+            is_relay=is_relay,
+            host_maddrs=self.host_maddrs,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOptions:
+    """Options of one node. `home` is the model of the drafter that a verifier holds itself, if any."""
+
+    role: Role
+    source: ModelSource
+    home: ModelSource | None = None
+    expertise: tuple[str, ...]
+    max_requests: int
+    shares_prefixes: bool
+    emulation: Emulation | None
