@@ -169,19 +169,14 @@ def join(
         metrics_host=metrics_host,
     )
     _refuse_shared_ports(len(sources), network_options.host_maddrs, network_options.announce_maddrs)
-    home = _home_source(chosen, draft_model, sources[0])
-    nodes = [
-        NodeOptions(
-            role=chosen,
-            source=source,
-            home=home,
-            expertise=_expertise(expertise, source.model),
-            max_requests=max_requests,
-            shares_prefixes=share_prefixes,
-            emulation=Emulation.parse(emulate) if emulate else None,
-        )
-        for source in sources
-    ]
+    shared: dict[str, Any] = {
+        "role": chosen,
+        "home": _home_source(chosen, draft_model, sources[0]),
+        "max_requests": max_requests,
+        "shares_prefixes": share_prefixes,
+        "emulation": Emulation.parse(emulate) if emulate else None,
+    }
+    nodes = [NodeOptions(source=one, expertise=_expertise(expertise, one.model), **shared) for one in sources]
     with telling(log_format, as_json=as_json) as emit:
         run_until_stopped(lambda stop: run_nodes(network_options, nodes, emit, stop))
 
