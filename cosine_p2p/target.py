@@ -20,6 +20,8 @@ MAX_HEADER_BYTES: Final = 100 << 20
 """About safetensors' own limit, 100 MB."""
 _READ_BYTES: Final = 1 << 20
 """A choice: bounds memory while hashing."""
+GGUF_LINK: Final = "model.gguf"
+"""The name of a GGUF file beside what was unfolded from it, in a folder without safetensors."""
 _MARK: Final = b"cosine/target/1"  # keeps the digest apart from those of other things
 _GGUF_MARK: Final = b"cosine/gguf/1"  # the same for the digests of GGUF files
 _DESCRIBING: Final = ("general.", "quantize.", "split.")  # begin the keys of metadata that change no text
@@ -52,11 +54,14 @@ def identify_target(folder: Path, *, name: str, cache_folder: Path | None = None
     """
     if folder.suffix == GGUF_SUFFIX and folder.is_file():
         return TargetIdentity(name, gguf_digest(folder, cache_folder=cache_folder), None)
-    config = folder / "config.json"
+    tokenizer = TokenizerFiles.read(folder)
     weights = sorted(folder.glob("*.safetensors"))
+    if not weights and (folder / GGUF_LINK).is_file():
+        digest = gguf_digest(folder / GGUF_LINK, cache_folder=cache_folder)
+        return TargetIdentity(name, digest, tokenizer.digest if tokenizer else None)
+    config = folder / "config.json"
     if not config.is_file() or not weights:
         raise UsageError(f"{folder} is not a model folder: it needs config.json and *.safetensors files.")
-    tokenizer = TokenizerFiles.read(folder)
     cache = _HashCache(cache_folder)
     tensors = sorted(tensor for file in weights for tensor in cache.tensors(file))
     if len({tensor.name for tensor in tensors}) != len(tensors):
@@ -164,11 +169,12 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> "Target":
-        """A folder is looked up by its digest, anything else is `NAME[@DIGEST]`. Raises `UsageError`."""
-        folder = Path(text).expanduser()
-        if folder.is_dir():
-            digest = identify_target(folder, name=text).target_digest
-            return cls(digest.hex(), digest, folder)
+        """A folder or GGUF file is looked up by its digest, all else is `NAME[@DIGEST]`. Raises `UsageError`."""
+        path = Path(text).expanduser()
+        if path.is_dir() or (path.suffix == GGUF_SUFFIX and path.is_file()):
+            digest = identify_target(path, name=text).target_digest
+            # A GGUF file has no tokenizer files: a verifier does.
+            return cls(digest.hex(), digest, path if path.is_dir() else None)
         name, known = parse_target(text)
         return cls(name, known)
 

@@ -17,8 +17,11 @@ from cosine_node.engine.draft_vocabulary import DraftVocabulary
 from cosine_node.engine.reduced_vocabulary import ReducedVocabularyEngine
 from cosine_node.engine.retokenized import RetokenizedEngine
 from cosine_node.engine.text_alignment import PlainTokens, typical_own_per_target
+from cosine_node.gguf.unfolding import unfold
 from cosine_node.pool_size import PoolSize
+from cosine_node.zoo.family import HUB_FILE
 from cosine_p2p.generation_config import FILE_NAME, apply_defaults, read_generation_config
+from cosine_p2p.gguf_header import SUFFIX as GGUF_SUFFIX
 from cosine_p2p.options import TEXT_DEFAULTS
 from cosine_p2p.target import identify_target
 from cosine_p2p.tokenizer_files import NAMES, TokenizerFiles
@@ -101,13 +104,13 @@ def load_served(source: ModelSource, role: Role, emit: Emit, *, measure_s: float
         LOG.warning("%s has another tokenizer than %s: its drafts are matched as text", source.model, source.target)
         engine, curve = _retokenized(engine, curve, own, files, target_folder)
     digest = identify_target(target_folder, name=source.target).target_digest
-    target_name = digest.hex() if Path(source.target).expanduser().is_dir() else source.target
+    target_name = digest.hex() if Path(source.target).expanduser().exists() else source.target
     # A model is never called by a path of the volunteer's machine.
     model_path = Path(source.model).expanduser()
     return ServedModel(
         engine=engine,
         curve=curve,
-        model_name=model_path.resolve().name if model_path.is_dir() else source.model,
+        model_name=model_path.resolve().name if model_path.exists() else source.model,
         target_name=target_name,
         names=tuple(dict.fromkeys((target_name, digest.hex()))),
         target_digest=digest,
@@ -140,24 +143,34 @@ def _fetch(source: str, emit: Emit) -> Path:
 
 
 def fetch_folder(source: str) -> Path:
-    """The local folder of `zoo:NAME`, a folder, or a Hugging Face id, which is downloaded if need be.
+    """The local folder of a model that `--model` may name; one on the Hugging Face hub is downloaded if need be.
 
-    Raises `UsageError`.
+    The folder of a GGUF file is the one it is unfolded to. Raises `UsageError`.
     """
     resolved = zoo.resolve(source)
-    if isinstance(resolved, Path):
-        return resolved
-    from huggingface_hub import snapshot_download
+    path = _download(resolved) if isinstance(resolved, str) else resolved
+    return unfold(path) if path.is_file() else path
+
+
+def _download(name: str) -> Path:
+    """The folder of a repository of the Hugging Face hub, or the file that `hf:OWNER/REPOSITORY/FILE` names."""
+    from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    owner, _, rest = name.removeprefix(HUB_FILE).partition("/")
+    repository, _, file = rest.partition("/")
     try:
-        return Path(snapshot_download(resolved, allow_patterns=["*.json", "*.safetensors", *NAMES]))
+        if not name.startswith(HUB_FILE):
+            return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", *NAMES]))
+        if file.endswith(GGUF_SUFFIX):
+            return Path(hf_hub_download(f"{owner}/{repository}", file))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UsageError(
-            f"No model {resolved!r} was found: it is no folder here and no zoo:NAME, and the Hugging Face hub "
-            f"answered: {reason}"
+            f"No model {name!r} was found: it is no folder or GGUF file here and no zoo:NAME, and the Hugging Face "
+            f"hub answered: {reason}"
         ) from None
+    raise UsageError(f"{name!r} names no file of a repository: write {HUB_FILE}OWNER/REPOSITORY/FILE{GGUF_SUFFIX}.")
 
 
 def _load_engine(source: ModelSource, folder: Path, target_folder: Path) -> Engine:

@@ -17,20 +17,26 @@ SIZES: dict[str, int] = {
 EMBEDDING = np.arange(4 * 32, dtype=np.float32).reshape(4, 32)
 
 
-def write_sample(file: Path, metadata: Mapping[str, Any] | None = None, *, weights: str = "Q8_0") -> Path:
+def write_sample(
+    file: Path,
+    metadata: Mapping[str, Any] | None = None,
+    *,
+    weights: str = "Q8_0",
+    vector: str = "output_norm.weight",
+) -> Path:
     """A file of one matrix and one vector; what `metadata` has as None is left out."""
-    writer = GGUFWriter(str(file), "llama")
+    writer = GGUFWriter(str(file), (metadata or {}).get("general.architecture", "llama"))
     for key, value in {**SIZES, **(metadata or {})}.items():
         if isinstance(value, list):
             writer.add_array(key, value)
-        elif isinstance(value, str):
+        elif isinstance(value, str) and key != "general.architecture":
             writer.add_string(key, value)
-        elif value is not None:
+        elif isinstance(value, int):
             writer.add_uint32(key, value)
     kind = GGMLQuantizationType[weights]
     assert EMBEDDING.shape[1] % GGML_QUANT_SIZES[kind][0] == 0
     writer.add_tensor("token_embd.weight", quantize(EMBEDDING, kind), raw_dtype=kind)
-    writer.add_tensor("output_norm.weight", np.ones(32, dtype=np.float32))
+    writer.add_tensor(vector, np.ones(32, dtype=np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from cosine_p2p import target
-from cosine_p2p.target import choose_digest, identify_target, parse_target
+from cosine_p2p.target import Target, TargetIdentity, choose_digest, identify_target, parse_target
 from cosine_p2p.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
+from tests.cosine_p2p.gguf_samples import write_sample
 
 Tensors = dict[str, tuple[str, list[int], bytes]]
 WEIGHTS: Tensors = {"a": ("F32", [2], b"\x00" * 8), "b": ("BF16", [3], b"\x01\x02\x03\x04\x05\x06")}
@@ -108,6 +109,27 @@ def test_a_damaged_cache_is_no_obstacle(folder: Path) -> None:
     for file in (folder.parent / "cache").iterdir():
         file.write_text("[[1]]")
     assert digest_of(folder) == first
+
+
+def test_a_gguf_file_is_identified_by_its_tensors_and_what_changes_texts(tmp_path: Path) -> None:
+    def identity(name: str, metadata: dict[str, Any], **other: str) -> TargetIdentity:
+        file = write_sample(tmp_path / f"{name}.gguf", metadata, **other)
+        return identify_target(file, name="n", cache_folder=tmp_path / "cache")
+
+    first = identity("a", {"general.name": "one"})
+    assert first == identity("b", {"general.name": "two"})
+    assert first.tokenizer_digest is None
+    others = [identity("c", {"llama.context_length": 9}), identity("d", {}, weights="F16")]
+    assert len({first.target_digest, *(other.target_digest for other in others)}) == 3
+
+
+def test_a_target_may_be_named_by_a_gguf_file(tmp_path: Path) -> None:
+    file = write_sample(tmp_path / "a.gguf")
+    digest = identify_target(file, name="n").target_digest
+    assert Target.parse(str(file)) == Target(digest.hex(), digest)
+    with pytest.raises(UsageError, match="is no GGUF file"):
+        (tmp_path / "b.gguf").write_text("x")
+        Target.parse(str(tmp_path / "b.gguf"))
 
 
 @pytest.mark.parametrize(

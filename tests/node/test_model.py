@@ -9,15 +9,18 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub.errors import LocalEntryNotFoundError
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from cosine_node import zoo
 from cosine_node.engine.base import PREFIX, Engine, Row
-from cosine_node.model import NGRAM, ModelSource, ServedModel, load_served, read_eos
+from cosine_node.gguf.file import GgufFile
+from cosine_node.gguf.writing import write_gguf
+from cosine_node.model import NGRAM, ModelSource, ServedModel, fetch_folder, load_served, read_eos
 from cosine_p2p.generation_config import read_generation_config
-from cosine_p2p.target import identify_target
+from cosine_p2p.target import Target, identify_target
 from cosine_p2p.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import GenerationDefaults, Role
@@ -91,6 +94,57 @@ def test_a_verifier_may_serve_a_folder_under_a_public_name(target: Path) -> None
     made = served(Role.VERIFIER, target, "someone/model")
     assert made.target_name == "someone/model"
     assert made.names == ("someone/model", made.target_digest.hex())
+
+
+def test_a_gguf_file_is_served_under_its_digest_and_never_under_its_path(target: Path, tmp_path: Path) -> None:
+    file = tmp_path / "secret-place" / "tiny.gguf"
+    file.parent.mkdir()
+    write_gguf(zoo.folder("target"), file)
+    made = served(Role.VERIFIER, file)
+    digest = GgufFile.open(file).digest
+    assert (made.target_digest, made.target_name, made.names) == (digest, digest.hex(), (digest.hex(),))
+    assert (made.model_name, made.engine.numerics, made.eos) == ("tiny.gguf", "gguf:Q8_0+float32", (0,))
+    assert Target.parse(str(file)) == Target(digest.hex(), digest)
+    files = TokenizerFiles.read(made.tokenizer_folder)
+    assert files is not None and made.tokenizer_digest == files.digest
+    assert served(Role.VERIFIER, file, "someone/model").names == ("someone/model", digest.hex())
+
+
+def test_gguf_files_draft_for_gguf_files(tmp_path: Path) -> None:
+    write_gguf(zoo.folder("target"), tmp_path / "target.gguf")
+    write_gguf(zoo.folder("draft-code"), tmp_path / "drafter.gguf")
+    made = served(Role.DRAFTER, tmp_path / "drafter.gguf", tmp_path / "target.gguf")
+    assert made.target_digest == GgufFile.open(tmp_path / "target.gguf").digest
+    assert (made.model_name, made.engine.vocab_tokens) == ("drafter.gguf", 4096)
+
+
+def test_a_file_of_the_hub_is_fetched_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def download(repository: str, file: str) -> str:
+        asked.append((repository, file))
+        write_gguf(zoo.folder("draft-code"), tmp_path / "fetched.gguf")
+        return str(tmp_path / "fetched.gguf")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    folder = fetch_folder("hf:owner/name-GGUF/part/model.gguf")
+    assert asked == [("owner/name-GGUF", "part/model.gguf")]
+    assert (folder / "model.gguf").resolve() == tmp_path / "fetched.gguf"
+
+
+@pytest.mark.parametrize("name", ["hf:owner/name", "hf:model.gguf", "hf:owner/name/model.safetensors"])
+def test_a_name_of_the_hub_without_a_file_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="write hf:OWNER/REPOSITORY/FILE"):
+        fetch_folder(name)
+
+
+def test_what_the_hub_says_of_a_missing_file_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(repository: str, file: str) -> str:
+        raise LocalEntryNotFoundError("there is no such file")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    with pytest.raises(UsageError, match="the Hugging Face hub answered: there is no such file"):
+        fetch_folder("hf:owner/name/model.gguf")
 
 
 def test_a_zoo_model_is_called_by_its_name() -> None:

@@ -85,6 +85,7 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Look for what keeps a node or client from working here; give it the options `join` would get."""
+    from cosine_node import zoo
     from cosine_node.doctor.facts import DoctorOptions
 
     models = several(model)
@@ -102,7 +103,7 @@ def doctor(
         announce_maddrs=several(announce_maddr),
         network=network,
         # As `join` has it: a verifier's model is its target.
-        target=target or (models[0] if chosen is Role.VERIFIER and models else DEFAULT_TARGET),
+        target=target or (models[0] if chosen is Role.VERIFIER and models else zoo.default_target(*models[:1])),
         role=chosen,
         models=models or default_models[chosen],
         identity=identity,

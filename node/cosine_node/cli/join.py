@@ -185,13 +185,14 @@ def _sources(
     role: Role, models: tuple[str, ...], target: str | None, is_deterministic: bool, **loading: Any
 ) -> "list[ModelSource]":
     """The models to load, each with the target it is for; `loading` are fields of each. Raises `UsageError`."""
+    from cosine_node import zoo
     from cosine_node.model import ModelSource
 
     if role is Role.DRAFTER and is_deterministic:
         raise UsageError("--deterministic is for verifiers: drafts do not decide what the text is.")
     if role is Role.DRAFTER:
-        drafted_for = target or DEFAULT_TARGET
-        return [ModelSource(model=name, target=drafted_for, **loading) for name in models or (DEFAULT_DRAFTER,)]
+        names = models or (DEFAULT_DRAFTER,)
+        return [ModelSource(model=name, target=target or zoo.default_target(name), **loading) for name in names]
     if len(models) > 1:
         raise UsageError("A verifier serves one --model; start a node for each target.")
     chosen = models[0] if models else target or DEFAULT_TARGET

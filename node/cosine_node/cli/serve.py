@@ -137,14 +137,14 @@ def serve(
 
 
 def model_name(target: str) -> str:
-    """Return what requests call the target: a folder's own name, or NAME without its digest.
+    """Return what requests call the target: a folder's or a file's own name, or NAME without its digest.
 
     Raises `UsageError`.
     """
     from cosine_p2p.target import parse_target
 
-    folder = Path(target).expanduser()
-    return folder.resolve().name if folder.is_dir() else parse_target(target)[0]
+    path = Path(target).expanduser()
+    return path.resolve().name if path.exists() else parse_target(target)[0]
 
 
 def is_loopback(host: str) -> bool:

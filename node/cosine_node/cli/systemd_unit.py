@@ -85,7 +85,7 @@ def _checked_arguments(context: typer.Context, command: Any) -> list[str]:
         value = checked.params.get(option.name)
         for text in map(str, value if isinstance(value, list | tuple) else [value] * (value is not None)):
             path = Path(text).expanduser()
-            if option.name in PATH_OPTIONS or (option.name in MODEL_OPTIONS and path.is_dir()):
+            if option.name in PATH_OPTIONS or (option.name in MODEL_OPTIONS and path.exists()):
                 absolute[text] = str(path.absolute())
     arguments = []
     for argument in given:

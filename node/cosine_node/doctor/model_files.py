@@ -11,7 +11,8 @@ from typing import Any, Final
 from cosine_node import zoo
 from cosine_node.doctor.finding import Finding, failure, fine, skipped, warning
 from cosine_node.pool_size import PoolSize
-from cosine_p2p.tokenizer_files import TokenizerFiles
+from cosine_node.zoo.family import HUB_FILE
+from cosine_p2p.tokenizer_files import TokenizerFiles, files_digest
 from cosine_protocol.errors import UsageError
 
 LOG = logging.getLogger(__name__)
@@ -64,8 +65,30 @@ def read_model(source: str) -> ModelFiles:
     except UsageError as error:
         return ModelFiles(source=source, problem=str(error))
     if isinstance(resolved, Path):
-        return read_folder(source, resolved)
+        return read_folder(source, resolved) if resolved.is_dir() else read_gguf(source, resolved)
     return _read_hub(source)
+
+
+def read_gguf(source: str, file: Path) -> ModelFiles:
+    """Look at a GGUF file."""
+    # They need numpy, which a client has not.
+    from cosine_node.gguf.file import GgufFile
+    from cosine_node.gguf.tokenizer import tokenizer_files
+    from cosine_node.gguf.transformers_model import transformers_config
+
+    try:
+        model = GgufFile.open(file)
+        config, tokenizer = transformers_config(model), tokenizer_files(model)
+    except UsageError as error:
+        return ModelFiles(source=source, folder=file.parent, problem=str(error))
+    return ModelFiles(
+        source=source,
+        folder=file.parent,
+        config=config,
+        weight_bytes=file.stat().st_size,
+        parameters=model.parameters,
+        tokenizer_digest=files_digest(tokenizer).hex() if tokenizer else "",
+    )
 
 
 def read_folder(source: str, folder: Path) -> ModelFiles:
@@ -138,18 +161,27 @@ def _read_hub(source: str) -> ModelFiles:
     except ModuleNotFoundError:
         return ModelFiles(source=source, hub_error="huggingface_hub is not installed")
     try:
-        config = try_to_load_from_cache(source, "config.json")
-        if isinstance(config, str):
-            return read_folder(source, Path(config).parent)
-        siblings = HfApi().model_info(source, timeout=4.0, files_metadata=True).siblings or ()
+        repository, wanted = _hub_names(source)
+        known = try_to_load_from_cache(repository, wanted or "config.json")
+        if isinstance(known, str):
+            return read_gguf(source, Path(known)) if wanted else read_folder(source, Path(known).parent)
+        siblings = HfApi().model_info(repository, timeout=4.0, files_metadata=True).siblings or ()
     except HFValidationError:
         return ModelFiles(source=source, problem="it is no folder here, no zoo:NAME and no Hugging Face id")
     except Exception as error:
         # Broad, because which errors there are depends on the HTTP library of each version of huggingface_hub.
         LOG.debug("the hub does not tell of %s", source, exc_info=True)
         return ModelFiles(source=source, hub_error=next(iter(str(error).splitlines()), type(error).__name__))
-    sizes = [file.size or 0 for file in siblings if file.rfilename.endswith(".safetensors")]
+    sizes = [file.size or 0 for file in siblings if file.rfilename.endswith(wanted or ".safetensors")]
     return ModelFiles(source=source, remote_bytes=sum(sizes))
+
+
+def _hub_names(source: str) -> tuple[str, str]:
+    """A repository of the hub, and the file in it that is named; "" if it is the repository as a whole."""
+    if not source.startswith(HUB_FILE):
+        return source, ""
+    owner, repository, file = [*source.removeprefix(HUB_FILE).split("/", 2), "", ""][:3]
+    return f"{owner}/{repository}", file
 
 
 def judge_model(model: ModelFiles, *, is_verifier: bool) -> Finding:
@@ -165,7 +197,10 @@ def judge_model(model: ModelFiles, *, is_verifier: bool) -> Finding:
         return failure(what, f"in {model.folder}: {model.damage}", again)
     if not model.weight_bytes:
         kinds = "only weights that are not safetensors" if model.foreign_weights else "no weights"
-        fix = "Save it with `model.save_pretrained(FOLDER)`, which writes safetensors, or fetch it again."
+        fix = (
+            "Name a GGUF file by its own path, save others with `model.save_pretrained(FOLDER)`, which writes "
+            "safetensors, or fetch it again."
+        )
         return failure(what, f"{model.folder} has {kinds}", fix)
     if is_verifier and not model.tokenizer_digest:
         return failure(what, f"{model.folder} has no tokenizer", again)

