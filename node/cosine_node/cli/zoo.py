@@ -14,20 +14,22 @@ def zoo(
     as_json: AsJson = False,
 ) -> None:
     """List the embedded models: what each is for, its size, how often it is right, its folder."""
-    from cosine_node.zoo import acceptance, expertise, folder, names
+    from cosine_node.zoo import Family, acceptance, expertise, family_of, location, names
 
     rows: list[dict[str, Any]] = []
-    for model in [name] if name else names():
-        files = folder(model)
-        domains = expertise(model)
+    for model in [name] if name else [name for family in Family for name in names(family)]:
+        place = location(model)
+        files = list(place.iterdir()) if place.is_dir() else [place]
+        domains = expertise(model) if family_of(model) is Family.TOY else ()
         measured = next((domain for domain in domains if domain in acceptance()), None)
         rows.append(
             {
                 "name": model,
-                "expertise": list(domains),
-                "bytes": sum(file.stat().st_size for file in files.iterdir()),
+                "family": family_of(model).value,
+                "expertise": list(expertise(model)),
+                "bytes": sum(file.stat().st_size for file in files),
                 "acceptance": acceptance()[measured]["greedy"][measured] if measured else None,
-                "folder": str(files),
+                "place": str(place),
             }
         )
     if as_json:
@@ -38,4 +40,4 @@ def zoo(
         served_domains = ", ".join(row["expertise"]) or "target"
         sys.stdout.write(f"zoo:{row['name']:<18} {served_domains:<11} {row['bytes'] / 1e6:5.1f} MB{rate}\n")
         if name:
-            sys.stdout.write(f"  {row['folder']}\n")
+            sys.stdout.write(f"  {row['place']}\n")
