@@ -44,7 +44,8 @@ DOCUMENTED_PURE: Final = (
 )
 # The one module that is hivemind's; nothing imports it before a transport of that kind is asked for.
 HIVEMIND_MODULE: Final = ROOT / "cosine_p2p" / "transport" / "hivemind_library.py"
-ENGINE: Final = PACKAGES["cosine_node"] / "engine"
+# Where models are run, and where they are trained.
+OF_TORCH: Final = tuple(PACKAGES["cosine_node"] / folder for folder in ("engine", "distillation"))
 # What the engine is timed against: transformers itself.
 TRANSFORMERS_RIVAL: Final = PACKAGES["cosine_node"] / "bench" / "engine_transformers.py"
 MAX_MODULE_LINES: Final = 400
@@ -137,13 +138,13 @@ def test_importing_the_library_imports_neither_torch_nor_hivemind() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_torch_stays_in_the_engine_and_its_rival() -> None:
+def test_torch_stays_in_the_engine_its_rival_and_the_training() -> None:
     outside = [
         str(found)
         for found in imports_in(PACKAGES["cosine_node"])
         if found.top in MACHINE_LEARNING
         and found.path != TRANSFORMERS_RIVAL
-        and not found.path.is_relative_to(ENGINE)
+        and not any(found.path.is_relative_to(folder) for folder in OF_TORCH)
     ]
     assert outside == []
 

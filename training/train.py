@@ -15,10 +15,14 @@ from typing import Any
 import torch
 from transformers import LlamaForCausalLM
 
+from cosine_node.distillation.loop import Plan, Training
+from cosine_node.distillation.loop import train as train_model
+from cosine_node.distillation.small_model import Shape, new_model
 from training.corpus import read_tokens, token_file
-from training.loop import Loss, Plan, TrainingResult, distillation_loss, loss_per_token, next_token_loss, run
-from training.model import Shape, default_device, load_model, new_model, parameter_count
+from training.loop import Loss, distillation_loss, loss_per_token, next_token_loss
+from training.model import default_device, load_model, parameter_count
 from training.stream import Source, TokenMix, even_windows, to_tensor
+from training.vocabulary import CONTEXT_TOKENS, END_ID
 
 # The mix that the shipped target was trained on.
 SHARES = {"code": 0.22, "math": 0.18, "medical": 0.22, "dialogue": 0.20, "literature": 0.18}
@@ -28,7 +32,7 @@ _HELD_OUT_ROWS = 16
 log = logging.getLogger(__name__)
 
 
-def main(arguments: list[str] | None = None) -> TrainingResult:
+def main(arguments: list[str] | None = None) -> Training:
     """Train one model and save it, with a record of the run, as a Hugging Face folder."""
     options = _parser().parse_args(arguments)
     if math.isinf(options.tokens) and math.isinf(options.minutes):
@@ -40,7 +44,9 @@ def main(arguments: list[str] | None = None) -> TrainingResult:
     model = _starting_model(options).to(options.device).train()
     model.config.use_cache = False
     trained: Any = torch.compile(model) if options.compile else model
-    result = run(trained, mix, _loss(options), _plan(options), options.device)
+    result = train_model(
+        trained, lambda _: mix.batch(options.batch_rows), _loss(options), _plan(options), device=options.device
+    )
     held_out = _held_out_losses(model, options)
     model.config.use_cache = True
     model.save_pretrained(options.out)
@@ -105,7 +111,8 @@ def _sources(options: argparse.Namespace, shares: dict[str, float]) -> list[Sour
 def _starting_model(options: argparse.Namespace) -> LlamaForCausalLM:
     if options.init:
         return load_model(options.init, options.device)
-    return new_model(Shape(options.layers, options.width, options.vocabulary_size), options.seed)
+    shape = Shape(options.layers, options.width, options.vocabulary_size, CONTEXT_TOKENS)
+    return new_model(shape, options.seed, end_id=END_ID)
 
 
 def _loss(options: argparse.Namespace) -> Loss:
@@ -116,12 +123,10 @@ def _loss(options: argparse.Namespace) -> Loss:
 
 def _plan(options: argparse.Namespace) -> Plan:
     return Plan(
-        batch_rows=options.batch_rows,
-        sequence_tokens=options.sequence_tokens,
         learning_rate=options.learning_rate,
         warmup_steps=options.warmup_steps,
         weight_decay=options.weight_decay,
-        budget_tokens=options.tokens,
+        budget_steps=options.tokens / (options.batch_rows * options.sequence_tokens),
         budget_minutes=options.minutes,
     )
 
@@ -139,7 +144,7 @@ def _record(
     model: LlamaForCausalLM,
     options: argparse.Namespace,
     shares: dict[str, float],
-    result: TrainingResult,
+    result: Training,
     held_out: dict[str, float],
 ) -> dict[str, Any]:
     method = "next-token cross-entropy" if options.kind == "target" else "forward KL to the target"
@@ -149,11 +154,13 @@ def _record(
         "method": method,
         "parameters": parameter_count(model),
         "steps": result.steps,
-        "tokens": result.tokens,
+        "tokens": result.steps * options.batch_rows * options.sequence_tokens,
         "minutes": round(result.minutes, 2),
         "device": options.device,
         "threads": options.threads,
         "seed": options.seed,
+        "batch_rows": options.batch_rows,
+        "sequence_tokens": options.sequence_tokens,
         "mix": shares,
         "generated_weight": sum(float(argument.rpartition(":")[2]) for argument in options.generated),
         **settings,

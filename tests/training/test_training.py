@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from cosine_node.distillation.loop import Training
 from training import corpus, evaluate, generate_text, pack, train, write_cards
-from training.loop import Plan, TrainingResult, rate_at
 from training.stream import Source, TokenMix
 
 VOCABULARY = 400
@@ -29,8 +29,8 @@ class Made:
     corpora: Path
     work: Path
     family: Path
-    target: TrainingResult
-    drafter: TrainingResult
+    target: Training
+    drafter: Training
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -123,13 +123,6 @@ def test_a_run_needs_a_budget(tmp_path: Path) -> None:
         train.main(["target", str(tmp_path), "--out", str(tmp_path / "model")])
 
 
-def test_rate_warms_up_and_decays() -> None:
-    plan = Plan(1, 1, learning_rate=1.0, warmup_steps=10, weight_decay=0, budget_tokens=1, budget_minutes=1)
-    assert rate_at(plan, 0, 0.0) == pytest.approx(0.1)
-    assert rate_at(plan, 10, 0.0) == pytest.approx(1.0)
-    assert rate_at(plan, 10, 1.0) == pytest.approx(0.03)
-
-
 @pytest.mark.thorough
 def test_batches_repeat_with_their_seed(made: Made) -> None:
     source = Source(corpus.read_tokens(corpus.token_file(made.work, "code", "train")), 1.0)
@@ -142,12 +135,12 @@ def _call(main: Callable[[list[str]], Result], arguments: str) -> Result:
     return main(arguments.split())
 
 
-def _train_target(work: Path, name: str) -> TrainingResult:
+def _train_target(work: Path, name: str) -> Training:
     shape = "--layers 2 --width 64 --mix code,math --warmup-steps 10"
     return _call(train.main, f"target {work} --out {work}/models/{name} {shape} {SMALL}")
 
 
-def _train_drafter(work: Path) -> TrainingResult:
+def _train_drafter(work: Path) -> Training:
     taught = f"--teacher {work}/models/target --generated {work}/tokens/code.generated.npy:0.3"
     shape = "--layers 1 --width 32 --mix code --learning-rate 5e-3"
     return _call(train.main, f"draft {work} --out {work}/models/draft-code {taught} {shape} {SMALL}")

@@ -84,7 +84,7 @@ def load_engine(
     kind = resolve_dtype(dtype, device=where, config=config)
     try:
         if quantize is None:
-            model = _model(source, dtype=kind)
+            model = load_model(source, dtype=kind)
         else:
             stored = quantisation_of(config)
             if stored is not None:
@@ -191,13 +191,13 @@ def _quantised(source: str, kind: Quantisation, *, dtype: torch.dtype, device: t
     # With its inductor settings torchao changes how the whole process multiplies float32, other models included.
     if kind is Quantisation.INT8:
         scheme = TorchAoConfig(schemes.Int8WeightOnlyConfig(set_inductor_config=False))
-        model = _model(source, dtype=dtype, quantization_config=scheme)
+        model = load_model(source, dtype=dtype, quantization_config=scheme)
     elif dtype is torch.bfloat16:
         packed = schemes.Int4WeightOnlyConfig(
             group_size=INT4_GROUP, int4_packing_format="tile_packed_to_4d", set_inductor_config=False
         )
         # This format is made on the device it is for.
-        model = _model(source, dtype=dtype, quantization_config=TorchAoConfig(packed), device_map={"": device})
+        model = load_model(source, dtype=dtype, quantization_config=TorchAoConfig(packed), device_map={"": device})
     else:
         raise UsageError("Weights in int4 are computed with in bfloat16; add --dtype bfloat16.")
     if not any(isinstance(weight, tensors.TorchAOBaseTensor) for weight in model.parameters()):
@@ -205,7 +205,11 @@ def _quantised(source: str, kind: Quantisation, *, dtype: torch.dtype, device: t
     return model
 
 
-def _model(source: str, *, dtype: torch.dtype, **quantisation: Any) -> Any:
+def load_model(source: str, *, dtype: torch.dtype, **quantisation: Any) -> Any:
+    """The model of transformers in a folder, or by a Hugging Face id; `quantisation` is for `from_pretrained`.
+
+    Raises `UsageError`.
+    """
     # Neither code nor pickles of strangers are run: weights are safetensors or GGUF, classes those of transformers.
     if not sys.stderr.isatty():
         disable_progress_bar()

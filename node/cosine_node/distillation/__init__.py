@@ -1,0 +1,1 @@
+"""Drafters for any target, learned from the target's own answers."""

@@ -1,0 +1,50 @@
+"""The share of a target's tokens that a drafter would have guessed first, along the target's own answers."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from cosine_node.distillation.answers import Answer
+from cosine_node.engine.base import PREFIX, Engine, Row
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """First choices that were the target's token, of so many."""
+
+    right: int
+    tokens: int
+
+    @property
+    def share(self) -> float:
+        return self.right / max(1, self.tokens)
+
+    def __add__(self, other: "Agreement") -> "Agreement":
+        return Agreement(self.right + other.right, self.tokens + other.tokens)
+
+
+def agreement_of(drafter: Engine, answer: Answer) -> Agreement:
+    """That of one answer, chosen with the sampling and the noise that the target chose with."""
+    sequence = drafter.open(sampling=answer.sampling, prompt_tokens=len(answer.prompt))
+    tokens = answer.prompt + answer.tokens[:-1]
+    names = tuple(range(len(tokens)))
+    row = Row(sequence, tokens, names, (PREFIX, *names[:-1]), scored_from=len(answer.prompt) - 1)
+    try:
+        (result,) = drafter.forward([row])
+    finally:
+        drafter.release(sequence)
+    guesses = [choice.token for choice in result.choices]
+    right = sum(guess == token for guess, token in zip(guesses, answer.tokens, strict=True))
+    return Agreement(right, len(answer.tokens))
+
+
+def agreement_by_domain(drafter: Engine, answers: Sequence[Answer]) -> dict[str, Agreement]:
+    """The agreement along all answers of each domain, by its name."""
+    return {
+        domain: sum_of(agreement_of(drafter, answer) for answer in answers if answer.domain == domain)
+        for domain in sorted({answer.domain for answer in answers})
+    }
+
+
+def sum_of(parts: Iterable[Agreement]) -> Agreement:
+    """All of them together."""
+    return sum(parts, Agreement(0, 0))

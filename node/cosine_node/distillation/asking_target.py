@@ -1,0 +1,73 @@
+"""Asking a target all that a drafter shall learn from, and going on where an earlier time was interrupted."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from cosine_node.distillation.answers import Answer, AnswerStore
+from cosine_node.distillation.local_target import Prompt
+from cosine_node.distillation.questions import Question, in_turns
+from cosine_p2p.tokenizer import TextCodec
+from cosine_protocol.request import Sampling
+
+TEMPERATURE: Final = 0.8
+"""A choice: half of the answers are sampled at it, the others are greedy."""
+SAY_EVERY_S: Final = 20.0
+"""A choice: the time between two lines of progress."""
+
+Say = Callable[[str], None]
+
+
+class AnsweringTarget(Protocol):
+    """A target that can be asked many questions: on this machine, or through a swarm."""
+
+    def answers(self, prompts: Iterator[Prompt], *, longest_prompt: int) -> Iterator[Answer]:
+        """The answers as they end, in no order; `longest_prompt` is the most tokens of any of the prompts."""
+        ...
+
+
+def prompts_of(
+    questions: Sequence[Question], codec: TextCodec, *, answers: int, longest_prompt: int, is_asked_twice: bool
+) -> list[Prompt]:
+    """Prompts for so many answers, domains in turn, greedy and sampled in turn or each question both ways.
+
+    Questions of more than `longest_prompt` tokens are passed over.
+    """
+    found: list[Prompt] = []
+    for question in in_turns(questions):
+        if len(found) >= answers:
+            break
+        asked = question.asked
+        tokens = codec.encode(asked) if isinstance(asked, str) else codec.encode_chat(asked)
+        if not 0 < len(tokens) <= longest_prompt:
+            continue
+        sampled = Sampling(temperature=TEMPERATURE, seed=question.number)
+        ways = [Sampling(), sampled] if is_asked_twice else [sampled if question.number % 2 else Sampling()]
+        found += [Prompt(question.number, question.domain, tokens, way) for way in ways]
+    return found
+
+
+def ask_all(
+    prompts: Sequence[Prompt], folder: Path, target: Callable[[], AnsweringTarget], say: Say
+) -> list[Answer]:
+    """All answers in `folder`, once those to `prompts` are there that are missing; `target` makes the target."""
+    store = AnswerStore(folder)
+    missing = {(prompt.question, prompt.sampling): prompt for prompt in prompts}
+    for answer in store.read():
+        missing.pop((answer.question, answer.sampling), None)
+    if missing:
+        began_s = said_s = time.monotonic()
+        done = tokens = 0
+        try:
+            longest = max(len(prompt.tokens) for prompt in missing.values())
+            for answer in target().answers(iter(missing.values()), longest_prompt=longest):
+                store.add(answer)
+                done, tokens = done + 1, tokens + len(answer.tokens)
+                if (now_s := time.monotonic()) - said_s > SAY_EVERY_S:
+                    rate = tokens / (now_s - began_s)
+                    say(f"{done} of {len(missing)} answers, {rate:.0f} tokens/s")
+                    said_s = now_s
+        finally:
+            store.flush()
+    return store.read()

@@ -1,0 +1,53 @@
+"""The model card of a trained drafter; every figure comes from the record of its training."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def drafter_card(name: str, record: Mapping[str, Any]) -> str:
+    """The README.md of a drafter."""
+    answers = ", ".join(f"{domain} {count}" for domain, count in record["answers"].items())
+    begun = f"the drafter {record['init']}" if record["init"] else "layers of the target, or an untrained model"
+    lines = [
+        "---",
+        "library_name: transformers",
+        "pipeline_tag: text-generation",
+        "tags:",
+        "- speculative-decoding",
+        "---",
+        "",
+        f"# {name}",
+        "",
+        f"A drafter for the target {record['target']}: it guesses that model's next tokens and is of no use alone.",
+        f"It has {record['parameters']:,} parameters and knows {record['known_tokens']:,} of the target's tokens,",
+        "which `draft_vocabulary.json` lists.",
+        "",
+        "## Training",
+        "",
+        f"- learned from {record['answer_tokens']:,} tokens of the target's own answers: {answers}; half of them",
+        f"  greedy, half sampled at temperature {record['sampled_at']:g}",
+        f"- loss: {record['method']}",
+        f"- began as {begun}",
+        f"- {record['steps']:,} steps of {record['batch_rows']} answers, {record['minutes']:g} minutes "
+        f"({record['device']}, threads: {record['threads']})",
+        f"- AdamW, learning rate {record['learning_rate']:g} with {record['warmup_steps']} steps of warm-up and",
+        f"  cosine decay, weight decay {record['weight_decay']:g}, bf16 autocast, seed {record['seed']}",
+        "",
+        "## Agreement",
+        "",
+        "The share of the target's tokens that were the first choice, along its answers to held-out questions; at",
+        "a temperature above 0 with the target's own noise. Copying is prompt lookup alone, without a model.",
+        "",
+        agreement_table(record["agreement"]),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def agreement_table(agreement: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+    """The measured agreement as a Markdown table."""
+    rows = [["domain", "temperature", "drafter", "copying", "tokens"], ["---"] * 5]
+    for domain, by_temperature in agreement.items():
+        for temperature, figures in by_temperature.items():
+            shares = [f"{figures['drafter']:.3f}", f"{figures['copying']:.3f}", f"{figures['tokens']:.0f}"]
+            rows.append([domain, temperature, *shares])
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)

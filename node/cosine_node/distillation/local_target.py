@@ -1,0 +1,163 @@
+"""A target on this machine that answers many questions at once and tells what else it found likely."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cosine_node.distillation.answer_slots import ATTENTION_NAME, AnswerSlots
+from cosine_node.distillation.answers import Answer
+from cosine_node.engine.recipe import Query
+from cosine_node.engine.sampling import best_tokens, choose
+from cosine_protocol.errors import UsageError
+from cosine_protocol.request import Sampling
+
+LIKELY_TOKENS: Final = 24
+"""A choice: tokens stored of each position. What is left joins the probability of all others."""
+REFILL_SLOTS: Final = 8
+"""A choice: slots that are filled again together, for their prompts are fed in one pass."""
+TRIAL_TOKENS: Final = 12
+"""A choice: tokens on which a model with this attention must equal the model with its own."""
+TRIAL_TOLERANCE: Final = 0.25
+"""Rounding of 16 bits stays within it; an attention that is left out does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A question in tokens, and how its answer is to be chosen."""
+
+    question: int
+    domain: str
+    tokens: tuple[int, ...]
+    sampling: Sampling
+
+
+@dataclass(slots=True)
+class _Writing:
+    """An answer under way in a slot, with the likely tokens and their logs of each position."""
+
+    prompt: Prompt
+    tokens: list[int] = field(default_factory=list)
+    likely_ids: list[NDArray[np.int32]] = field(default_factory=list)
+    likely_logs: list[NDArray[np.float16]] = field(default_factory=list)
+
+    def answer(self) -> Answer:
+        return Answer(
+            question=self.prompt.question,
+            domain=self.prompt.domain,
+            sampling=self.prompt.sampling,
+            prompt=self.prompt.tokens,
+            tokens=tuple(self.tokens),
+            likely_ids=np.stack(self.likely_ids),
+            likely_logs=np.stack(self.likely_logs),
+        )
+
+
+class LocalTarget:
+    """A causal language model that writes up to `slots` answers at once, each until one of `eos` or `new_tokens`.
+
+    Tokens are chosen as a verifier chooses them: greedily, or with the keyed noise of the seed. The model's
+    attention is switched and it must not be used elsewhere. Raises `UsageError` for a model with an attention of
+    its own.
+    """
+
+    def __init__(self, model: Any, *, eos: Iterable[int], slots: int, new_tokens: int) -> None:
+        config = model.config.get_text_config()
+        reference = _trial_logits(model.eval())
+        model.set_attn_implementation(ATTENTION_NAME)
+        room = AnswerSlots(slots=1, capacity_tokens=TRIAL_TOKENS, device=model.device)
+        with room.filling([0]):
+            found = _trial_logits(model, slots=room)
+        if getattr(config, "sliding_window", None) or not torch.allclose(
+            found, reference, rtol=0.05, atol=TRIAL_TOLERANCE
+        ):
+            raise UsageError(f"Models of type '{config.model_type}' have an attention that cannot be batched here.")
+        self._model = model
+        self._eos = frozenset(eos)
+        self._new_tokens = new_tokens
+        self._writing: list[_Writing | None] = [None] * slots
+        self._last = torch.zeros(slots, dtype=torch.int64, device=model.device)
+
+    @torch.inference_mode()
+    def answers(self, prompts: Iterable[Prompt], *, longest_prompt: int) -> Iterator[Answer]:
+        """The answers as they end, in no order; `longest_prompt` is the most tokens of any of the prompts.
+
+        Raises `UsageError` for a model that gives NaN.
+        """
+        waiting = iter(prompts)
+        room = AnswerSlots(
+            slots=len(self._writing), capacity_tokens=longest_prompt + self._new_tokens, device=self._last.device
+        )
+        while True:
+            free = [slot for slot, writing in enumerate(self._writing) if writing is None]
+            if len(free) >= min(REFILL_SLOTS, len(self._writing)):
+                self._begin(room, free, list(islice(waiting, len(free))))
+                yield from self._ended(room)
+            live = [slot for slot, writing in enumerate(self._writing) if writing is not None]
+            if not live:
+                return
+            output = self._model(
+                input_ids=self._last[:, None],
+                position_ids=room.positions[:, None].clone(),
+                slots=room,
+                use_cache=False,
+            )
+            room.positions[live] += 1
+            self._write(live, output.logits[live, 0])
+            yield from self._ended(room)
+
+    def _begin(self, room: AnswerSlots, free: Sequence[int], prompts: Sequence[Prompt]) -> None:
+        """Feed prompts into free slots, and choose the first token of each answer."""
+        if not prompts:
+            return
+        taken = list(free[: len(prompts)])
+        lengths = [len(prompt.tokens) for prompt in prompts]
+        padded = torch.zeros(len(prompts), max(lengths), dtype=torch.int64, device=self._last.device)
+        for row, prompt in enumerate(prompts):
+            padded[row, : lengths[row]] = torch.tensor(prompt.tokens)
+            self._writing[taken[row]] = _Writing(prompt)
+        # What a row is padded with comes after its prompt: nothing looks at it, and the answer is written over it.
+        ends = torch.tensor(lengths, device=padded.device) - 1
+        with room.filling(taken):
+            hidden = self._model.base_model(input_ids=padded, slots=room, use_cache=False)[0]
+        room.positions[taken] = ends + 1
+        self._write(taken, self._model.get_output_embeddings()(hidden[torch.arange(len(taken)), ends]))
+
+    def _write(self, slots: Sequence[int], logits: Tensor) -> None:
+        """Choose the next token of these slots by `logits` [slots, vocabulary]."""
+        writings = [writing for slot in slots if (writing := self._writing[slot]) is not None]
+        queries = [Query(writing.prompt.sampling, len(writing.tokens)) for writing in writings]
+        scores = logits.float()
+        values, ids = best_tokens(scores, min(LIKELY_TOKENS, scores.shape[1]))
+        logs = (values - scores.logsumexp(-1, keepdim=True)).to(torch.float16).cpu().numpy()
+        likely = ids.to(torch.int32).cpu().numpy()
+        for row, (writing, choice) in enumerate(zip(writings, choose(scores, queries), strict=True)):
+            if choice is None:
+                raise UsageError("The target gives NaN or infinite logits; choose another --dtype.")
+            writing.tokens.append(choice.token)
+            writing.likely_ids.append(likely[row])
+            writing.likely_logs.append(logs[row])
+            self._last[slots[row]] = choice.token
+
+    def _ended(self, room: AnswerSlots) -> Iterator[Answer]:
+        """Empty the slots whose answers have come to their end."""
+        for slot, writing in enumerate(self._writing):
+            if writing is None:
+                continue
+            if writing.tokens[-1] in self._eos or len(writing.tokens) >= self._new_tokens:
+                self._writing[slot] = None
+                room.positions[slot] = 0
+                yield writing.answer()
+
+
+@torch.inference_mode()
+def _trial_logits(model: Any, **attention: AnswerSlots) -> Tensor:
+    """Logits after each of the first tokens of the vocabulary."""
+    tokens = torch.arange(TRIAL_TOKENS, device=model.device)[None]
+    logits: Tensor = model(input_ids=tokens, use_cache=False, **attention).logits
+    return logits.float()

@@ -1,0 +1,119 @@
+"""The training loop: AdamW, warm-up and cosine decay, bf16 autocast, on CPU and CUDA; it can be interrupted."""
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import torch
+from torch import Tensor
+
+LAST_RATE_SHARE: Final = 0.03
+"""A choice: the learning rate at the end, as a part of the full one."""
+MOST_GRADIENT_NORM: Final = 1.0
+"""The usual bound for language models of any size."""
+CHECKPOINT_EVERY_S: Final = 120.0
+"""A choice: what an interruption may cost."""
+
+log = logging.getLogger(__name__)
+
+_Batch = TypeVar("_Batch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Learning rate and budgets of a run, which ends at the first budget that is used up."""
+
+    learning_rate: float
+    warmup_steps: int
+    weight_decay: float
+    budget_steps: float = math.inf
+    budget_minutes: float = math.inf
+    report_every_steps: int = 50
+
+    def progress(self, steps: int, minutes: float) -> float:
+        """The part of the budget that is used up."""
+        return max(steps / self.budget_steps, minutes / self.budget_minutes)
+
+    def rate_at(self, step: int, progress: float) -> float:
+        """The learning rate: linear warm-up times a cosine that ends at a small rest."""
+        warm = min(1.0, (step + 1) / self.warmup_steps)
+        cosine = 0.5 * (1 + math.cos(math.pi * progress))
+        return self.learning_rate * warm * (LAST_RATE_SHARE + (1 - LAST_RATE_SHARE) * cosine)
+
+
+@dataclass(slots=True)
+class Training:
+    """The state of a run; `losses` holds the loss of the first step and of every reported one."""
+
+    steps: int = 0
+    minutes: float = 0.0
+    losses: list[float] = field(default_factory=list)
+
+
+def train(
+    model: torch.nn.Module,
+    draw: Callable[[int], _Batch],
+    loss_of: Callable[[Any, _Batch], Tensor],
+    plan: Plan,
+    *,
+    device: str,
+    checkpoint: Path | None = None,
+    say: Callable[[str], None] = log.info,
+) -> Training:
+    """Train the model in place, with the batch that `draw` gives for each step, until a budget is used up.
+
+    With a `checkpoint` file the run goes on from there if it exists, and is written to it now and then.
+    """
+    optimiser = _optimiser(model, plan)
+    run = Training()
+    if checkpoint is not None and checkpoint.is_file():
+        run = _resume(checkpoint, model, optimiser, device)
+    last_s = written_s = time.monotonic()
+    while (progress := plan.progress(run.steps, run.minutes)) < 1:
+        for group in optimiser.param_groups:
+            group["lr"] = plan.rate_at(run.steps, progress)
+        with torch.autocast(device, torch.bfloat16):
+            loss = loss_of(model, draw(run.steps))
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
+        torch.nn.utils.clip_grad_norm_(model.parameters(), MOST_GRADIENT_NORM)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        now_s = time.monotonic()
+        run.steps, run.minutes, last_s = run.steps + 1, run.minutes + (now_s - last_s) / 60, now_s
+        if run.steps == 1 or run.steps % plan.report_every_steps == 0:
+            run.losses.append(loss.item())
+            say(f"step {run.steps}, minute {run.minutes:.1f}, loss {run.losses[-1]:.3f}")
+        if checkpoint is not None and now_s - written_s > CHECKPOINT_EVERY_S:
+            _write(checkpoint, model, optimiser, run)
+            written_s = now_s
+    if checkpoint is not None:
+        _write(checkpoint, model, optimiser, run)
+    return run
+
+
+def _optimiser(model: torch.nn.Module, plan: Plan) -> torch.optim.Optimizer:
+    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+    vectors = [parameter for parameter in model.parameters() if parameter.dim() < 2]
+    groups = [
+        {"params": matrices, "weight_decay": plan.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=plan.learning_rate, betas=(0.9, 0.95), fused=True)
+
+
+def _write(file: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, run: Training) -> None:
+    partial = file.with_suffix(".partial")
+    state = {"model": model.state_dict(), "optimiser": optimiser.state_dict()}
+    torch.save({**state, "steps": run.steps, "minutes": run.minutes, "losses": run.losses}, partial)
+    partial.rename(file)
+
+
+def _resume(file: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, device: str) -> Training:
+    state = torch.load(file, map_location=device, weights_only=True)
+    model.load_state_dict(state["model"])
+    optimiser.load_state_dict(state["optimiser"])
+    return Training(state["steps"], state["minutes"], state["losses"])

@@ -1,0 +1,105 @@
+"""Questions to a target: conversations cut before an answer, or openings of plain texts, from JSON lines."""
+
+import json
+import lzma
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from cosine_protocol.errors import UsageError
+
+Message = Mapping[str, str]
+
+SUFFIXES: Final = (".jsonl", ".jsonl.xz")
+"""The ends of the names of files that are read."""
+HELD_OUT_MARK: Final = ".dev."
+"""A file with this in its name holds questions for the evaluation alone."""
+HELD_OUT_EVERY: Final = 20
+"""A choice: where no file is held out, one question of so many is."""
+OPENING_CHARACTERS: Final = 240
+"""A choice: about 50 tokens of a plain text, enough to show its kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A conversation that waits for the assistant, or the opening of a text, as a client takes it."""
+
+    domain: str
+    asked: str | tuple[Message, ...]
+    is_held_out: bool = False
+
+    @property
+    def number(self) -> int:
+        """A number of 63 bits that depends on what is asked alone; it names its answers and seeds their noise."""
+        asked = self.asked if isinstance(self.asked, str) else [dict(message) for message in self.asked]
+        return int.from_bytes(sha256(json.dumps(asked, sort_keys=True).encode()).digest()[:8]) >> 1
+
+
+def read_questions(source: Path) -> list[Question]:
+    """The questions of a file, or of all files of a folder, each once, in an order of their own.
+
+    A line is `{"messages": [{"role", "content"}...]}` or `{"text": ...}`; its domain is its `domain`, else the
+    first part of its file's name. Raises `UsageError`.
+    """
+    files = [source] if source.is_file() else sorted(file for end in SUFFIXES for file in source.glob(f"*{end}"))
+    if not files:
+        raise UsageError(
+            f"No texts at {source}; give a file, or a folder of files, that end with {SUFFIXES[0]}[.xz]."
+        )
+    has_held_out = any(HELD_OUT_MARK in file.name for file in files)
+    found: dict[int, Question] = {}
+    for file in files:
+        for record in _records(file):
+            domain = str(record.get("domain") or file.name.partition(".")[0])
+            asked = _asked(record)
+            if asked:
+                question = Question(domain, asked)
+                is_held_out = HELD_OUT_MARK in file.name if has_held_out else question.number % HELD_OUT_EVERY == 0
+                found.setdefault(question.number, Question(domain, asked, is_held_out))
+    if not found:
+        raise UsageError(f"{source} holds no question: neither messages with an answer nor a text on any line.")
+    return [found[number] for number in sorted(found)]
+
+
+def in_turns(questions: Sequence[Question]) -> list[Question]:
+    """The same questions, one of each domain in turn as long as they last."""
+    by_domain: dict[str, list[Question]] = {}
+    for question in questions:
+        by_domain.setdefault(question.domain, []).append(question)
+    ranked = [(place, name, question) for name, own in by_domain.items() for place, question in enumerate(own)]
+    return [question for _, _, question in sorted(ranked, key=lambda item: item[:2])]
+
+
+def _records(file: Path) -> Iterator[dict[str, Any]]:
+    opened = lzma.open if file.suffix == ".xz" else open
+    try:
+        with opened(file, "rt", encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    record = json.loads(line)
+                    if not isinstance(record, dict):
+                        raise UsageError(f"Line {number} of {file} is no JSON object.")
+                    yield record
+    except (OSError, ValueError, lzma.LZMAError, EOFError) as error:
+        raise UsageError(f"{file} cannot be read: {error}.") from None
+
+
+def _asked(record: Mapping[str, Any]) -> str | tuple[Message, ...] | None:
+    """What is asked; of a conversation all before one of its answers. None where nothing can be asked."""
+    if isinstance(text := record.get("text"), str):
+        opening = text[:OPENING_CHARACTERS]
+        return opening if len(opening) == len(text) else opening.rpartition(" ")[0]
+    messages = record.get("messages")
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        return None
+    turns = [{"role": str(turn.get("role", "")), "content": str(turn.get("content", ""))} for turn in messages]
+    ends = [place for place, turn in enumerate(turns) if place and turn["role"] == "assistant"]
+    if turns and turns[-1]["role"] == "user":
+        ends.append(len(turns))
+    if not ends:
+        return None
+    # Any of the answers, but always the same one of a conversation.
+    choice = sha256(json.dumps(turns).encode()).digest()[0] % len(ends)
+    return tuple(turns[: ends[choice]])

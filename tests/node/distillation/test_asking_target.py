@@ -1,0 +1,83 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cosine_node.distillation.answers import Answer
+from cosine_node.distillation.asking_target import TEMPERATURE, ask_all, prompts_of
+from cosine_node.distillation.local_target import Prompt
+from cosine_node.distillation.questions import Question
+from cosine_p2p.tokenizer import TextCodec
+from tests.node.distillation.samples import answer
+
+
+class Letters(TextCodec):
+    """A token for each letter, and no files."""
+
+    def __init__(self) -> None:
+        pass
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return tuple(map(ord, text))
+
+
+class Echo:
+    """A target that answers with the prompt, until it breaks."""
+
+    def __init__(self, lasts: int = 99) -> None:
+        self.asked: list[Prompt] = []
+        self._lasts = lasts
+
+    def answers(self, prompts: Iterator[Prompt], *, longest_prompt: int) -> Iterator[Answer]:
+        for prompt in prompts:
+            if len(self.asked) == self._lasts:
+                raise ConnectionError
+            assert len(prompt.tokens) <= longest_prompt
+            self.asked.append(prompt)
+            given = answer(prompt.tokens, prompt=prompt.tokens, domain=prompt.domain, sampling=prompt.sampling)
+            yield Answer(
+                question=prompt.question,
+                domain=given.domain,
+                sampling=given.sampling,
+                prompt=given.prompt,
+                tokens=given.tokens,
+                likely_ids=given.likely_ids,
+                likely_logs=given.likely_logs,
+            )
+
+
+QUESTIONS = [Question("a", f"question {number}") for number in range(20)]
+
+
+def asked(count: int, *, is_asked_twice: bool = False, longest_prompt: int = 99) -> list[Prompt]:
+    return prompts_of(
+        QUESTIONS, Letters(), answers=count, longest_prompt=longest_prompt, is_asked_twice=is_asked_twice
+    )
+
+
+def test_about_half_of_the_answers_are_sampled() -> None:
+    temperatures = [prompt.sampling.temperature for prompt in asked(20)]
+    assert set(temperatures) == {0, TEMPERATURE}
+    assert len({prompt.question for prompt in asked(20)}) == 20
+
+
+def test_held_out_questions_are_asked_both_ways() -> None:
+    prompts = asked(10, is_asked_twice=True)
+    assert len(prompts) == 10
+    assert [prompt.sampling.temperature for prompt in prompts] == [0, TEMPERATURE] * 5
+
+
+def test_long_questions_are_passed_over() -> None:
+    assert all(len(prompt.tokens) == 10 for prompt in asked(20, longest_prompt=10))
+    assert asked(20, longest_prompt=9) == []
+
+
+def test_what_was_answered_is_not_asked_again(tmp_path: Path) -> None:
+    broken, whole = Echo(lasts=7), Echo()
+    with pytest.raises(ConnectionError):
+        ask_all(asked(20), tmp_path, lambda: broken, lambda _: None)
+    answers = ask_all(asked(20), tmp_path, lambda: whole, lambda _: None)
+    assert len(whole.asked) == 13
+    assert {answer.question for answer in answers} == {prompt.question for prompt in asked(20)}
+    # Nothing is missing: no target is needed.
+    assert len(ask_all(asked(20), tmp_path, pytest.fail, lambda _: None)) == 20

@@ -1,0 +1,16 @@
+from cosine_node.distillation.known_tokens import most_frequent
+from tests.node.distillation.samples import answer
+
+
+def test_frequent_tokens_are_known_in_rising_order() -> None:
+    answers = [answer((40, 9, 40, 9, 40)), answer((9, 77), prompt=(40,))]
+    assert most_frequent(answers, tokens=2).target_ids == (9, 40)
+
+
+def test_tokens_that_were_likely_count_by_their_probability() -> None:
+    likely = [[(9, 0.6), (50, 0.4)], [(9, 0.5), (60, 0.001)]]
+    assert most_frequent([answer((9, 9), prompt=(), likely=likely)], tokens=2).target_ids == (9, 50)
+
+
+def test_no_token_is_known_that_was_never_seen() -> None:
+    assert most_frequent([answer((4, 5), prompt=(1,))], tokens=100).target_ids == (1, 4, 5)
