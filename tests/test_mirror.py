@@ -42,7 +42,7 @@ TESTED_BY: Final = {
     "node/cosine_node/engine/recipe.py": "node/engine/test_sampling.py",
     "node/cosine_node/engine/support.py": "node/engine/test_architectures.py",
     "node/cosine_node/engine/text_drafting.py": "node/engine/test_retokenized.py",
-    "node/cosine_node/engine/trial_passes.py": "node/engine/test_load_trial.py",
+    "node/cosine_node/engine/trial_rows.py": "node/engine/test_load_trial.py",
     "node/cosine_node/engine/trial_texts.py": "node/engine/test_load_trial.py",
     "node/cosine_node/gateway/choices.py": "node/gateway/test_reply_writers.py",
     "node/cosine_node/simulation/running.py": "node/simulation/test_scenario.py",

@@ -16,7 +16,8 @@ from cosine_node.engine.row_kernels import attention_tiles, hides_padding, produ
 from cosine_node.engine.row_tiles import RowTiles, RowTileSet, measure_tiles
 from cosine_node.engine.support import UNBOUNDED_TOKENS, context_tokens
 from cosine_node.engine.tree import SequenceTree
-from cosine_node.engine.trial_passes import POOL_TOKENS, Group, TrialPasses
+from cosine_node.engine.trial_passes import TrialPasses
+from cosine_node.engine.trial_rows import POOL_TOKENS, Group
 from cosine_node.engine.trial_texts import Text, TrialTexts
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling

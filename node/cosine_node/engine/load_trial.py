@@ -19,8 +19,9 @@ from cosine_node.engine.latent_attention import has_latents
 from cosine_node.engine.pass_model import PassModel
 from cosine_node.engine.pass_way import PassWay
 from cosine_node.engine.support import UNBOUNDED_TOKENS, UnsupportedModel, context_tokens, packed_obstacle
-from cosine_node.engine.trial_passes import POOL_TOKENS, Group, TrialPasses
+from cosine_node.engine.trial_passes import TrialPasses
 from cosine_node.engine.trial_reference import cached_logits, cacheless_logits
+from cosine_node.engine.trial_rows import POOL_TOKENS, Group
 from cosine_node.engine.trial_texts import TrialTexts
 
 TRIAL_WINDOW: Final = 4

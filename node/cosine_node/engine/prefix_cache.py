@@ -63,6 +63,8 @@ class PrefixCache:
         self._users: dict[bytes, int] = {}
         # Ordered by last use, oldest first.
         self._idle: dict[bytes, None] = {}
+        self.forgotten_blocks = 0
+        """Blocks evicted so far."""
 
     @property
     def cached_tokens(self) -> int:
@@ -122,9 +124,22 @@ class PrefixCache:
         if pages > self._pool.available_pages:
             return
         while self._pool.free_pages < pages:
-            oldest = next(iter(self._idle))
-            del self._idle[oldest]
-            self._pool.uncache(self._blocks.pop(oldest).pages)
+            self.forget_oldest()
+
+    def forget_oldest(self) -> bool:
+        """Evict the block that nobody has used for longest; False if open sequences use all there are."""
+        oldest = next(iter(self._idle), None)
+        if oldest is None:
+            return False
+        del self._idle[oldest]
+        self._pool.uncache(self._blocks.pop(oldest).pages)
+        self.forgotten_blocks += 1
+        return True
+
+    def has(self, block_hash: bytes, slots: "array[int]") -> bool:
+        """True if the block of that hash is cached in these slots."""
+        block = self._blocks.get(block_hash)
+        return block is not None and block.slots == slots
 
     def _insert(self, block_hash: bytes, slots: "array[int]") -> None:
         block = CachedBlock(slots, frozenset(slot // PAGE_TOKENS for slot in slots))

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from cosine_node.engine.base import Row
+from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
 
 COLDEST: Final = 1e-30
@@ -49,3 +51,16 @@ def rows_by_recipe(queries: Sequence[Query]) -> dict[Recipe, list[int]]:
     for row, query in enumerate(queries):
         groups.setdefault(Recipe.of(query.sampling), []).append(row)
     return groups
+
+
+def row_queries(tree: SequenceTree, row: Row) -> list[Query]:
+    """The query for each scored node of a row that is in its tree."""
+    queries = []
+    for name in row.nodes[row.scored_from :]:
+        position = tree.nodes[name].index + 1 - tree.prompt_tokens
+        query = Query(tree.sampling, position, row.candidates)
+        if tree.sampling.repetition_penalty != 1:
+            path = [node.token for node in tree.path(name)]
+            query = Query(tree.sampling, position, row.candidates, tree.tokens, path)
+        queries.append(query)
+    return queries

@@ -13,7 +13,7 @@ from cosine_node.engine.draft_vocabulary import DraftVocabulary
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.pass_way import PassWay
-from cosine_node.engine.recipe import Query
+from cosine_node.engine.recipe import row_queries
 from cosine_node.engine.row_tiles import RowTileSet
 from cosine_node.engine.sampling import choose
 from cosine_node.engine.support import context_tokens, numerics
@@ -35,18 +35,6 @@ class _RowLogits:
     @property
     def scored(self) -> slice:
         return slice(self.stop - len(self.row.tokens) + self.row.scored_from, self.stop)
-
-    def queries(self) -> list[Query]:
-        """The sampler's query for each scored node."""
-        queries = []
-        for name in self.row.nodes[self.row.scored_from :]:
-            position = self.tree.nodes[name].index + 1 - self.tree.prompt_tokens
-            query = Query(self.tree.sampling, position, self.row.candidates)
-            if self.tree.sampling.repetition_penalty != 1:
-                path = [node.token for node in self.tree.path(name)]
-                query = Query(self.tree.sampling, position, self.row.candidates, self.tree.tokens, path)
-            queries.append(query)
-        return queries
 
     def result(self, logits: Tensor, chosen: Sequence[Choice | None]) -> RowResult:
         """The row's result, given the logits of the pass and the choices after the scored nodes."""
@@ -116,7 +104,7 @@ class TorchEngine(PagedEngine):
             scored = logits
             if any(part.scored.start != part.start for part in parts):
                 scored = torch.cat([logits[part.scored] for part in parts])
-            queries = [part.queries() for part in parts]
+            queries = [row_queries(part.tree, part.row) for part in parts]
             chosen = iter(choose(scored, [query for of_row in queries for query in of_row], self._vocabulary))
             results = [
                 part.result(logits, [next(chosen) for _ in of_row])

@@ -4,8 +4,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cosine_node.engine.base import PREFIX, Row
-from cosine_node.engine.torch_engine import TorchEngine
+from cosine_node.engine.base import PREFIX, Engine, Row
 from cosine_protocol.request import Sampling
 
 Position = tuple[int, float]
@@ -33,7 +32,7 @@ def draw_requests(count: int, *, vocab_tokens: int, longest: int, seed: int) -> 
     return asked
 
 
-def serve_alone(engine: TorchEngine, asked: Asked, tokens: int) -> list[Position]:
+def serve_alone(engine: Engine, asked: Asked, tokens: int) -> list[Position]:
     """Plain decoding, one request at a time, its prompt in one pass."""
     sequence = engine.open(sampling=asked.sampling, prompt_tokens=len(asked.prompt))
     fed, found = asked.prompt, list[Position]()
@@ -50,7 +49,7 @@ def serve_alone(engine: TorchEngine, asked: Asked, tokens: int) -> list[Position
 class _Request:
     """A request under way in a shared engine."""
 
-    def __init__(self, engine: TorchEngine, asked: Asked, rng: random.Random) -> None:
+    def __init__(self, engine: Engine, asked: Asked, rng: random.Random) -> None:
         self._engine = engine
         self._asked = asked
         self._rng = rng
@@ -135,7 +134,7 @@ def is_as_expected(found: Sequence[Position], expected: Sequence[Position], *, t
 
 
 def serve_together(
-    engine: TorchEngine, requests: Sequence[Asked], *, at_once: int, seed: int, tolerance: float = 0.0
+    engine: Engine, requests: Sequence[Asked], *, at_once: int, seed: int, tolerance: float = 0.0
 ) -> int:
     """Serve requests that know what is expected of them; the number of those that gave anything else."""
     rng = random.Random(seed)

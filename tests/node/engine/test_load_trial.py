@@ -21,7 +21,7 @@ from cosine_node.engine.pass_way import PassWay
 from cosine_node.engine.prefix_cache import PrefixCache
 from cosine_node.engine.support import UnsupportedModel
 from cosine_node.engine.tree import FedNode, SequenceTree
-from cosine_node.engine.trial_passes import Group
+from cosine_node.engine.trial_rows import Group
 from cosine_node.engine.trial_texts import TrialTexts
 from tests.node.engine.surveyed_models import tiny_configs
 from tests.node.engine.tiny_models import COMMON, VOCAB, WINDOWED, build, tiny_llama

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from cosine_node.engine.base import PREFIX, Choice, Row
+from cosine_node.engine.llama_engine import LlamaEngine
 from cosine_node.engine.ngram import NgramEngine
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.pass_way import PassWay
@@ -13,6 +14,7 @@ from cosine_node.simulation.trace_engine import TraceDrafter, TraceTarget
 from cosine_node.simulation.traces import DIGITS, TraceSet
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
+from tests.node.engine.engines import llama_engine
 from tests.node.engine.tiny_models import (
     LATENT,
     OWN_ATTENTION,
@@ -27,11 +29,12 @@ from tests.node.simulation.test_traces import MODELS, a_trace
 
 PROMPT_TOKENS = 50
 NEAR_TIE = 1e-4
-Making = Callable[[], "TorchEngine | ScriptedEngine | NgramEngine | TraceTarget | TraceDrafter"]
+Making = Callable[[], "TorchEngine | LlamaEngine | ScriptedEngine | NgramEngine | TraceTarget | TraceDrafter"]
 TRACES = TraceSet([a_trace(number, tokens=40) for number in range(PROMPT_TOKENS)])
 
 ENGINES: dict[str, Making] = {
     "llama": lambda: TorchEngine(tiny_llama(), pool_tokens=512),
+    "llama.cpp": lambda: llama_engine(tiny_llama(), pool_tokens=512),
     "windowed": lambda: TorchEngine(build(WINDOWED["Gemma2"]()), pool_tokens=512),
     "latent": lambda: TorchEngine(build(LATENT["DeepseekV3"]()), pool_tokens=512),
     "sharing": lambda: TorchEngine(build(SHARING["Gemma3n"]()), pool_tokens=512),

@@ -1,0 +1,171 @@
+"""The token trees of an engine as paths in a memory that knows only paths, such as llama.cpp's. Pure.
+
+A lane is a path from the first token on: one of the memory's sequence numbers, of which there are few. What lanes
+have in common is there once. A tree takes as many lanes as it has leaves; where they run out, the one that was
+extended longest ago is given up, and its tokens are fed again should they be needed.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cosine_node.engine.base import PREFIX, OutOfPages
+
+
+class LaneMemory(Protocol):
+    """Keys and values by lane and position."""
+
+    def share(self, source: int, target: int, start: int, stop: int) -> None:
+        """Let a lane have what another one holds from position `start` to `stop`, where it has nothing yet."""
+        ...
+
+    def forget(self, lane: int, start: int, stop: int | None = None) -> None:
+        """Take the positions from `start` to `stop`, or to the end, out of a lane; free what no other lane has."""
+        ...
+
+
+class NoLane(OutOfPages):
+    """No lane is free; one has to be given up first."""
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """The kept prefix of a sequence and the nodes of one path below it. `used` tells when it was last extended."""
+
+    number: int
+    path: list[int] = field(default_factory=list)
+    used: int = 0
+
+    def has(self, name: int, depth: int) -> bool:
+        """True if the path's node at that depth is this one; the first node below the prefix has depth 1."""
+        return depth <= len(self.path) and (depth == 0 or self.path[depth - 1] == name)
+
+
+class Lanes:
+    """The lanes of open sequences, over the memory that holds them.
+
+    A sequence has none until its first token, and one at least from then on. Depths count the nodes of a path below
+    the kept prefix, which has depth 0.
+    """
+
+    def __init__(self, memory: LaneMemory, *, lanes: int) -> None:
+        self._memory = memory
+        self._free = list(range(lanes))[::-1]
+        self._of: dict[int, list[Lane]] = {}
+        self._uses = 0
+
+    @property
+    def free_lanes(self) -> int:
+        return len(self._free)
+
+    def of(self, sequence: int) -> Sequence[Lane]:
+        """The lanes of a sequence; its first one lasts longest."""
+        return self._of.get(sequence, ())
+
+    def numbers(self, sequence: int, name: int, depth: int) -> list[int]:
+        """The lanes that a node is in, of which none is a lane of its siblings alone."""
+        return [lane.number for lane in self.of(sequence) if lane.has(name, depth)]
+
+    def holds(self, sequence: int, name: int, depth: int) -> bool:
+        """True unless the node was never fed or its lane was given up."""
+        return any(lane.has(name, depth) for lane in self.of(sequence))
+
+    def extend(self, sequence: int, parent: int, depth: int, name: int, *, prefix_tokens: int) -> None:
+        """Put a node below a parent of that depth, which a lane holds, into a lane of its sequence.
+
+        A parent without children lends its own lane; else what leads to it is shared with a free one. Raises
+        `NoLane`, and changes nothing, where none is.
+        """
+        self._uses += 1
+        holding = [lane for lane in self.of(sequence) if lane.has(parent, depth)]
+        lane = next((lane for lane in holding if len(lane.path) == depth), None)
+        if lane is None:
+            lane = Lane(self._take())
+            self._of.setdefault(sequence, []).append(lane)
+            if holding:
+                self._memory.share(holding[0].number, lane.number, 0, prefix_tokens + depth)
+                lane.path = holding[0].path[:depth]
+        lane.path.append(name)
+        lane.used = self._uses
+
+    def begin(self, sequence: int) -> int:
+        """Give a sequence without lanes its first one; its number. Raises `NoLane`."""
+        lane = Lane(self._take())
+        self._of[sequence] = [lane]
+        return lane.number
+
+    def keep(self, sequence: int, path: Sequence[int]) -> None:
+        """Make a path below the prefix a part of it. One lane at least holds all of the path."""
+        kept: list[Lane] = []
+        dropped: list[Lane] = []
+        for lane in self.of(sequence):
+            (kept if lane.path[: len(path)] == list(path) else dropped).append(lane)
+        for lane in kept:
+            del lane.path[: len(path)]
+        self._of[sequence] = kept
+        for lane in dropped:
+            self._give_back(lane)
+
+    def prune(self, sequence: int, names: Collection[int], *, prefix_tokens: int) -> None:
+        """Drop nodes, and what lanes hold below them. A lane that then holds what another does is free again."""
+        lanes = self._of.get(sequence, [])
+        for lane in list(lanes):
+            cut = next((depth for depth, name in enumerate(lane.path) if name in names), None)
+            if cut is None:
+                continue
+            self._memory.forget(lane.number, prefix_tokens + cut)
+            del lane.path[cut:]
+            if any(other is not lane and other.path[:cut] == lane.path for other in lanes):
+                lanes.remove(lane)
+                self._give_back(lane)
+        if not prefix_tokens and not any(lane.path for lane in lanes):
+            self.release(sequence)
+
+    def give_up_branch(self, *, sequence: int | None = None, parent: int = PREFIX, depth: int = 0) -> bool:
+        """Free the branch that was extended longest ago, unless no other leads to this parent.
+
+        The first lane of a sequence is no branch. False where there is none.
+        """
+        holding = [lane for lane in self.of(sequence) if lane.has(parent, depth)] if sequence is not None else []
+        branches = [
+            (lane.used, owner, lane) for owner, lanes in self._of.items() for lane in lanes[1:] if holding != [lane]
+        ]
+        if not branches:
+            return False
+        _, owner, lane = min(branches, key=lambda branch: branch[0])
+        self._of[owner].remove(lane)
+        self._give_back(lane)
+        return True
+
+    def cut_back(self, sequence: int, parent: int, depth: int, *, prefix_tokens: int) -> None:
+        """Give up what follows a parent in one of its lanes. Raises `OutOfPages` where the sequence has no lane."""
+        lane = next((lane for lane in self.of(sequence) if lane.has(parent, depth)), None)
+        if lane is None:
+            raise OutOfPages("No further request has room: each takes one of the paths that a memory can hold.")
+        self._memory.forget(lane.number, prefix_tokens + depth)
+        del lane.path[depth:]
+
+    def leave(self, sequence: int) -> int | None:
+        """Forget a sequence but its first lane, which is the caller's from now on; its number."""
+        lanes = self._of.pop(sequence, [])
+        for lane in lanes[1:]:
+            self._give_back(lane)
+        return lanes[0].number if lanes else None
+
+    def release(self, sequence: int) -> None:
+        """Forget a sequence and free its lanes."""
+        for lane in self._of.pop(sequence, []):
+            self._give_back(lane)
+
+    def free(self, number: int) -> None:
+        """Take back a lane that `leave` gave away."""
+        self._memory.forget(number, 0)
+        self._free.append(number)
+
+    def _take(self) -> int:
+        if not self._free:
+            raise NoLane("All lanes are in use.")
+        return self._free.pop()
+
+    def _give_back(self, lane: Lane) -> None:
+        self.free(lane.number)

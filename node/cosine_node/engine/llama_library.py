@@ -1,0 +1,269 @@
+"""llama.cpp's C interface, as the wheel xllamacpp carries it: the functions and structs that are used here.
+
+A C library says nothing of its structs, and llama.cpp's change from build to build. So the builds whose layout is
+written down here are named, and at load the defaults that the library fills in must stand where they are expected.
+"""
+
+import ctypes
+import logging
+from ctypes import POINTER, Structure, c_bool, c_char_p, c_float, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from cosine_protocol.errors import UsageError
+
+LOG = logging.getLogger(__name__)
+
+PACKAGE: Final = "xllamacpp"
+KNOWN_VERSIONS: Final = ("2026.10.11549",)
+"""Wheels whose structs are laid out as below; this one has llama.cpp's build 11549."""
+INSTALL: Final = f"pip install {PACKAGE}=={KNOWN_VERSIONS[-1]}"
+
+# llama.cpp's levels of a log line: 1 debug, 2 info, 3 warn, 4 error, 5 the same line goes on. What its errors say
+# ends in sentences of this program's own.
+LOG_LEVELS: Final = {2: logging.DEBUG, 3: logging.DEBUG, 4: logging.INFO}
+ERROR_LEVEL: Final = 4
+LOG_LINES_KEPT: Final = 8
+"""Bounds memory: the last errors, of which a sentence for the user is made."""
+
+
+class ModelParams(Structure):
+    """llama_model_params."""
+
+    _fields_ = [
+        ("devices", c_void_p),
+        ("tensor_buft_overrides", c_void_p),
+        ("n_gpu_layers", c_int32),
+        ("split_mode", c_int32),
+        ("load_mode", c_int32),
+        ("lazy_mode", c_int32),
+        ("main_gpu", c_int32),
+        ("tensor_split", c_void_p),
+        ("progress_callback", c_void_p),
+        ("progress_callback_user_data", c_void_p),
+        ("kv_overrides", c_void_p),
+        ("vocab_only", c_bool),
+        ("check_tensors", c_bool),
+        ("use_extra_bufts", c_bool),
+        ("no_host", c_bool),
+        ("no_alloc", c_bool),
+        ("load_mtp", c_bool),
+    ]
+
+
+class ContextParams(Structure):
+    """llama_context_params; `unused` is what this program leaves as it is, between fields that it sets."""
+
+    _fields_ = [
+        ("n_ctx", c_uint32),
+        ("n_batch", c_uint32),
+        ("n_ubatch", c_uint32),
+        ("n_seq_max", c_uint32),
+        ("n_rs_seq", c_uint32),
+        ("n_outputs_max", c_uint32),
+        ("n_outputs_max_per_seq", c_uint32),
+        ("n_threads", c_int32),
+        ("n_threads_batch", c_int32),
+        ("ctx_type", c_int32),
+        ("rope_scaling_type", c_int32),
+        ("pooling_type", c_int32),
+        ("attention_type", c_int32),
+        ("flash_attn_type", c_int32),
+        ("rope_freq_base", c_float),
+        ("rope_freq_scale", c_float),
+        ("yarn_ext_factor", c_float),
+        ("yarn_attn_factor", c_float),
+        ("yarn_beta_fast", c_float),
+        ("yarn_beta_slow", c_float),
+        ("yarn_orig_ctx", c_uint32),
+        ("defrag_thold", c_float),
+        ("cb_eval", c_void_p),
+        ("cb_eval_user_data", c_void_p),
+        ("type_k", c_int32),
+        ("type_v", c_int32),
+        ("unused", c_void_p * 3),
+        ("embeddings", c_bool),
+        ("offload_kqv", c_bool),
+        ("no_perf", c_bool),
+        ("op_offload", c_bool),
+        ("swa_full", c_bool),
+        ("kv_unified", c_bool),
+        ("samplers", c_void_p),
+        ("n_samplers", c_size_t),
+        ("ctx_other", c_void_p),
+    ]
+
+
+MODEL_DEFAULTS: Final[dict[str, object]] = {
+    "n_gpu_layers": -1,
+    "split_mode": 1,
+    "load_mode": -1,
+    "lazy_mode": 1,
+    "main_gpu": 0,
+    "vocab_only": False,
+    "check_tensors": False,
+    "use_extra_bufts": True,
+    "no_host": False,
+    "no_alloc": False,
+    "load_mtp": False,
+}
+"""The defaults that llama.cpp documents for the fields that are numbers."""
+CONTEXT_DEFAULTS: Final[dict[str, object]] = {
+    "n_ctx": 512,
+    "n_batch": 2048,
+    "n_ubatch": 512,
+    "n_seq_max": 1,
+    "n_rs_seq": 0,
+    "n_outputs_max": 0,
+    "n_outputs_max_per_seq": 1,
+    "n_threads": 4,
+    "n_threads_batch": 4,
+    "ctx_type": 0,
+    "rope_scaling_type": -1,
+    "pooling_type": -1,
+    "attention_type": -1,
+    "flash_attn_type": -1,
+    "rope_freq_base": 0.0,
+    "rope_freq_scale": 0.0,
+    "yarn_ext_factor": -1.0,
+    "yarn_attn_factor": -1.0,
+    "yarn_beta_fast": -1.0,
+    "yarn_beta_slow": -1.0,
+    "yarn_orig_ctx": 0,
+    "defrag_thold": -1.0,
+    "type_k": 1,
+    "type_v": 1,
+    "embeddings": False,
+    "offload_kqv": True,
+    "no_perf": True,
+    "op_offload": True,
+    "swa_full": True,
+    "kv_unified": False,
+    "n_samplers": 0,
+}
+"""The same of a context."""
+
+
+class Batch(Structure):
+    """llama_batch: tokens with their positions, the sequences each belongs to, and whose logits are wanted."""
+
+    _fields_ = [
+        ("n_tokens", c_int32),
+        ("token", c_void_p),
+        ("embd", c_void_p),
+        ("pos", c_void_p),
+        ("n_seq_id", c_void_p),
+        ("seq_id", c_void_p),
+        ("logits", c_void_p),
+    ]
+
+
+FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
+    "llama_backend_init": (None,),
+    "llama_model_default_params": (ModelParams,),
+    "llama_context_default_params": (ContextParams,),
+    "llama_model_load_from_file": (c_void_p, c_char_p, ModelParams),
+    "llama_model_free": (None, c_void_p),
+    "llama_model_is_recurrent": (c_bool, c_void_p),
+    "llama_model_is_hybrid": (c_bool, c_void_p),
+    "llama_model_is_diffusion": (c_bool, c_void_p),
+    "llama_model_has_encoder": (c_bool, c_void_p),
+    "llama_model_n_params": (c_uint64, c_void_p),
+    "llama_model_get_vocab": (c_void_p, c_void_p),
+    "llama_vocab_n_tokens": (c_int32, c_void_p),
+    "llama_init_from_model": (c_void_p, c_void_p, ContextParams),
+    "llama_free": (None, c_void_p),
+    "llama_set_abort_callback": (None, c_void_p, c_void_p, c_void_p),
+    "llama_decode": (c_int32, c_void_p, Batch),
+    "llama_get_logits": (POINTER(c_float), c_void_p),
+    "llama_get_memory": (c_void_p, c_void_p),
+    "llama_memory_clear": (None, c_void_p, c_bool),
+    "llama_memory_seq_cp": (None, c_void_p, c_int32, c_int32, c_int32, c_int32),
+    "llama_memory_seq_rm": (c_bool, c_void_p, c_int32, c_int32, c_int32),
+    "ggml_backend_dev_count": (c_size_t,),
+    "ggml_backend_dev_get": (c_void_p, c_size_t),
+    "ggml_backend_dev_name": (c_char_p, c_void_p),
+    "ggml_backend_dev_type": (c_int32, c_void_p),
+    "ggml_backend_dev_memory": (None, c_void_p, POINTER(c_size_t), POINTER(c_size_t)),
+}
+"""Every C function that is called: what it returns, then what it takes."""
+
+LOG_CALLBACK: Final = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
+CPU_DEVICE: Final = 0
+"""ggml's number for the kind of devices that are processors; all others compute apart."""
+
+
+class LlamaLibrary:
+    """The C functions as attributes of `c`, and the last errors that llama.cpp logged."""
+
+    def __init__(self, path: Path) -> None:
+        """Load and check the library at `path`. Raises `UsageError` with one sentence."""
+        try:
+            self.c = ctypes.CDLL(str(path))
+            for name, (returned, *taken) in FUNCTIONS.items():
+                function = getattr(self.c, name)
+                function.restype, function.argtypes = returned, taken
+        except (OSError, AttributeError) as error:
+            raise UsageError(f"llama.cpp in {path.name} cannot be used ({error}); {INSTALL} has one.") from error
+        for params, defaults in (
+            (self.c.llama_model_default_params(), MODEL_DEFAULTS),
+            (self.c.llama_context_default_params(), CONTEXT_DEFAULTS),
+        ):
+            if any(getattr(params, name) != expected for name, expected in defaults.items()):
+                raise UsageError(
+                    f"llama.cpp in {path.name} has other parameters than this program knows; {INSTALL} has those."
+                )
+        self.errors: list[str] = []
+        # Held here, for the library keeps no reference to it.
+        self._log = LOG_CALLBACK(self._take_line)
+        self.c.llama_log_set(self._log, None)
+        self.c.llama_backend_init()
+
+    def devices(self) -> dict[str, int]:
+        """ggml's handles of the devices beside the processor, by their name in lower case such as `cuda0`."""
+        found = {}
+        for number in range(self.c.ggml_backend_dev_count()):
+            device = self.c.ggml_backend_dev_get(number)
+            if self.c.ggml_backend_dev_type(device) != CPU_DEVICE:
+                found[self.c.ggml_backend_dev_name(device).decode().lower()] = device
+        return found
+
+    def free_bytes(self, device: int) -> int:
+        """Memory that a device has left."""
+        free, total = c_size_t(), c_size_t()
+        self.c.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
+        return free.value
+
+    def _take_line(self, level: int, text: bytes, _: object) -> None:
+        line = text.decode("utf-8", "replace").strip()
+        if level == ERROR_LEVEL:
+            self.errors = [*self.errors[1 - LOG_LINES_KEPT :], line]
+        if line.strip("."):
+            LOG.log(LOG_LEVELS.get(level, logging.NOTSET), "%s", line)
+
+
+@lru_cache(maxsize=1)
+def llama_library() -> LlamaLibrary:
+    """The library of the installed wheel. Raises `UsageError` if there is none, or one of another build."""
+    try:
+        found = version(PACKAGE)
+    except PackageNotFoundError:
+        raise UsageError(f"--engine llama needs the package {PACKAGE}: {INSTALL}.") from None
+    if found not in KNOWN_VERSIONS:
+        raise UsageError(
+            f"{PACKAGE} {found} holds a llama.cpp that this program does not know; {INSTALL} has one that it does."
+        )
+    spec = find_spec(PACKAGE)
+    folders = [Path(folder) for folder in (spec.submodule_search_locations if spec else None) or ()]
+    files = [file for folder in folders for kind in ("*.so", "*.pyd") for file in sorted(folder.glob(kind))]
+    if not files:
+        raise UsageError(f"The package {PACKAGE} is damaged: it holds no library; {INSTALL} repairs it.")
+    return LlamaLibrary(files[0])
+
+
+def is_installed() -> bool:
+    """True if the wheel is there, of whatever build."""
+    return find_spec(PACKAGE) is not None

@@ -1,0 +1,116 @@
+"""Loading a GGUF file into llama.cpp; an error is one sentence with the reason."""
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from cosine_node.engine.kv_pool import PAGE_TOKENS
+from cosine_node.engine.llama_engine import LlamaEngine
+from cosine_node.engine.llama_library import LlamaLibrary, llama_library
+from cosine_node.engine.llama_model import LlamaContext, LlamaModel
+from cosine_node.engine.llama_trial import check_exactness
+from cosine_node.engine.trial_rows import POOL_TOKENS
+from cosine_node.free_memory import free_memory_bytes
+from cosine_node.gguf.file import GgufFile
+from cosine_node.pool_size import PoolSize
+from cosine_protocol.errors import UsageError
+
+LANES: Final = 128
+"""A choice: branches of all requests together, of which llama.cpp has 256 at most. Each costs a row of logits."""
+PASS_TOKENS: Final = 63
+"""On a processor: from 64 tokens on llama.cpp computes attention in tiles, where a row depends on others."""
+CARD_PASS_TOKENS: Final = 512
+"""On a card, which is slow with small passes: llama.cpp's own default."""
+SMALL_MODEL_WEIGHTS: Final = 100_000_000
+"""A choice: smaller models are what several nodes on one machine run, which else wait for each other's threads."""
+METAL: Final = ("metal", "mtl")
+DEVICE_NAMES: Final = {"cuda": ("cuda",), "vulkan": ("vulkan",), "metal": METAL, "mps": METAL}
+"""How the names of ggml's devices begin, by the name that a user gives."""
+
+
+def load_llama(
+    path: Path,
+    *,
+    device: str = "auto",
+    threads: int | None = None,
+    pool_tokens: int | PoolSize = 16_384,
+) -> LlamaEngine:
+    """An engine around a GGUF file, with a KV cache of so many tokens, or of a size that is found here.
+
+    `device` is auto, cpu, cuda, cuda:N, vulkan, metal or mps, as far as the installed wheel has it. Raises
+    `UsageError` for a file that is damaged or not exact in a trial, an unknown device, and too little memory.
+    """
+    library = llama_library()
+    handle = find_device(library, device)
+    file = GgufFile.open(path)
+    with ExitStack() as on_error:
+        model = LlamaModel(library, file, device=handle)
+        on_error.callback(model.close)
+        refuse_by_kind(model)
+        size = pool_tokens
+        if isinstance(size, PoolSize):
+            size = size.tokens(
+                token_bytes=model.token_bytes,
+                context_tokens=file.context_tokens,
+                free_bytes=free_memory_bytes() if handle is None else library.free_bytes(handle),
+                on_card=handle is not None,
+            )
+        context = LlamaContext(
+            model,
+            tokens=max(-(-size // PAGE_TOKENS) * PAGE_TOKENS, POOL_TOKENS),
+            lanes=LANES,
+            pass_tokens=PASS_TOKENS if handle is None else CARD_PASS_TOKENS,
+            threads=threads or default_threads(model.parameters),
+        )
+        on_error.callback(context.close)
+        check_exactness(_engine(context, POOL_TOKENS), name=path.name, is_exact=file.weights == "F32")
+        on_error.pop_all()
+    return _engine(context, size)
+
+
+def refuse_by_kind(model: LlamaModel) -> None:
+    """Raise `UsageError` for a kind of model that no token tree suits."""
+    if model.has_state:
+        raise UsageError(
+            f"Models of the kind '{model.file.architecture}' cannot be used with llama.cpp: they keep a recurrent "
+            "state, which the branches of a token tree cannot share."
+        )
+    if not model.is_decoder:
+        raise UsageError(f"{model.file.path.name} is no model that generates token after token.")
+
+
+def _engine(context: LlamaContext, pool_tokens: int) -> LlamaEngine:
+    model = context.model
+    return LlamaEngine(
+        context,
+        pool_tokens=pool_tokens,
+        vocab_tokens=model.vocab_tokens,
+        context_tokens=model.file.context_tokens,
+        numerics=f"gguf:{model.file.weights}+llama.cpp",
+    )
+
+
+def default_threads(weights: int) -> int:
+    """The threads of a model where the user names none: one for a small model, else all cores."""
+    if weights < SMALL_MODEL_WEIGHTS:
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def find_device(library: LlamaLibrary, name: str) -> int | None:
+    """ggml's handle of a device, None for the processor; `auto` is the first card. Raises `UsageError`."""
+    devices = library.devices()
+    if name == "cpu":
+        return None
+    if name == "auto":
+        return next(iter(devices.values()), None)
+    kind, _, number = name.lower().partition(":")
+    starts = DEVICE_NAMES.get(kind)
+    if starts is None or (number and not number.isdecimal()):
+        raise UsageError(f"'{name}' is no device of llama.cpp; use auto, cpu, cuda, cuda:0, vulkan or metal.")
+    found = [handle for known, handle in devices.items() if known.startswith(starts)]
+    if int(number or 0) >= len(found):
+        here = ", ".join(("cpu", *devices))
+        raise UsageError(f"The installed llama.cpp has no device '{name}' on this machine; it has {here}.")
+    return found[int(number or 0)]

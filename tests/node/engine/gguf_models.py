@@ -1,0 +1,26 @@
+"""Tiny models as GGUF files, written once a run."""
+
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from cosine_node.gguf.writing import write_gguf
+from tests.node.engine.tiny_models import tiny_llama
+
+_FOLDER = tempfile.TemporaryDirectory(prefix="cosine-gguf-")
+
+
+def gguf_of(model: Any, name: str, *, weights: str = "F32") -> Path:
+    """A model of transformers, of the llama kind, as a file of that name."""
+    folder = Path(_FOLDER.name) / f"{name}-source"
+    model.save_pretrained(folder)
+    file = Path(_FOLDER.name) / f"{name}.{weights}.gguf"
+    write_gguf(folder, file, weights=weights)
+    return file
+
+
+@lru_cache
+def tiny_gguf(weights: str = "F32") -> Path:
+    """`tiny_llama` as a file."""
+    return gguf_of(tiny_llama(), "tiny", weights=weights)
