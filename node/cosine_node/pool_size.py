@@ -12,9 +12,35 @@ SHARED_MEMORY_PART: Final = 0.25
 """A choice: of a machine's free memory, which its user and other programs want too."""
 CARD_MEMORY_PART: Final = 0.85
 """A choice: of a verifier's card; the rest is for passes, whose activations and logits come and go."""
+WINDOW_SPARE_TOKENS: Final = 256
+"""A choice: what a request holds in layers with a window besides the window, in pages that are not used up."""
+PASS_TOKENS: Final = 1024
+"""What all requests together feed in a pass at most: 512 tokens of prompts, 512 that decode and drafts."""
 BYTES: Final = {"B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 """The units of a size, in upper case."""
 AUTO: Final = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBytes:
+    """Memory of a token in a KV pool: in all layers, and in those that look back `window_tokens` only."""
+
+    total: int
+    windowed: int = 0
+    window_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolTokens:
+    """The tokens that a pool holds, and those that its layers with a window hold; None if they hold all of them."""
+
+    tokens: int
+    windowed: int | None = None
+
+    def bytes_of(self, token: TokenBytes) -> int:
+        """The memory of such a pool."""
+        windowed = self.tokens if self.windowed is None else self.windowed
+        return self.tokens * (token.total - token.windowed) + windowed * token.windowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +57,10 @@ class PoolSize:
     size_bytes: int | None = None
     part: float | None = None
 
-    def tokens(self, *, token_bytes: int, context_tokens: int, free_bytes: int | None, on_card: bool) -> int:
-        """Tokens of the pool, where each takes `token_bytes`; `free_bytes` is None where nobody knows.
+    def tokens(
+        self, token: TokenBytes, *, context_tokens: int, free_bytes: int | None, on_card: bool
+    ) -> PoolTokens:
+        """The tokens of the pool, given the memory of each; `free_bytes` is None where nobody knows.
 
         Raises `UsageError` if that is not enough for a single request of usual length.
         """
@@ -43,19 +71,39 @@ class PoolSize:
         elif self.is_verifier:
             wanted_tokens = max(wanted_tokens, context_tokens)
         if self.size_bytes is not None:
-            tokens = self.size_bytes // token_bytes
+            tokens = self._tokens_within(self.size_bytes, token, context_tokens)
         elif free_bytes is None:
             tokens = self.requests * usual_tokens
         elif self.part is not None:
-            tokens = int(self.part * free_bytes) // token_bytes
+            tokens = self._tokens_within(int(self.part * free_bytes), token, context_tokens)
         else:
-            tokens = min(wanted_tokens, int(memory_part * free_bytes) // token_bytes)
+            within = self._tokens_within(int(memory_part * free_bytes), token, context_tokens)
+            tokens = min(wanted_tokens, within)
         if tokens < usual_tokens:
             raise UsageError(
-                f"The KV cache would hold {tokens} tokens, at {token_bytes} bytes each, and one request takes "
+                f"The KV cache would hold {tokens} tokens, at {token.total} bytes each, and one request takes "
                 f"{usual_tokens}; give it more with --kv-memory, free memory, or choose a smaller model or --dtype."
             )
-        return tokens
+        windowed = self._windowed_tokens(token)
+        return PoolTokens(tokens=tokens, windowed=windowed if windowed is not None and windowed < tokens else None)
+
+    def _windowed_tokens(self, token: TokenBytes) -> int | None:
+        """The most tokens that layers with a window need to hold; None where they hold all.
+
+        A drafter feeds a prompt in one pass, which has to be there as a whole.
+        """
+        if not (self.is_verifier and token.windowed):
+            return None
+        return self.requests * (token.window_tokens + WINDOW_SPARE_TOKENS) + PASS_TOKENS
+
+    def _tokens_within(self, size_bytes: int, token: TokenBytes, context_tokens: int) -> int:
+        """The tokens of the largest pool of that size."""
+        windowed = self._windowed_tokens(token)
+        if windowed is None or size_bytes <= windowed * token.total:
+            return size_bytes // token.total
+        rest_bytes, full_bytes = size_bytes - windowed * token.total, token.total - token.windowed
+        # Where all layers have a window no request takes more however long it is.
+        return windowed + rest_bytes // full_bytes if full_bytes else max(windowed, self.requests * context_tokens)
 
 
 def parse_pool_size(text: str, *, requests: int, is_verifier: bool) -> PoolSize:

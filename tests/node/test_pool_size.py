@@ -4,7 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.pool_size import CARD_MEMORY_PART, SHARED_MEMORY_PART, USUAL_TOKENS, PoolSize, parse_pool_size
+from cosine_node.pool_size import (
+    CARD_MEMORY_PART,
+    PASS_TOKENS,
+    SHARED_MEMORY_PART,
+    USUAL_TOKENS,
+    WINDOW_SPARE_TOKENS,
+    PoolSize,
+    PoolTokens,
+    TokenBytes,
+    parse_pool_size,
+)
 from cosine_protocol.errors import UsageError
 
 GIB = 1 << 30
@@ -15,8 +25,8 @@ CONTEXT_TOKENS = 8192
 
 def tokens(size: PoolSize, *, free_bytes: int | None = 1 << 50, on_card: bool = False) -> int:
     return size.tokens(
-        token_bytes=TOKEN_BYTES, context_tokens=CONTEXT_TOKENS, free_bytes=free_bytes, on_card=on_card
-    )
+        TokenBytes(TOKEN_BYTES), context_tokens=CONTEXT_TOKENS, free_bytes=free_bytes, on_card=on_card
+    ).tokens
 
 
 @pytest.mark.parametrize("on_card", [False, True])
@@ -60,19 +70,60 @@ def test_too_little_for_one_request_is_refused(text: str) -> None:
         tokens(size, free_bytes=100 << 20)
 
 
-@given(st.integers(1, 64), st.booleans(), st.booleans(), st.integers(1, 1 << 20), st.integers(1, 1 << 40))
+TOKENS = st.builds(
+    lambda full, windowed, window: TokenBytes(full + windowed, windowed, window if windowed else 0),
+    st.integers(0, 1 << 20),
+    st.integers(1, 1 << 20),
+    st.integers(1, 1 << 15),
+) | st.builds(TokenBytes, st.integers(1, 1 << 20))
+
+
+@given(st.integers(1, 64), st.booleans(), st.booleans(), TOKENS, st.integers(1, 1 << 20), st.integers(1, 1 << 40))
 def test_a_pool_fits_into_what_is_free_and_holds_a_request(
-    requests: int, is_verifier: bool, on_card: bool, context_tokens: int, free_bytes: int
+    requests: int, is_verifier: bool, on_card: bool, token: TokenBytes, context_tokens: int, free_bytes: int
 ) -> None:
     size = PoolSize(requests=requests, is_verifier=is_verifier)
     try:
-        found = size.tokens(
-            token_bytes=TOKEN_BYTES, context_tokens=context_tokens, free_bytes=free_bytes, on_card=on_card
-        )
+        found = size.tokens(token, context_tokens=context_tokens, free_bytes=free_bytes, on_card=on_card)
     except UsageError:
         return
-    assert min(context_tokens, USUAL_TOKENS) <= found <= max(requests, 1) * context_tokens
-    assert found * TOKEN_BYTES <= free_bytes
+    assert min(context_tokens, USUAL_TOKENS) <= found.tokens <= requests * context_tokens
+    assert found.bytes_of(token) <= free_bytes
+    if found.windowed is not None:
+        assert is_verifier
+        assert found.tokens > found.windowed >= requests * token.window_tokens + PASS_TOKENS
+
+
+@given(st.integers(1, 64), TOKENS, st.integers(1, 1 << 40))
+def test_a_pool_of_a_size_is_as_large_as_that_size_allows(
+    requests: int, token: TokenBytes, size_bytes: int
+) -> None:
+    size = PoolSize(requests=requests, is_verifier=True, size_bytes=size_bytes)
+    try:
+        found = size.tokens(token, context_tokens=CONTEXT_TOKENS, free_bytes=None, on_card=False)
+    except UsageError:
+        return
+    assert found.bytes_of(token) <= size_bytes
+    larger = PoolTokens(tokens=found.tokens + 1, windowed=found.windowed)
+    if token.total > token.windowed or found.windowed is None:
+        assert larger.bytes_of(token) > size_bytes
+    else:
+        assert found.tokens >= requests * CONTEXT_TOKENS
+
+
+def test_layers_with_a_window_hold_the_windows_of_all_requests() -> None:
+    token = TokenBytes(1000, windowed=800, window_tokens=128)
+    size = PoolSize(requests=4, is_verifier=True)
+    found = size.tokens(token, context_tokens=100_000, free_bytes=1 << 40, on_card=True)
+    windowed = 4 * (128 + WINDOW_SPARE_TOKENS) + PASS_TOKENS
+    assert found == PoolTokens(tokens=400_000, windowed=windowed)
+    assert found.bytes_of(token) == 400_000 * 200 + windowed * 800
+
+
+def test_a_drafter_holds_whole_prompts_in_all_layers() -> None:
+    token = TokenBytes(1000, windowed=800, window_tokens=128)
+    found = PoolSize(requests=4).tokens(token, context_tokens=100_000, free_bytes=1 << 40, on_card=True)
+    assert found.windowed is None
 
 
 @pytest.mark.parametrize(

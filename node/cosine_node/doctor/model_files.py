@@ -3,14 +3,14 @@
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any, Final
 
 from cosine_node import zoo
 from cosine_node.doctor.finding import Finding, failure, fine, skipped, warning
-from cosine_node.pool_size import PoolSize
+from cosine_node.pool_size import PoolSize, PoolTokens, TokenBytes
 from cosine_node.zoo.family import HUB_FILE
 from cosine_p2p.tokenizer_files import TokenizerFiles, files_digest
 from cosine_protocol.errors import UsageError
@@ -28,6 +28,9 @@ UNBOUNDED_TOKENS: Final = 1 << 20
 
 TIGHT: Final = 0.85
 """A choice: of more than this part of the free memory, activations and other programs may need some."""
+
+ALL_WINDOWED: Final = frozenset({"mistral", "mixtral", "phi3"})
+"""Models of which every layer has the window that the configuration names. Of others its list of layers tells."""
 
 FOREIGN_WEIGHTS: Final = ("*.bin", "*.gguf", "*.pt", "*.pth")
 """Weights that are not safetensors, which the engine does not load: most can run code (pickle)."""
@@ -222,13 +225,9 @@ class ModelMemory:
     """The memory that a served model takes: its weights, its KV cache, and on a CPU Python with its libraries."""
 
     weight_bytes: int
-    token_bytes: int
+    pool_bytes: int
     pool_tokens: int
     base_bytes: int
-
-    @property
-    def pool_bytes(self) -> int:
-        return self.pool_tokens * self.token_bytes
 
     @property
     def total_bytes(self) -> int:
@@ -256,7 +255,10 @@ def estimate_memory(
     weight_bytes = round(model.parameters * QUANTISED_BYTES.get(quantize or "", element_bytes))
     text = model.config.get("text_config", model.config)
     try:
-        token_bytes = round(kv_width(text) * element_bytes)
+        width = kv_width(text)
+        token = replace(
+            width, total=round(width.total * element_bytes), windowed=round(width.windowed * element_bytes)
+        )
         context_tokens = int(
             next(
                 (
@@ -268,41 +270,51 @@ def estimate_memory(
             )
         )
     except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError):
-        token_bytes = context_tokens = 0
-    pool_tokens = 0
-    if token_bytes > 0 and context_tokens > 0:
-        pool_tokens = pool_size.tokens(
-            token_bytes=token_bytes,
+        token, context_tokens = TokenBytes(0), 0
+    pool = PoolTokens(tokens=0)
+    if token.total > 0 and context_tokens > 0:
+        pool = pool_size.tokens(
+            token,
             context_tokens=context_tokens,
             free_bytes=max(0, free_bytes - base_bytes - weight_bytes) if free_bytes else None,
             on_card=not on_cpu,
         )
     return ModelMemory(
-        weight_bytes=weight_bytes, token_bytes=token_bytes, pool_tokens=pool_tokens, base_bytes=base_bytes
+        weight_bytes=weight_bytes, pool_bytes=pool.bytes_of(token), pool_tokens=pool.tokens, base_bytes=base_bytes
     )
 
 
-def kv_width(config: Mapping[str, Any]) -> int:
-    """Numbers that a token's keys and values take in all layers, by a model's configuration.
+def kv_width(config: Mapping[str, Any]) -> TokenBytes:
+    """Numbers, not bytes yet, that a token's keys and values take in all layers, by a model's configuration.
 
     Raises one of many errors for a configuration that does not tell.
     """
-    layers = _named(config, "num_hidden_layers", "n_layer", "n_layers", "num_layers")
+    layers: int = _named(config, "num_hidden_layers", "n_layer", "n_layers", "num_layers")
     heads = _named(config, "num_attention_heads", "n_head", "n_heads", "num_heads")
+    window = config.get("sliding_window") or 0
+    windowed = layers if config.get("model_type") in ALL_WINDOWED and window else 0
     if kinds := config.get("layer_types"):
+        # The last ones may read what those before have kept (Gemma 3n).
+        kinds = kinds[: len(kinds) - (config.get("num_kv_shared_layers") or 0)]
         # The others have a recurrent state, which is not counted here.
         layers = sum(("attention" in kind and "linear" not in kind) or "hybrid" in kind for kind in kinds)
+        windowed = kinds.count("sliding_attention") if window else 0
+    width = _layer_width(config, heads)
+    return TokenBytes(layers * width, windowed=windowed * width, window_tokens=window if windowed else 0)
+
+
+def _layer_width(config: Mapping[str, Any], heads: int) -> int:
+    """Numbers that a token takes in a layer with so many heads."""
     if config.get("kv_lora_rank"):
-        # Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434), whose heads are cached expanded.
-        keys = config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
-        return int(layers * heads * (keys + config["v_head_dim"]))
+        # Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434), of which the latents are kept.
+        return int(config["kv_lora_rank"] + config["qk_rope_head_dim"])
     if config.get("new_decoder_architecture"):
         # Falcon's, which then means nothing by `multi_query`.
         kv_heads = config.get("num_kv_heads") or heads
     else:
         kv_heads = 1 if config.get("multi_query") else config.get("num_key_value_heads") or heads
     head_size = config.get("head_dim") or _named(config, "hidden_size", "n_embd", "d_model") // heads
-    return int(2 * layers * kv_heads * head_size)
+    return int(2 * kv_heads * head_size)
 
 
 def _named(config: Mapping[str, Any], *names: str) -> Any:

@@ -90,7 +90,7 @@ def attend(
     `PassAbandoned` where nobody wants the pass any more.
     """
     plan.check()
-    pages = _write(plan, layer, key, value)
+    pages = _write(plan, layer, key, value, window)
     calls = plan.calls(window)
     tiles = plan.attention_tiles
     if softcap is None and sinks is None and all(call.is_contiguous_decode for call in calls):
@@ -122,10 +122,10 @@ def _window(module: nn.Module, extra: dict[str, object]) -> int | None:
     return found if isinstance(found, int) and found > 0 else None
 
 
-def _write(plan: AttentionPlan, layer: int, key: Tensor, value: Tensor) -> LayerPages:
+def _write(plan: AttentionPlan, layer: int, key: Tensor, value: Tensor, window: int | None) -> LayerPages:
     """Write a pass's keys and values into its slots; the pages of the layer."""
-    pages = plan.store.layer(layer, key, value)
-    slots = plan.written
+    pages = plan.store.layer(layer, key, value, window=window)
+    slots = plan.written if window is None else plan.window_written
     written = [(pages.keys, key)] if pages.values is pages.keys else [(pages.keys, key), (pages.values, value)]
     for stored, all_new in written:
         # Rows that pad the pass come last and are not kept.

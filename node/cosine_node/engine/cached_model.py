@@ -16,6 +16,7 @@ from cosine_node.engine.path_batch import PathBatch, PathToken, RowPaths
 from cosine_node.engine.state_store import StateStore
 from cosine_node.engine.support import UnsupportedModel, cache_parameter
 from cosine_node.engine.tree import SequenceTree
+from cosine_node.pool_size import TokenBytes
 from cosine_protocol.request import Sampling
 
 TOKENS_A_STATE: Final = 256
@@ -89,8 +90,8 @@ class CachedModel:
         return False
 
     @property
-    def token_bytes(self) -> int:
-        return self.store.token_bytes + -(-self._state_bytes // TOKENS_A_STATE)
+    def token_bytes(self) -> TokenBytes:
+        return TokenBytes(self.store.token_bytes.total + -(-self._state_bytes // TOKENS_A_STATE))
 
     @property
     def pool_bytes(self) -> int:

@@ -76,7 +76,7 @@ class BucketPass:
         tokens, positions, written, self._wanted, self._slots = torch.split_with_sizes(self._numbers, counts)
         self.input_ids = tokens[None]
         self.position_ids = positions[None]
-        self.written = Indices(0, shape.tokens, written)
+        self.written = self.window_written = Indices(0, shape.tokens, written)
         self.order = None
         self.attention_tiles = None
         self._call: AttentionCall | None = None

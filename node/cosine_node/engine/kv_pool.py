@@ -1,11 +1,14 @@
 """The KV pool's accounting: which pages and token slots are allocated, shared, cached or free. Pure, no tensors."""
 
-import heapq
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cosine_node.engine.base import OutOfPages
+from cosine_node.engine.free_pages import FreePages
 from cosine_protocol.errors import LocalProtocolError
+
+if TYPE_CHECKING:
+    from cosine_node.engine.window_pages import WindowPages
 
 PAGE_TOKENS: Final = 16
 """A choice, and vLLM's default: on average half a page of a sequence, 8 slots, is left unused."""
@@ -14,12 +17,14 @@ PAGE_TOKENS: Final = 16
 class _Allocation:
     """The pages of one owner: those allocated to it with the bits of their used slots, and those it shares.
 
-    `free_slots` are the unused slots of the allocated pages, the lowest last.
+    `free_slots` are the unused slots of the allocated pages, the lowest last; `near` are the pages that it may
+    still look at through a window.
     """
 
-    __slots__ = ("free_slots", "shared", "used_slots")
+    __slots__ = ("free_slots", "near", "shared", "used_slots")
 
     def __init__(self) -> None:
+        self.near: set[int] = set()
         self.free_slots: list[int] = []
         self.used_slots: dict[int, int] = {}
         self.shared: set[int] = set()
@@ -42,21 +47,16 @@ class PagePool:
     allocated to. That owner must not free slots that a sharer or the cache reads before its own release.
     """
 
-    def __init__(self, *, tokens: int) -> None:
-        """A pool for at least `tokens` tokens, rounded up to whole pages."""
+    def __init__(self, *, tokens: int, windows: "WindowPages | None" = None) -> None:
+        """A pool for at least `tokens` tokens, rounded up to whole pages; `windows` are for as many pages."""
         self.pages = -(-tokens // PAGE_TOKENS)
-        # A byte for each page: large pools have many, and so has a simulation of many nodes.
-        self._is_free = bytearray(b"\1") * self.pages
-        self._free_pages = self.pages
-        # A heap with the free pages and some that were allocated meanwhile; those in it are queued.
-        self._lowest = list(range(self.pages))
-        self._is_queued = bytearray(b"\1") * self.pages
+        self.windows = windows
+        self._free = FreePages(self.pages)
         self._allocations: dict[int, _Allocation] = {}
         # By page: how many owners hold it, how often it is cached.
         self._owners = [0] * self.pages
         self._cache_uses = [0] * self.pages
         self._only_cached = 0
-        self._beginnings = 0
 
     @property
     def capacity_tokens(self) -> int:
@@ -65,12 +65,12 @@ class PagePool:
     @property
     def free_pages(self) -> int:
         """Pages that nobody holds."""
-        return self._free_pages
+        return self._free.count
 
     @property
     def available_pages(self) -> int:
         """Pages that no owner holds: the free ones, and those that would be if nothing were cached."""
-        return self._free_pages + self._only_cached
+        return self._free.count + self._only_cached
 
     @property
     def free_tokens(self) -> int:
@@ -85,16 +85,19 @@ class PagePool:
         """Allocate pages to each owner until it has that many free slots. All or nothing: raises `OutOfPages`."""
         missing = {owner: pages for owner, tokens in demands.items() if (pages := self._missing(owner, tokens))}
         needed = sum(missing.values())
-        if needed > self._free_pages:
+        if needed > self._free.count:
             raise OutOfPages(f"{needed} pages are needed and {self.available_pages} of {self.pages} are free.")
+        if self.windows is not None and needed > self.windows.available_pages:
+            raise OutOfPages(f"{needed} window pages are needed and {self.windows.available_pages} are free.")
         for owner, pages in missing.items():
             allocation = self._allocations.setdefault(owner, _Allocation())
             page = allocation.last_page
             for _ in range(pages):
-                page = self._pick(page + 1)
-                self._is_free[page] = False
-                self._free_pages -= 1
+                page = self._free.take(page + 1)
                 self._owners[page] = 1
+                if self.windows is not None:
+                    self.windows.take(page)
+                    allocation.near.add(page)
                 allocation.used_slots[page] = 0
                 allocation.free_slots.extend(range(page * PAGE_TOKENS, (page + 1) * PAGE_TOKENS))
             allocation.free_slots.sort(reverse=True)
@@ -130,15 +133,17 @@ class PagePool:
         emptied = {page for page, bits in used.items() if not bits}
         if emptied:
             allocation.free_slots = [slot for slot in allocation.free_slots if slot // PAGE_TOKENS not in emptied]
+        self._leave(allocation, emptied)
         for page in emptied:
             del allocation.used_slots[page]
             self._drop_owner(page)
         allocation.free_slots.sort(reverse=True)
 
-    def share(self, owner: int, pages: Iterable[int]) -> None:
+    def share(self, owner: int, pages: Iterable[int], *, near: Iterable[int] = ()) -> None:
         """Let an owner hold pages allocated to others until its release.
 
-        Raises `LocalProtocolError` for a free page.
+        It may look at those of `near` through a window; they must have window pages. Raises `LocalProtocolError`
+        for a free page.
         """
         shared = set(pages)
         self._check_held(shared)
@@ -147,10 +152,25 @@ class PagePool:
             self._only_cached -= not self._owners[page]
             self._owners[page] += 1
         allocation.shared |= shared
+        if self.windows is not None:
+            for page in set(near) - allocation.near:
+                self.windows.join(page)
+                allocation.near.add(page)
+
+    def near_pages(self, owner: int) -> int:
+        """The number of pages that an owner may look at through a window."""
+        return len(self._allocations[owner].near) if owner in self._allocations else 0
+
+    def look_only_at(self, owner: int, pages: set[int]) -> None:
+        """Let an owner look no more through a window at pages but these, and those that have slots left for it."""
+        allocation = self._allocations[owner]
+        unfinished = {slot // PAGE_TOKENS for slot in allocation.free_slots}
+        self._leave(allocation, allocation.near - pages - unfinished)
 
     def release(self, owner: int) -> None:
         """Free everything an owner has; an unknown owner has nothing."""
         allocation = self._allocations.pop(owner, _Allocation())
+        self._leave(allocation, set(allocation.near))
         for page in (*allocation.used_slots, *allocation.shared):
             self._drop_owner(page)
 
@@ -178,23 +198,15 @@ class PagePool:
         return max(0, -(-lacking // PAGE_TOKENS))
 
     def _check_held(self, pages: set[int]) -> None:
-        if free := sorted(page for page in pages if self._is_free[page]):
+        if free := sorted(page for page in pages if self._free.is_free(page)):
             raise LocalProtocolError(f"Nobody holds the pages {free}.")
 
-    def _pick(self, following: int) -> int:
-        """A free page: the following one, or a new beginning far from others, or else the lowest."""
-        if 0 <= following < self.pages and self._is_free[following]:
-            return following
-        beginning = halving(self._beginnings, self.pages)
-        self._beginnings = (self._beginnings + 1) % self.pages
-        if self._is_free[beginning]:
-            return beginning
-        # Pages allocated by the rules above are still in the heap and are dropped when they come up.
-        while True:
-            page = heapq.heappop(self._lowest)
-            self._is_queued[page] = False
-            if self._is_free[page]:
-                return page
+    def _leave(self, allocation: _Allocation, pages: set[int]) -> None:
+        """Let an owner look no more at pages through a window."""
+        if self.windows is not None:
+            for page in sorted(pages & allocation.near):
+                self.windows.leave(page)
+            allocation.near -= pages
 
     def _drop_owner(self, page: int) -> None:
         self._owners[page] -= 1
@@ -206,21 +218,9 @@ class PagePool:
             self._set_free(page)
 
     def _set_free(self, page: int) -> None:
-        self._is_free[page] = True
-        self._free_pages += 1
-        if not self._is_queued[page]:
-            self._is_queued[page] = True
-            heapq.heappush(self._lowest, page)
-
-
-def halving(number: int, pages: int) -> int:
-    """The page of 0 <= number < pages in a sequence that always falls into the widest gaps: 0, 1/2, 1/4, 3/4, ...
-
-    Bits in reverse order (van der Corput 1935).
-    """
-    bits = (pages - 1).bit_length()
-    reverse = int(f"{number:0{bits}b}"[::-1], 2) if bits else 0
-    return reverse * pages >> bits
+        self._free.put(page)
+        if self.windows is not None:
+            self.windows.clear(page)
 
 
 def _bit(slot: int) -> int:

@@ -13,7 +13,7 @@ from cosine_node.engine.llama_trial import check_exactness
 from cosine_node.engine.trial_rows import POOL_TOKENS
 from cosine_node.free_memory import free_memory_bytes
 from cosine_node.gguf.file import GgufFile
-from cosine_node.pool_size import PoolSize
+from cosine_node.pool_size import PoolSize, TokenBytes
 from cosine_protocol.errors import UsageError
 
 LANES: Final = 128
@@ -51,11 +51,11 @@ def load_llama(
         size = pool_tokens
         if isinstance(size, PoolSize):
             size = size.tokens(
-                token_bytes=model.token_bytes,
+                TokenBytes(model.token_bytes),
                 context_tokens=file.context_tokens,
                 free_bytes=free_memory_bytes() if handle is None else library.free_bytes(handle),
                 on_card=handle is not None,
-            )
+            ).tokens
         context = LlamaContext(
             model,
             tokens=max(-(-size // PAGE_TOKENS) * PAGE_TOKENS, POOL_TOKENS),

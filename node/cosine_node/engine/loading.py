@@ -23,9 +23,10 @@ from cosine_node.engine.pass_way import PassWay
 from cosine_node.engine.row_tiles import RowTileSet
 from cosine_node.engine.support import context_tokens, quantisation_of, refuse_by_config
 from cosine_node.engine.torch_engine import TorchEngine
+from cosine_node.engine.window_pages import WindowPages
 from cosine_node.free_memory import free_memory_bytes
 from cosine_node.gguf.file import GgufFile
-from cosine_node.pool_size import PoolSize
+from cosine_node.pool_size import PoolSize, PoolTokens, TokenBytes
 from cosine_protocol.errors import UsageError
 
 LOG = logging.getLogger(__name__)
@@ -96,8 +97,15 @@ def load_engine(
         if way is not PassWay.PACKED:
             LOG.warning("%s models run with %s: slower than %s", config.model_type, way.value, PassWay.PACKED.value)
         tiles = _row_tiles(model, way) if is_deterministic else None
-        size = _pool_tokens(model, pool_tokens, way)
-        return TorchEngine(model, pool_tokens=size, way=way, tiles=tiles, vocabulary=vocabulary)
+        token = way.pass_model(model, slots=PAGE_TOKENS).token_bytes
+        size = _pool_tokens(model, pool_tokens, token)
+        windows = None
+        if size.windowed is not None and way.is_packed:
+            pages = -(-size.tokens // PAGE_TOKENS)
+            windows = WindowPages(pages=pages, tokens=size.windowed, window_tokens=token.window_tokens)
+        return TorchEngine(
+            model, pool_tokens=size.tokens, way=way, tiles=tiles, vocabulary=vocabulary, windows=windows
+        )
     except torch.OutOfMemoryError as error:
         raise UsageError(f"'{source}' and its KV cache do not fit into the memory of {where}.") from error
 
@@ -112,23 +120,17 @@ def _row_tiles(model: Any, way: PassWay) -> RowTileSet:
     return find_row_tiles(model)
 
 
-def _pool_tokens(model: Any, size: int | PoolSize, way: PassWay) -> int:
+def _pool_tokens(model: Any, size: int | PoolSize, token: TokenBytes) -> PoolTokens:
     """Tokens of a loaded model's pool. Raises `UsageError` where there is too little memory."""
     if isinstance(size, int):
-        return size
+        return PoolTokens(tokens=size)
     on_card = model.device.type == "cuda"
     if on_card:
         torch.cuda.empty_cache()
         free_bytes: int | None = torch.cuda.mem_get_info(model.device)[0]
     else:
         free_bytes = free_memory_bytes()
-    token_bytes = way.pass_model(model, slots=PAGE_TOKENS).token_bytes
-    return size.tokens(
-        token_bytes=token_bytes,
-        context_tokens=context_tokens(model.config),
-        free_bytes=free_bytes,
-        on_card=on_card,
-    )
+    return size.tokens(token, context_tokens=context_tokens(model.config), free_bytes=free_bytes, on_card=on_card)
 
 
 def resolve_device(name: str) -> torch.device:

@@ -21,6 +21,8 @@ from cosine_node.engine.row_kernels import tile_experts
 from cosine_node.engine.row_tiles import RowTileSet
 from cosine_node.engine.support import UnsupportedModel
 from cosine_node.engine.tree import SequenceTree
+from cosine_node.engine.window_pages import WindowPages
+from cosine_node.pool_size import TokenBytes
 from cosine_protocol.request import Sampling
 
 
@@ -32,7 +34,8 @@ class PackedModel:
     those of known decoders in shape buckets: by default on CUDA. With `tiles` (`invariance_trial`) it is
     deterministic: a token's logits depend on its own path only, bit for bit. Rows are then padded as these say, and
     never to rectangles. With `keeps_latents` the pool holds the latents of layers that make keys and values from
-    some, else what they make. Raises `UnsupportedModel`.
+    some, else what they make. Layers with a sliding window have the pages of `windows`, if given. Raises
+    `UnsupportedModel`.
     """
 
     attention_name: Final = ATTENTION_NAME
@@ -45,6 +48,7 @@ class PackedModel:
         pads_rows: bool | None = None,
         tiles: RowTileSet | None = None,
         keeps_latents: bool = True,
+        windows: WindowPages | None = None,
     ) -> None:
         register_packed_attention()
         model.set_attn_implementation(ATTENTION_NAME)
@@ -56,7 +60,7 @@ class PackedModel:
             expand_latents(model)
         self.model = model.eval()
         self.device: torch.device = model.device
-        self.store = KvStore(slots=slots)
+        self.store = KvStore(slots=slots, windows=windows)
         self._abandoned = threading.Event()
         self._pads_rows = self.device.type == "cuda" if pads_rows is None else pads_rows
         self._tiles = tiles
@@ -75,10 +79,17 @@ class PackedModel:
         tree = SequenceTree(sampling=Sampling(), prompt_tokens=0)
         row = Row.chain(0, [0])
         tree.add(row, [0])
-        return self.logits([(tree, row)], wanted=[0]).shape[1]
+        windows = self.store.windows
+        if windows is not None:
+            windows.take(0)
+        logits = self.logits([(tree, row)], wanted=[0])
+        if windows is not None:
+            windows.leave(0)
+            windows.clear(0)
+        return logits.shape[1]
 
     @property
-    def token_bytes(self) -> int:
+    def token_bytes(self) -> TokenBytes:
         return self.store.token_bytes
 
     @property
@@ -118,7 +129,7 @@ class PackedModel:
     def _deterministic_logits(self, feeds: Feeds, wanted: list[int], tiles: RowTileSet) -> Tensor:
         stale = stale_slots(feeds)
         if len(stale):
-            self.store.clear(torch.from_numpy(stale).to(self.device))
+            self.store.clear(stale)
         logits = []
         for start, piece in _pieces(feeds, tiles.products.limit):
             plan = PathPlan(

@@ -1,13 +1,17 @@
 """The base of engines with a KV pool: the open sequences, and the pages they hold. Pure, no tensors."""
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from cosine_node.engine.base import Row
-from cosine_node.engine.kv_pool import PagePool
+from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
 from cosine_node.engine.prefix_cache import BlockHashes, PrefixCache
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
+
+SPARE_PAGES: Final = 3
+"""The pages that a window of whole pages takes besides: one that it begins in, one that it ends in, one to fill."""
 
 
 class PagedEngine:
@@ -116,6 +120,18 @@ class PagedEngine:
         self._pool.free(sequence, [node.slot for node in tree.keep(path)])
         if hashes := self._hashes.get(sequence):
             self._prefixes.extend(hashes, tree.tokens, tree.slots)
+        self._leave_behind(sequence, tree)
+
+    def _leave_behind(self, sequence: int, tree: SequenceTree) -> None:
+        """Give back the window pages of what lies too far behind the prefix to be seen by any token to come."""
+        windows = self._pool.windows
+        # Seldom: what a whole page and some that are not used up yet would bring is not worth a look.
+        if windows is None or (self._pool.near_pages(sequence) - SPARE_PAGES) * PAGE_TOKENS < windows.window_tokens:
+            return
+        first = max(0, len(tree.tokens) - windows.window_tokens + 1)
+        near = {slot // PAGE_TOKENS for slot in tree.slots[first:]}
+        near |= {node.slot // PAGE_TOKENS for node in tree.nodes.values()}
+        self._pool.look_only_at(sequence, near)
 
     def prune(self, sequence: int, nodes: Sequence[int]) -> None:
         self._pool.free(sequence, [node.slot for node in self.tree(sequence).prune(nodes)])

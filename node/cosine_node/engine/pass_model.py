@@ -8,6 +8,7 @@ from torch import Tensor
 
 from cosine_node.engine.base import Row
 from cosine_node.engine.tree import SequenceTree
+from cosine_node.pool_size import TokenBytes
 
 Feeds = Sequence[tuple[SequenceTree, Row]]
 """The rows of a pass, each in its tree already."""
@@ -31,7 +32,7 @@ class PassModel(Protocol):
     def vocab_tokens(self) -> int: ...
 
     @property
-    def token_bytes(self) -> int:
+    def token_bytes(self) -> TokenBytes:
         """Memory that a token slot takes, with its share of whatever else grows with the pool."""
         ...
 

@@ -6,7 +6,7 @@ queries; with one, keys further back than the window are left out as well.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -115,6 +115,11 @@ class AttentionPlan(Protocol):
         ...
 
     @property
+    def window_written(self) -> Indices:
+        """The same in layers with a sliding window."""
+        ...
+
+    @property
     def order(self) -> Tensor | None:
         """Where each token is in the queries of all calls together; None where that is the pass's own order."""
         ...
@@ -180,6 +185,10 @@ class RowsPlan(ABC):
     def written(self) -> Indices:
         return Indices.of(self.slots, self.device)
 
+    @cached_property
+    def window_written(self) -> Indices:
+        return Indices.of(self.store.window_slots(self.slots), self.device)
+
     def check(self) -> None:
         if self._is_abandoned():
             raise PassAbandoned("The pass was abandoned.")
@@ -243,6 +252,8 @@ class PassPlan(RowsPlan):
 
     def _make_calls(self, window: int | None) -> list[AttentionCall]:
         masks = [mask.within(window) for mask in self.masks]
+        if window is not None:
+            masks = [replace(mask, key_slots=self.store.window_slots(mask.key_slots)) for mask in masks]
         calls = [self._padded_call([masks[i] for i in self._padded])] if self._padded else []
         return calls + [self._separate_call(i, masks[i]) for i in self._separate]
 

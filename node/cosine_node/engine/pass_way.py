@@ -7,6 +7,7 @@ from cosine_node.engine.cached_model import CachedModel
 from cosine_node.engine.packed_model import PackedModel
 from cosine_node.engine.pass_model import PassModel
 from cosine_node.engine.row_tiles import RowTileSet
+from cosine_node.engine.window_pages import WindowPages
 
 
 class PassWay(Enum):
@@ -23,13 +24,25 @@ class PassWay(Enum):
         return self in (PassWay.PACKED, PassWay.EXPANDED)
 
     def pass_model(
-        self, model: Any, *, slots: int, pads_rows: bool | None = None, tiles: RowTileSet | None = None
+        self,
+        model: Any,
+        *,
+        slots: int,
+        pads_rows: bool | None = None,
+        tiles: RowTileSet | None = None,
+        windows: WindowPages | None = None,
     ) -> PassModel:
-        """A model that runs its passes this way; `pads_rows` and `tiles` are `PackedModel`'s.
+        """A model that runs its passes this way; the other arguments are `PackedModel`'s, packed ways have them.
 
         Raises `UnsupportedModel`.
         """
         if self.is_packed:
-            keeps_latents = self is PassWay.PACKED
-            return PackedModel(model, slots=slots, pads_rows=pads_rows, tiles=tiles, keeps_latents=keeps_latents)
+            return PackedModel(
+                model,
+                slots=slots,
+                pads_rows=pads_rows,
+                tiles=tiles,
+                keeps_latents=self is PassWay.PACKED,
+                windows=windows,
+            )
         return CachedModel(model, slots=slots, is_stepped=self is PassWay.STEPPED)

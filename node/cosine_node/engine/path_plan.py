@@ -72,7 +72,8 @@ class PathPlan(RowsPlan):
         return [self._call(queries, mask, window) for queries, mask in self._paths]
 
     def _call(self, queries: Integers, mask: AttentionMask, window: int | None) -> AttentionCall:
-        keys = len(mask.key_slots)
+        key_slots = mask.key_slots if window is None else self.store.window_slots(mask.key_slots)
+        keys = len(key_slots)
         padding = -keys % KEY_QUANTUM
         visible = np.ones((len(queries), keys), dtype=np.bool_) if mask.visible is None else mask.visible
         if window is not None:
@@ -80,12 +81,15 @@ class PathPlan(RowsPlan):
             visible = visible & (mask.key_indices[None, :] > mask.query_indices[:, None] - window)
         hidden = np.ones((len(queries), keys + padding), dtype=np.bool_)
         hidden[:, :keys] = ~visible
-        first = int(mask.key_slots[0])
-        is_run = np.array_equal(mask.key_slots, np.arange(first, first + keys))
-        if is_run and first % PAGE_TOKENS == 0 and first + keys + padding <= self.store.slots:
+        # A page that was left behind is read as the spare one, which hides as well.
+        first = int(key_slots[0])
+        is_run = np.array_equal(key_slots, np.arange(first, first + keys))
+        windows = None if window is None else self.store.windows
+        limit = self.store.slots if windows is None else windows.slots
+        if is_run and first % PAGE_TOKENS == 0 and first + keys + padding <= limit:
             slots = Indices(first, keys + padding)
         else:
-            padded = np.concatenate([mask.key_slots, np.full(padding, first)])
+            padded = np.concatenate([key_slots, np.full(padding, first)])
             slots = Indices(first, keys + padding, torch.from_numpy(padded).to(self.device))
         return AttentionCall(
             Indices.of(queries, self.device),

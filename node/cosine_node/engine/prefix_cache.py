@@ -7,7 +7,7 @@ pages, since a tree's tokens are fed in any order.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
@@ -49,6 +49,10 @@ class BlockHashes:
         self.hashes.append(block_hash)
         self.uses.append(is_used)
 
+    def cut(self, blocks: int) -> None:
+        """Forget all after so many blocks."""
+        del self.hashes[blocks:], self.uses[blocks:]
+
 
 class PrefixCache:
     """Blocks of kept prefixes by hash, each held in the pool, and how many open sequences use each.
@@ -72,19 +76,31 @@ class PrefixCache:
         return len(self._idle) * PAGE_TOKENS
 
     def reuse(self, owner: int, hashes: BlockHashes, tokens: Sequence[int]) -> "array[int]":
-        """Make the owner of no hashes yet a user of the longest known prefix that leaves a token; its slots."""
-        slots = array("q")
-        pages: set[int] = set()
+        """Make the owner of no hashes yet a user of the longest known prefix that leaves a token; its slots.
+
+        A prefix whose end is not in its window pages any more does not count.
+        """
+        blocks: list[CachedBlock] = []
         for start in range(0, len(tokens) - PAGE_TOKENS, PAGE_TOKENS):
             block_hash = hashes.next_hash(tokens[start : start + PAGE_TOKENS])
             if block_hash not in self._blocks:
                 break
+            hashes.append(block_hash, is_used=True)
+            blocks.append(self._blocks[block_hash])
+        near = self._near_blocks
+        whole = within = 0
+        for number, block in enumerate(blocks, 1):
+            within = within + 1 if self._is_visible(block) else 0
+            if within >= min(near, number):
+                whole = number
+        hashes.cut(whole)
+        slots = array("q")
+        for block_hash, block in zip(hashes.hashes, blocks, strict=False):
             self._idle.pop(block_hash, None)
             self._users[block_hash] = self._users.get(block_hash, 0) + 1
-            hashes.append(block_hash, is_used=True)
-            slots.extend(self._blocks[block_hash].slots)
-            pages |= self._blocks[block_hash].pages
-        self._pool.share(owner, pages)
+            slots.extend(block.slots)
+        used = blocks[:whole]
+        self._pool.share(owner, _pages(used), near=_pages(used[-near:] if near else ()))
         return slots
 
     def extend(self, hashes: BlockHashes, tokens: "array[int]", slots: "array[int]") -> None:
@@ -92,6 +108,9 @@ class PrefixCache:
         for start in range(len(hashes.hashes) * PAGE_TOKENS, len(tokens) - PAGE_TOKENS + 1, PAGE_TOKENS):
             block = slice(start, start + PAGE_TOKENS)
             block_hash = hashes.next_hash(tokens[block])
+            if block_hash in self._idle and not self._is_visible(self._blocks[block_hash]):
+                # This copy can be looked at through a window, the idle one cannot any more.
+                self._evict(block_hash)
             is_new = block_hash not in self._blocks
             if is_new:
                 self._insert(block_hash, slots[block])
@@ -131,9 +150,7 @@ class PrefixCache:
         oldest = next(iter(self._idle), None)
         if oldest is None:
             return False
-        del self._idle[oldest]
-        self._pool.uncache(self._blocks.pop(oldest).pages)
-        self.forgotten_blocks += 1
+        self._evict(oldest)
         return True
 
     def has(self, block_hash: bytes, slots: "array[int]") -> bool:
@@ -141,7 +158,28 @@ class PrefixCache:
         block = self._blocks.get(block_hash)
         return block is not None and block.slots == slots
 
+    @property
+    def _near_blocks(self) -> int:
+        """Blocks before a token that it may look at through a window."""
+        windows = self._pool.windows
+        return 0 if windows is None else -(-(windows.window_tokens - 1) // PAGE_TOKENS)
+
+    def _is_visible(self, block: CachedBlock) -> bool:
+        """True if a window that holds a block can be looked through."""
+        windows = self._pool.windows
+        return windows is None or all(map(windows.has, block.pages))
+
+    def _evict(self, block_hash: bytes) -> None:
+        """Drop an idle block."""
+        del self._idle[block_hash]
+        self._pool.uncache(self._blocks.pop(block_hash).pages)
+        self.forgotten_blocks += 1
+
     def _insert(self, block_hash: bytes, slots: "array[int]") -> None:
         block = CachedBlock(slots, frozenset(slot // PAGE_TOKENS for slot in slots))
         self._pool.cache(block.pages)
         self._blocks[block_hash] = block
+
+
+def _pages(blocks: Iterable[CachedBlock]) -> set[int]:
+    return {page for block in blocks for page in block.pages}

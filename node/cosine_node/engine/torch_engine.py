@@ -18,6 +18,7 @@ from cosine_node.engine.row_tiles import RowTileSet
 from cosine_node.engine.sampling import choose
 from cosine_node.engine.support import context_tokens, numerics
 from cosine_node.engine.tree import SequenceTree
+from cosine_node.engine.window_pages import WindowPages
 
 NLL_ROWS: Final = 256
 """Bounds memory on long prompts: rows turned into float32 log-probabilities at a time."""
@@ -67,11 +68,18 @@ class TorchEngine(PagedEngine):
         pads_rows: bool | None = None,
         tiles: RowTileSet | None = None,
         vocabulary: DraftVocabulary | None = None,
+        windows: WindowPages | None = None,
     ) -> None:
-        """`pads_rows` and `tiles` are `PackedModel`'s, `vocabulary` is that of a drafter's own ids (`choose`)."""
+        """`pads_rows`, `tiles` and `windows` are `PackedModel`'s.
+
+        `vocabulary` is that of a drafter's own ids (`choose`). Without `windows`, which no way but packed passes
+        may have, layers with a sliding window hold all tokens as well.
+        """
         self._vocabulary = vocabulary
-        pool = PagePool(tokens=pool_tokens)
-        self._passes = way.pass_model(model, slots=pool.capacity_tokens, pads_rows=pads_rows, tiles=tiles)
+        pool = PagePool(tokens=pool_tokens, windows=windows)
+        self._passes = way.pass_model(
+            model, slots=pool.capacity_tokens, pads_rows=pads_rows, tiles=tiles, windows=windows
+        )
         super().__init__(
             pool,
             vocab_tokens=self._passes.vocab_tokens,

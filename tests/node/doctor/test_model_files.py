@@ -20,7 +20,7 @@ from cosine_node.doctor.model_files import (
     read_folder,
     read_model,
 )
-from cosine_node.pool_size import PoolSize
+from cosine_node.pool_size import PoolSize, TokenBytes
 from cosine_p2p.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 
@@ -123,7 +123,10 @@ def test_memory_is_weights_and_pool(
     found = estimated(HERE, dtype=dtype, quantize=quantize, on_cpu=on_cpu)
     keys_and_values = 2 * 2 * 2 * 16 * width
     assert found == ModelMemory(
-        weight_bytes=weights, token_bytes=keys_and_values, pool_tokens=4 * CONTEXT_TOKENS, base_bytes=0
+        weight_bytes=weights,
+        pool_bytes=4 * CONTEXT_TOKENS * keys_and_values,
+        pool_tokens=4 * CONTEXT_TOKENS,
+        base_bytes=0,
     )
 
 
@@ -163,12 +166,51 @@ def test_a_configuration_that_does_not_tell_leaves_the_pool_out(config: dict[str
         (LLAMA | {"layer_types": ["linear_attention", "full_attention"]}, 2 * 1 * 2 * 16),
         (
             LLAMA | {"kv_lora_rank": 8, "qk_nope_head_dim": 10, "qk_rope_head_dim": 6, "v_head_dim": 12},
-            2 * 4 * (16 + 12),
+            2 * (8 + 6),
         ),
     ],
 )
 def test_the_width_of_keys_and_values_follows_from_the_configuration(config: dict[str, Any], width: int) -> None:
-    assert kv_width(config) == width
+    assert kv_width(config) == TokenBytes(width)
+
+
+WINDOW = {"sliding_window": 64}
+LAYER = 2 * 2 * 16
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (LLAMA | WINDOW, TokenBytes(2 * LAYER)),
+        (LLAMA | WINDOW | {"model_type": "mistral"}, TokenBytes(2 * LAYER, 2 * LAYER, 64)),
+        (LLAMA | {"model_type": "mistral", "sliding_window": None}, TokenBytes(2 * LAYER)),
+        (
+            LLAMA | WINDOW | {"layer_types": ["sliding_attention", "sliding_attention", "full_attention"]},
+            TokenBytes(3 * LAYER, 2 * LAYER, 64),
+        ),
+        (
+            LLAMA
+            | WINDOW
+            | {"layer_types": ["sliding_attention", "full_attention"] * 3, "num_kv_shared_layers": 3},
+            TokenBytes(3 * LAYER, 2 * LAYER, 64),
+        ),
+    ],
+)
+def test_windows_and_shared_layers_are_told_by_the_configuration(
+    config: dict[str, Any], expected: TokenBytes
+) -> None:
+    assert kv_width(config) == expected
+
+
+def test_windows_leave_a_verifier_room_for_more_tokens() -> None:
+    windowed = replace(
+        HERE, config={**HERE.config, **WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
+    )
+    size = PoolSize(requests=4, is_verifier=True, size_bytes=GIB)
+    whole, partly = estimated(HERE, size), estimated(windowed, size)
+    assert whole is not None and partly is not None
+    assert partly.pool_tokens > 1.9 * whole.pool_tokens
+    assert whole.pool_bytes == pytest.approx(partly.pool_bytes, rel=1e-3) == pytest.approx(GIB, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +225,7 @@ def test_the_width_of_keys_and_values_follows_from_the_configuration(config: dic
     ],
 )
 def test_memory_is_compared_with_what_is_free(weights: int, pool: int, free: int, status: str) -> None:
-    memory = ModelMemory(weight_bytes=weights, token_bytes=1, pool_tokens=pool, base_bytes=0)
+    memory = ModelMemory(weight_bytes=weights, pool_bytes=pool, pool_tokens=pool, base_bytes=0)
     found = judge_memory("m", memory, free, where="here")
     assert (found.status, "--quantize" in found.fix) == (status, status in ("warning", "failure"))
 

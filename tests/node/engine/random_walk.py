@@ -112,10 +112,10 @@ class Walk:
             self.engine.release(sequence)
 
 
-def check_walk(walk: Walk, seed: int) -> None:
+def check_walk(walk: Walk, seed: int, *, steps: int = 14) -> None:
     before = walk.engine.free_tokens
     try:
-        walk.run(steps=14)
+        walk.run(steps=steps)
     except AssertionError as error:
         raise AssertionError(f"seed {seed}: {error}") from error
     assert walk.engine.free_tokens == before

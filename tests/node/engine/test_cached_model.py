@@ -334,4 +334,4 @@ def test_memory_beside_the_pool_is_told() -> None:
     # Two layers, each with 4 places of a convolution over 128 + 2 * 8 channels, and 8 heads of 16 times 8.
     state_bytes = 2 * (4 * (128 + 2 * 8) + 8 * 16 * 8) * 4
     assert engine.pool_bytes == 8192 // 256 * state_bytes
-    assert passes.token_bytes == state_bytes // 256
+    assert passes.token_bytes.total == state_bytes // 256

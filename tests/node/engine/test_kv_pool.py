@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 
 from cosine_node.engine.base import OutOfPages
-from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool, halving
+from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
 from cosine_protocol.errors import LocalProtocolError
 
 
@@ -25,12 +25,6 @@ def test_owners_that_grow_together_keep_their_slots_in_one_run() -> None:
         for owner, taken in slots.items():
             taken += pool.allocate(owner, 1)
     assert all(taken == list(range(taken[0], taken[0] + 127)) for taken in slots.values())
-
-
-def test_halving_visits_every_place_once_where_there_are_a_power_of_two() -> None:
-    assert [halving(number, 8) for number in range(8)] == [0, 4, 2, 6, 1, 5, 3, 7]
-    assert halving(0, 1) == 0
-    assert all(0 <= halving(number, 100) < 100 for number in range(100))
 
 
 def test_a_failed_reservation_changes_nothing() -> None:

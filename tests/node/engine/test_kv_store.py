@@ -2,11 +2,16 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.kv_store import KvStore
 from cosine_node.engine.torch_engine import TorchEngine
+from cosine_node.engine.window_pages import WindowPages
+from cosine_node.pool_size import TokenBytes
+from cosine_protocol.errors import LocalProtocolError
 from tests.node.engine.tiny_models import LATENT, SHARING, build
 
 SLOTS = 10
@@ -21,8 +26,9 @@ def test_a_token_takes_its_keys_and_values_of_all_layers() -> None:
     store = KvStore(slots=SLOTS)
     store.layer(0, states(2, 8), states(2, 6))
     store.layer(1, states(1, 4), states(1, 4))
-    assert store.token_bytes == FLOAT32_BYTES * (2 * (8 + 6) + 1 * (4 + 4))
-    assert store.bytes == store.token_bytes * (SLOTS + 1)
+    token_bytes = FLOAT32_BYTES * (2 * (8 + 6) + 1 * (4 + 4))
+    assert store.token_bytes == TokenBytes(token_bytes)
+    assert store.bytes == token_bytes * (SLOTS + 1)
     assert store.shapes == {(2, 8, 6), (1, 4, 4)}
 
 
@@ -32,7 +38,7 @@ def test_layers_given_the_same_tensors_have_the_same_pages() -> None:
     first, other = store.layer(0, key, value), store.layer(1, key.clone(), value)
     assert store.layer(2, key, value) is first
     assert other is not first
-    assert store.token_bytes == 2 * FLOAT32_BYTES * 2 * (8 + 8)
+    assert store.token_bytes == TokenBytes(2 * FLOAT32_BYTES * 2 * (8 + 8))
 
 
 def test_keys_that_are_values_are_stored_once() -> None:
@@ -40,7 +46,32 @@ def test_keys_that_are_values_are_stored_once() -> None:
     latent = states(1, 24)
     pages = store.layer(0, latent, latent)
     assert pages.keys is pages.values
-    assert store.token_bytes == FLOAT32_BYTES * 24
+    assert store.token_bytes == TokenBytes(FLOAT32_BYTES * 24)
+
+
+def test_layers_with_a_window_have_the_slots_of_their_own_pages() -> None:
+    windows = WindowPages(pages=8, tokens=2 * PAGE_TOKENS, window_tokens=5)
+    store = KvStore(slots=8 * PAGE_TOKENS, windows=windows)
+    key, value = states(2, 8), states(2, 8)
+    whole, near = store.layer(0, key, value), store.layer(1, key, value, window=5)
+    # The same tensors, but not the same pages.
+    assert (whole.keys.shape[2], near.keys.shape[2]) == (8 * PAGE_TOKENS + 1, 3 * PAGE_TOKENS)
+    layer_bytes = FLOAT32_BYTES * 2 * (8 + 8)
+    assert store.token_bytes == TokenBytes(2 * layer_bytes, windowed=layer_bytes, window_tokens=5)
+    windows.take(6)
+    near.keys.fill_(1)
+    whole.keys.fill_(1)
+    store.clear(np.array([6 * PAGE_TOKENS + 3]))
+    assert [int(slot) for slot in (near.keys[0, 0, :, 0] == 0).nonzero()] == [3]
+    assert [int(slot) for slot in (whole.keys[0, 0, :, 0] == 0).nonzero()] == [6 * PAGE_TOKENS + 3]
+
+
+def test_a_layer_keeps_the_window_that_it_began_with() -> None:
+    store = KvStore(slots=SLOTS)
+    key, value = states(2, 8), states(2, 8)
+    store.layer(0, key, value, window=5)
+    with pytest.raises(LocalProtocolError, match="Layer 0 looks back 9 tokens"):
+        store.layer(0, key, value, window=9)
 
 
 def test_cleared_slots_hold_zeros_in_every_layer() -> None:
@@ -50,7 +81,7 @@ def test_cleared_slots_hold_zeros_in_every_layer() -> None:
     for pages in all_pages:
         for stored in pages:
             stored.fill_(1)
-    store.clear(torch.tensor([2, 5]))
+    store.clear(np.array([2, 5]))
     for pages in all_pages:
         for stored in pages:
             assert stored[:, :, [2, 5]].count_nonzero() == 0

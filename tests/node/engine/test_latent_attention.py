@@ -67,7 +67,7 @@ def test_it_can_be_undone() -> None:
     expand_latents(model)
     assert latent_attention_of(attention_of(model)) is None
     heads = model.config.num_attention_heads * (12 + 8 + 10)
-    assert PackedModel(model, slots=16, keeps_latents=False).token_bytes == 2 * heads * 4
+    assert PackedModel(model, slots=16, keeps_latents=False).token_bytes.total == 2 * heads * 4
 
 
 def test_copies_of_a_model_compute_for_themselves() -> None:

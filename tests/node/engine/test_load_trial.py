@@ -142,22 +142,24 @@ def _positions(change: Callable[[Any, Any], Any]) -> Plant:
 
 def _writes_to_wrong_slots(patch: pytest.MonkeyPatch) -> None:
     write = attention._write
-    patch.setattr(
-        attention, "_write", lambda plan, layer, key, value: write(plan, layer, key.roll(1, 2), value.roll(1, 2))
-    )
+
+    def faulty(plan: AttentionPlan, layer: int, key: Tensor, value: Tensor, window: int | None) -> Any:
+        return write(plan, layer, key.roll(1, 2), value.roll(1, 2), window)
+
+    patch.setattr(attention, "_write", faulty)
 
 
 def _leaves_a_stale_row(patch: pytest.MonkeyPatch) -> None:
     """The last token of a pass is not written."""
     write = attention._write
 
-    def faulty(plan: AttentionPlan, layer: int, key: Tensor, value: Tensor) -> Any:
-        pages = plan.store.layer(layer, key, value)
+    def faulty(plan: AttentionPlan, layer: int, key: Tensor, value: Tensor, window: int | None) -> Any:
+        pages = plan.store.layer(layer, key, value, window=window)
         last = plan.written.start + plan.written.count - 1
         if plan.written.index is not None:
             last = int(plan.written.index[-1])
         before = [stored[:, :, last].clone() for stored in pages]
-        write(plan, layer, key, value)
+        write(plan, layer, key, value, window)
         for stored, old in zip(pages, before, strict=True):
             stored[:, :, last] = old
         return pages

@@ -13,10 +13,10 @@ from cosine_node.engine.base import PREFIX, Row
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.loading import check_options, load_engine, resolve_device, resolve_dtype
 from cosine_node.engine.support import UnsupportedModel, numerics
-from cosine_node.pool_size import PoolSize
+from cosine_node.pool_size import PASS_TOKENS, WINDOW_SPARE_TOKENS, PoolSize
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
-from tests.node.engine.tiny_models import ARCHITECTURES, OWN_ATTENTION, STEPPED, VOCAB, build, tiny_llama
+from tests.node.engine.tiny_models import ARCHITECTURES, COMMON, OWN_ATTENTION, STEPPED, VOCAB, build, tiny_llama
 
 
 @pytest.fixture
@@ -48,6 +48,24 @@ def test_a_pool_takes_the_memory_it_is_given(llama_folder: str) -> None:
     assert abs(engine.pool_bytes - (1 << 20)) <= PAGE_TOKENS * token_bytes
     with pytest.raises(UsageError, match="one request takes 256"):
         load_engine(llama_folder, device="cpu", pool_tokens=PoolSize(size_bytes=1 << 12))
+
+
+def test_a_verifier_holds_windows_only_in_layers_that_look_back_no_further(tmp_path: Path) -> None:
+    config = tf.Gemma2Config(
+        **COMMON | {"max_position_embeddings": 32_768},
+        head_dim=16,
+        sliding_window=64,
+        layer_types=["sliding_attention", "full_attention"],
+    )
+    build(config).save_pretrained(tmp_path)
+    size = PoolSize(requests=2, is_verifier=True)
+    engine = load_engine(str(tmp_path), device="cpu", pool_tokens=size)
+    assert engine.free_tokens == 32_768
+    windowed = 2 * (64 + WINDOW_SPARE_TOKENS) + PASS_TOKENS
+    layer_bytes = 2 * 2 * 16 * 4
+    assert engine.pool_bytes == (32_768 + 1 + windowed + PAGE_TOKENS) * layer_bytes
+    drafter = load_engine(str(tmp_path), device="cpu", pool_tokens=PoolSize(requests=2))
+    assert drafter.pool_bytes == (drafter.free_tokens + 1) * 2 * layer_bytes
 
 
 def test_dtype_is_obeyed(llama_folder: str) -> None:

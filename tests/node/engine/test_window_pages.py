@@ -1,0 +1,249 @@
+"""Layers with a window hold what somebody may still look at, what fits of the rest, and nothing wrong."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_node.engine.base import OutOfPages, Row
+from cosine_node.engine.invariance_trial import find_row_tiles
+from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
+from cosine_node.engine.paged import SPARE_PAGES, PagedEngine
+from cosine_node.engine.torch_engine import TorchEngine
+from cosine_node.engine.window_pages import WindowPages
+from cosine_protocol.request import Sampling
+from tests.node.engine.random_walk import Walk, check_walk
+from tests.node.engine.tiny_models import SHARING, VOCAB, WINDOWED, build
+from tests.thoroughness import quick_first
+
+POOL_PAGES = 32
+WINDOW = 40
+MODELS = WINDOWED | SHARING
+
+
+@given(st.lists(st.tuples(st.sampled_from(["take", "join", "leave", "clear"]), st.integers(0, 7)), max_size=80))
+def test_pages_in_use_keep_their_window_pages_and_no_two_have_the_same(steps: list[tuple[str, int]]) -> None:
+    windows = WindowPages(pages=8, tokens=4 * PAGE_TOKENS, window_tokens=WINDOW)
+    users, place = [0] * 8, dict[int, int]()
+    for step, page in steps:
+        match step:
+            case "take" if not windows.has(page) and windows.available_pages:
+                windows.take(page)
+                users[page] = 1
+                place[page] = int(windows.slots_of(np.array([page * PAGE_TOKENS]))[0])
+            case "join" if windows.has(page):
+                windows.join(page)
+                users[page] += 1
+            case "leave" if users[page]:
+                windows.leave(page)
+                users[page] -= 1
+            case "clear" if not users[page]:
+                windows.clear(page)
+        held = [number for number in range(8) if windows.has(number)]
+        slots = {number: int(windows.slots_of(np.array([number * PAGE_TOKENS]))[0]) for number in range(8)}
+        assert all(windows.has(number) and slots[number] == place[number] for number in range(8) if users[number])
+        assert len({slots[number] for number in held}) == len(held)
+        assert all((slots[number] < windows.slots) == (number in held) for number in range(8))
+        assert windows.available_pages == 4 - sum(bool(count) for count in users)
+
+
+def test_the_longest_idle_page_makes_room_first() -> None:
+    windows = WindowPages(pages=8, tokens=3 * PAGE_TOKENS, window_tokens=WINDOW)
+    for page in (0, 1, 2):
+        windows.take(page)
+    for page in (1, 0, 2):
+        windows.leave(page)
+    windows.join(1)
+    windows.take(5)
+    assert [windows.has(page) for page in (0, 1, 2, 5)] == [False, True, True, True]
+
+
+def test_a_pool_without_window_pages_left_feeds_nothing() -> None:
+    windows = WindowPages(pages=8, tokens=2 * PAGE_TOKENS, window_tokens=WINDOW)
+    pool = PagePool(tokens=8 * PAGE_TOKENS, windows=windows)
+    pool.allocate(1, 20)
+    with pytest.raises(OutOfPages, match="1 window pages are needed and 0 are free"):
+        pool.allocate(2, 1)
+    assert pool.free_pages == 6
+    pool.release(1)
+    assert (pool.free_pages, windows.available_pages) == (8, 2)
+
+
+def test_a_page_with_slots_left_stays_in_sight() -> None:
+    windows = WindowPages(pages=8, tokens=4 * PAGE_TOKENS, window_tokens=WINDOW)
+    pool = PagePool(tokens=8 * PAGE_TOKENS, windows=windows)
+    slots = pool.allocate(1, 40)
+    pool.free(1, [slots[3]])
+    pool.look_only_at(1, set())
+    # The first page has a slot that the next token takes, the last one is not full yet.
+    assert [windows.has(slot // PAGE_TOKENS) for slot in (slots[0], slots[16], slots[32])] == [True] * 3
+    assert (pool.near_pages(1), windows.available_pages) == (2, 2)
+
+
+@given(st.integers(1, 70), st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), max_size=12))
+def test_a_window_behind_the_prefix_is_always_there_and_little_more(
+    window: int, steps: list[tuple[int, int]]
+) -> None:
+    windows = WindowPages(pages=128, tokens=64 * PAGE_TOKENS, window_tokens=window)
+    pool = PagePool(tokens=128 * PAGE_TOKENS, windows=windows)
+    engine = PagedEngine(pool, vocab_tokens=9, context_tokens=1 << 10, numerics="")
+    sequence = engine.open(sampling=Sampling(), prompt_tokens=1, scope="a")
+    for fed, kept in steps:
+        [tree] = engine.feed([Row.chain(sequence, [1] * fed)])
+        # A part is kept, the rest is pruned: later tokens take the slots between.
+        engine.keep(sequence, range(min(kept, fed)))
+        engine.prune(sequence, list(tree.nodes))
+        other = engine.open(sampling=Sampling(), prompt_tokens=1)
+        pool.reserve({other: windows.available_pages * PAGE_TOKENS})
+        engine.release(other)
+        first = max(0, len(tree.tokens) - window + 1)
+        assert all(windows.has(slot // PAGE_TOKENS) for slot in tree.slots[first:])
+    fed_tokens = max((fed for fed, _ in steps), default=0)
+    assert pool.near_pages(sequence) <= (window + fed_tokens) // PAGE_TOKENS + 2 * SPARE_PAGES
+    engine.release(sequence)
+    assert windows.available_pages == 64
+
+
+def an_engine(name: str, *, pages: int, **options: Any) -> tuple[TorchEngine, WindowPages]:
+    config = MODELS[name]()
+    windows = WindowPages(pages=POOL_PAGES, tokens=pages * PAGE_TOKENS, window_tokens=config.sliding_window)
+    return TorchEngine(build(config), pool_tokens=POOL_PAGES * PAGE_TOKENS, windows=windows, **options), windows
+
+
+def forget_what_is_idle(engine: PagedEngine, windows: WindowPages) -> None:
+    """Let a request take all window pages that nobody may look at, and give them back."""
+    sequence = engine.open(sampling=Sampling(), prompt_tokens=1)
+    engine.reserve(sequence, min(windows.available_pages * PAGE_TOKENS, engine.free_tokens))
+    engine.release(sequence)
+
+
+class ForgetfulWalk(Walk):
+    """One in which nothing idle is left before each pass."""
+
+    engine: TorchEngine
+    windows: WindowPages
+
+    def feed(self) -> None:
+        forget_what_is_idle(self.engine, self.windows)
+        super().feed()
+
+
+def tokens_of(count: int, seed: int) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(3, VOCAB) for _ in range(count)]
+
+
+def continued(
+    engine: TorchEngine, sequence: int, fed: Sequence[int], count: int, windows: WindowPages | None = None
+) -> list[int]:
+    """Feed tokens in chunks and decode greedily; with `windows` nothing idle is left in them."""
+    for start in range(0, len(fed), 24):
+        chunk = fed[start : start + 24]
+        result = engine.forward([Row.chain(sequence, chunk, scored_from=len(chunk) - 1)])[0]
+        engine.keep(sequence, range(len(chunk)))
+    output = [result.choices[0].token]
+    while len(output) < count:
+        if windows is not None:
+            forget_what_is_idle(engine, windows)
+        result = engine.forward([Row.chain(sequence, output[-1:])])[0]
+        engine.keep(sequence, [0])
+        output.append(result.choices[0].token)
+    return output
+
+
+def generated(name: str, prompt: Sequence[int], count: int) -> list[int]:
+    output = build(MODELS[name]()).generate(
+        torch.tensor([list(prompt)]), do_sample=False, max_new_tokens=count, eos_token_id=None, pad_token_id=0
+    )
+    found: list[int] = output[0, len(prompt) :].tolist()
+    return found
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_text_of_many_windows_is_that_of_generate(name: str) -> None:
+    engine, windows = an_engine(name, pages=6)
+    prompt = tokens_of(150, seed=1)
+    sequence = engine.open(sampling=Sampling(), prompt_tokens=len(prompt))
+    assert continued(engine, sequence, prompt, 40, windows) == generated(name, prompt, 40)
+    assert windows.available_pages >= 2
+    engine.release(sequence)
+    assert windows.available_pages == 6
+
+
+def test_a_model_of_windows_only_takes_their_memory_whatever_its_context() -> None:
+    engine, _ = an_engine("Mistral", pages=6)
+    layer_bytes = 2 * 2 * 16 * 4
+    assert engine.free_tokens == POOL_PAGES * PAGE_TOKENS
+    assert engine.pool_bytes == 7 * PAGE_TOKENS * layer_bytes * WINDOWED["Mistral"]().num_hidden_layers
+
+
+@pytest.mark.parametrize("pads_rows", [False, True], ids=["in place", "padded"])
+@pytest.mark.parametrize("name", ["Gemma2", "Mistral", "GptOss"])
+@pytest.mark.parametrize("seed", quick_first(range(8), 2))
+def test_random_walks_over_few_window_pages_equal_fresh_forwards(seed: int, name: str, pads_rows: bool) -> None:
+    windows = WindowPages(pages=64, tokens=18 * PAGE_TOKENS, window_tokens=WINDOWED[name]().sliding_window)
+    engine = TorchEngine(
+        build(WINDOWED[name]()), pool_tokens=64 * PAGE_TOKENS, pads_rows=pads_rows, windows=windows
+    )
+    walk = ForgetfulWalk(seed, engine, build(WINDOWED[name]()))
+    walk.windows = windows
+    check_walk(walk, seed, steps=30)
+    assert windows.available_pages == 18
+
+
+def test_what_is_left_behind_changes_no_bit_of_deterministic_passes() -> None:
+    tiles = find_row_tiles(build(WINDOWED["Gemma2"]()))
+    prompt = tokens_of(120, seed=2)
+    outputs = []
+    for pages in (6, POOL_PAGES):
+        engine, _ = an_engine("Gemma2", pages=pages, tiles=tiles)
+        sequence = engine.open(sampling=Sampling(), prompt_tokens=len(prompt))
+        for start in range(0, len(prompt), 24):
+            result = engine.forward([Row.chain(sequence, prompt[start : start + 24])])[0]
+            outputs.append([choice.margin for choice in result.choices])
+            engine.keep(sequence, range(24))
+    assert outputs[:5] == outputs[5:]
+
+
+def turn(engine: TorchEngine, prompt: Sequence[int], count: int, scope: str = "a") -> tuple[int, list[int]]:
+    """The tokens of a prompt that were known, and the text after it; the request is released."""
+    sequence = engine.open(sampling=Sampling(), prompt_tokens=len(prompt), scope=scope)
+    known = engine.reuse_prefix(sequence, prompt)
+    text = continued(engine, sequence, prompt[known:], count)
+    engine.release(sequence)
+    return known, text
+
+
+@pytest.mark.parametrize("name", ["Gemma2", "Mistral"])
+def test_a_chat_goes_on_as_long_as_its_last_window_is_there(name: str) -> None:
+    engine, _ = an_engine(name, pages=6)
+    prompt = tokens_of(100, seed=3)
+    _, text = turn(engine, prompt, 12)
+    longer = [*prompt, *text, *tokens_of(9, seed=4)]
+    known, text = turn(engine, longer, 12)
+    assert known == 96
+    assert text == generated(name, longer, 12)
+    # Another chat takes the window pages; what the first one had elsewhere is still there and is of no use.
+    turn(engine, tokens_of(110, seed=5), 12, scope="b")
+    assert engine.cached_tokens > 200
+    longest = [*longer, *text, *tokens_of(9, seed=6)]
+    known, text = turn(engine, longest, 12)
+    assert known == 0
+    assert text == generated(name, longest, 12)
+    # What was fed again took the place of what could not be looked at.
+    known, text = turn(engine, [*longest, *text, 7], 4)
+    assert known >= len(longest) - PAGE_TOKENS
+
+
+def test_a_shared_beginning_is_found_up_to_where_a_window_is_left() -> None:
+    engine, _ = an_engine("Gemma2", pages=12)
+    prompt = tokens_of(128, seed=7)
+    turn(engine, prompt, 4)
+    known, text = turn(engine, [*prompt[:90], 5, 6], 8)
+    assert known == 80
+    assert text == generated("Gemma2", [*prompt[:90], 5, 6], 8)
