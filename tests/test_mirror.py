@@ -73,7 +73,6 @@ SHELLS: Final = {
     "cosine_p2p/transport/dht_node.py": "a node of hivemind's DHT: test_hivemind stores and reads with real ones",
     "cosine_p2p/transport/light_host.py": "py-libp2p behind a transport: test_light dials real peers with it",
     "node/cosine_node/bench/scale_swarm.py": "the swarm of the scale experiment: test_scale runs it",
-    "node/cosine_node/cli/demo.py": "starts and reports; `make demo` is it",
     "node/cosine_node/cli/options.py": "declares options: tests/docs reads every documented command with them",
     "node/cosine_node/demo/processes.py": "starts processes; `make demo` is it",
     "node/cosine_node/demo/swarm.py": "starts processes; `make demo` is it",

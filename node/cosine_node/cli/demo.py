@@ -18,7 +18,7 @@ from cosine_protocol.limits import MAX_TEMPERATURE
 if TYPE_CHECKING:
     from cosine_node.demo.race import Race, RacedPrompt
     from cosine_node.demo.report import Report
-    from cosine_node.demo.swarm import Show
+    from cosine_node.demo.swarm import Cast, Show
 
 FRAMES_PER_S = 12
 """A choice: text flows, and drawing leaves the processor to the nodes."""
@@ -33,29 +33,34 @@ def demo(
     temperature: Annotated[
         list[float] | None, typer.Option(help="May be repeated; 0 and 0.8 if not given.")
     ] = None,
+    family: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="toy, on emulated devices, or smol, by the clock; smol if it is installed."
+        ),
+    ] = None,
     emulate: Annotated[
-        str, typer.Option(envvar="COSINE_EMULATE", help="VERIFIER_MS/DRAFTER_MS@RTT_MS")
-    ] = "60/6@10",
+        str | None, typer.Option(envvar="COSINE_EMULATE", help="Of toy: VERIFIER_MS/DRAFTER_MS@RTT_MS.")
+    ] = None,
     picture: Annotated[
         Path | None, typer.Option(help="Save the first race as SVG, as it stands when cosine has finished.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Race plain decoding, copying alone and cosine with six drafters in a swarm of embedded models."""
+    """Race plain decoding, copying alone and cosine with drafters in a swarm on this machine."""
     from cosine_node.demo.swarm import run_demo
-    from cosine_node.emulation import Emulation
 
     if max_new_tokens < 2:
         raise UsageError("--max-new-tokens must be 2 or more.")
     temperatures = tuple(temperature or (0.0, 0.8))
     if not all(0.0 <= value <= MAX_TEMPERATURE for value in temperatures):
         raise UsageError(f"--temperature must lie between 0 and {MAX_TEMPERATURE:g}.")
-    emulation = Emulation.parse(emulate)
+    cast = choose_cast(family, emulate)
 
     def run(show: "Show") -> "Report":
         seen = _saving_picture(show, picture) if picture else show
         return asyncio.run(
-            run_demo(emulation, max_new_tokens=max_new_tokens, temperatures=temperatures, say=say, show=seen)
+            run_demo(cast, max_new_tokens=max_new_tokens, temperatures=temperatures, say=say, show=seen)
         )
 
     if as_json:
@@ -66,6 +71,23 @@ def demo(
         _print(report)
     if not all(row.identical for row in report.rows):
         raise typer.Exit(FAILURE_EXIT)
+
+
+def choose_cast(family: str | None, emulate: str | None) -> "Cast":
+    """The models of a demo, and whether they run on emulated devices. Raises `UsageError`."""
+    from cosine_node import zoo
+    from cosine_node.demo.swarm import Cast
+    from cosine_node.emulation import DEFAULT_PROFILE, Emulation
+
+    if family is not None and family not in set(zoo.Family):
+        raise UsageError(f"--family must be {' or '.join(zoo.Family)}, not {family!r}.")
+    is_real_here = zoo.target_of(zoo.Family.SMOL) in zoo.names(zoo.Family.SMOL)
+    if family == zoo.Family.TOY or (family is None and (emulate is not None or not is_real_here)):
+        return Cast(zoo.Family.TOY, Emulation.parse(emulate or DEFAULT_PROFILE))
+    if emulate is not None:
+        raise UsageError("--emulate is for --family toy: the family smol runs by the clock.")
+    zoo.location(zoo.target_of(zoo.Family.SMOL))
+    return Cast(zoo.Family.SMOL, None)
 
 
 def _saving_picture(show: "Show", path: Path) -> "Show":

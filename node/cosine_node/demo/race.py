@@ -65,12 +65,12 @@ class Race:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RacedPrompt:
-    """One prompt generated in every way. `pass_s` is the emulated time of a pass over one token."""
+    """One prompt generated in every way. `pass_s` is the time of an emulated pass over one token, if it is."""
 
     domain: str
     prompt: str
     temperature: float
-    pass_s: float
+    pass_s: float | None
     done: Mapping[Way, Generation]
 
     @property
@@ -79,13 +79,15 @@ class RacedPrompt:
 
     @property
     def plain_s(self) -> float:
-        """Seconds of plain decoding on the emulated device, without what this machine was late.
+        """Seconds of plain decoding; on an emulated device without what this machine was late.
 
-        That is the earliest first token of all lanes, and a pass for each further one. A machine that is too slow
-        for the emulation can only make the other ways look worse.
+        There it is the earliest first token of all lanes, and a pass for each further one. A machine that is too
+        slow for the emulation can only make the other ways look worse.
         """
-        first_s = min(generation.time_to_first_token_s for generation in self.done.values())
         plain = self.done[Way.PLAIN]
+        if self.pass_s is None:
+            return plain.seconds
+        first_s = min(generation.time_to_first_token_s for generation in self.done.values())
         return min(plain.seconds, first_s + (plain.rounds - 1) * self.pass_s)
 
     def speedup(self, way: Way) -> float:

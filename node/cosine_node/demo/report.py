@@ -1,7 +1,7 @@
 """The report of the demo: every prompt with its three ways, their summary, and its JSON. Pure."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Final
 
@@ -31,12 +31,34 @@ class PassTiming:
 
 
 @dataclass(frozen=True, slots=True)
+class EmulatedDevices:
+    """Devices and links that were emulated: their latencies by name, and how the passes kept to them."""
+
+    latencies: Mapping[str, object]
+    timing: PassTiming
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMachine:
+    """The one machine that verifier, drafters and client share where nothing is emulated."""
+
+    target: str
+    drafters: int
+    processors: int
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
-    """All prompts of a demo, the emulated latencies, and the timing of the passes."""
+    """All prompts of a demo, and what they were generated on."""
 
     rows: tuple[RacedPrompt, ...]
-    emulated: dict[str, object]
-    timing: PassTiming
+    devices: EmulatedDevices | SharedMachine
+
+    @property
+    def bound(self) -> str:
+        """What stands before a speed that may be higher still."""
+        is_late = isinstance(self.devices, EmulatedDevices) and not self.devices.timing.has_held
+        return "at least " if is_late else ""
 
     @property
     def temperatures(self) -> list[float]:
@@ -70,13 +92,15 @@ class Report:
                 }
                 for temperature in self.temperatures
             ],
-            "emulated": {
-                **self.emulated,
-                "passes": self.timing.passes,
-                "late_passes": self.timing.late_passes,
-                "held": self.timing.has_held,
-            },
+            **self._devices_json(),
         }
+
+    def _devices_json(self) -> dict[str, object]:
+        if isinstance(self.devices, SharedMachine):
+            return {"machine": asdict(self.devices)}
+        timing = self.devices.timing
+        passes = {"passes": timing.passes, "late_passes": timing.late_passes, "held": timing.has_held}
+        return {"emulated": {**self.devices.latencies, **passes}}
 
 
 def result_line(row: RacedPrompt) -> str:
@@ -106,26 +130,50 @@ def _curve_text(points: object) -> str:
 
 def summary(report: Report) -> Sequence[str]:
     """The sentences under the table, the verdict first."""
-    emulated, timing = report.emulated, report.timing
-    least = "" if timing.has_held else "at least "
     ties = sum(generation.near_ties for row in report.rows for generation in row.done.values())
     lines = []
     for temperature in report.temperatures:
         ours, copying = (report.median_speedup(way, temperature) for way in (Way.COSINE, Way.COPYING))
         lines.append(
-            f"Temperature {temperature:g}: cosine is {least}{ours:.2f}x as fast as plain decoding (median over "
-            f"domains); without drafters, by copying from the text alone, it is {least}{copying:.2f}x."
+            f"Temperature {temperature:g}: cosine is {report.bound}{ours:.2f}x as fast as plain decoding (median "
+            f"over domains); without drafters, by copying from the text alone, it is {report.bound}{copying:.2f}x."
         )
-    if not timing.has_held:
-        lines.append(
-            f"At least, for {100 * timing.late_share:.0f} % of {timing.passes} passes came late on this machine, "
-            "which slows cosine only: plain decoding is counted at the pace of the emulated device."
-        )
+    identical = "yes" if all(row.identical for row in report.rows) else "NO"
+    told_texts = f"Texts identical: {identical}, near-ties met: {ties}."
+    if isinstance(report.devices, SharedMachine):
+        return [*lines, told_texts, *_account(report, report.devices)]
+    return [*lines, *_lateness(report.devices.timing), told_texts, *_latencies(report.devices.latencies)]
+
+
+def _lateness(timing: PassTiming) -> Sequence[str]:
+    if timing.has_held:
+        return []
     return [
-        *lines,
-        f"Texts identical: {'yes' if all(row.identical for row in report.rows) else 'NO'}, near-ties met: {ties}.",
+        f"At least, for {100 * timing.late_share:.0f} % of {timing.passes} passes came late on this machine, "
+        "which slows cosine only: plain decoding is counted at the pace of the emulated device."
+    ]
+
+
+def _latencies(emulated: Mapping[str, object]) -> Sequence[str]:
+    return [
         f"Emulated: a verifier pass of {_curve_text(emulated['verifier_pass_ms'])},",
         f"          a drafter pass of {_curve_text(emulated['drafter_pass_ms'])},",
         f"          RTT {emulated['client_to_verifier_rtt_ms']:g} ms client to verifier and "
         f"{emulated['client_to_drafter_rtt_ms']:g} ms client to drafter.",
     ]
+
+
+def _account(report: Report, machine: SharedMachine) -> Sequence[str]:
+    """The sentences about a demo by the clock: who shared what, and whether drafting paid."""
+    drafters = f"{machine.drafters} drafters" if machine.drafters else "no drafters, for none is installed"
+    lines = [
+        f"By the clock: one verifier with {machine.target}, {drafters} and the client shared {machine.processors} "
+        "processors; the three ways took turns. Nothing is emulated."
+    ]
+    slower = [f"{t:g}" for t in report.temperatures if report.median_speedup(Way.COSINE, t) < 1.0]
+    if slower:
+        lines.append(
+            f"At temperature {' and '.join(slower)} cosine was slower than plain decoding here: where verifier and "
+            "drafters share processors, drafting takes time from the target."
+        )
+    return lines

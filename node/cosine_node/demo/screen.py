@@ -15,7 +15,7 @@ from rich.text import Text
 from cosine_node import zoo
 from cosine_node.cli.printing import printable
 from cosine_node.demo.race import COPIED, Lane, Race, Way
-from cosine_node.demo.report import Report, drafted_by, summary
+from cosine_node.demo.report import Report, SharedMachine, drafted_by, summary
 from cosine_p2p.generation import TARGET_SOURCE
 
 # Choices of layout.
@@ -74,7 +74,12 @@ def legend() -> Text:
 
 def print_report(report: Report, console: Console) -> None:
     """Print the table for people, and the verdict under it."""
-    table = Table(title="Plain decoding, copying alone and cosine, on emulated devices and links")
+    where = (
+        "by the clock of this machine"
+        if isinstance(report.devices, SharedMachine)
+        else "on emulated devices and links"
+    )
+    table = Table(title=f"Plain decoding, copying alone and cosine, {where}")
     for heading in ("domain", "T", "tokens", "plain s", "without drafters", "cosine", "passes", "same text"):
         table.add_column(heading, justify="left" if heading == "domain" else "right")
     table.add_column("drafted by")

@@ -1,23 +1,23 @@
 """Starts the demo's nodes, races its prompts, and collects the report."""
 
 import asyncio
+import os
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from cosine_node import zoo
 from cosine_node.demo.processes import NodeProcess
 from cosine_node.demo.race import OPTIONS, Race, RacedPrompt, Way
-from cosine_node.demo.report import PassTiming, Report
+from cosine_node.demo.report import EmulatedDevices, PassTiming, Report, SharedMachine
 from cosine_node.emulation import Emulation
 from cosine_p2p import AsyncClient
 from cosine_p2p.options import GenerationOptions
 from cosine_protocol.records import Role
 
-TARGET: Final = "zoo:target"
-"""The model of the verifiers and the target of all drafters."""
 SEED: Final = 1
 """Any: all lanes have the same, so their texts are equal at every temperature."""
 SETTLE_S: Final = 0.2
@@ -27,32 +27,77 @@ Show = Callable[[Race | RacedPrompt], None]
 """Is given a race whenever it has gone on, and its result in the end."""
 
 
-async def run_demo(
-    emulation: Emulation, *, max_new_tokens: int, temperatures: Sequence[float], say: Say, show: Show
-) -> Report:
-    """Start a verifier for each way and all embedded drafters as processes; race every prompt in all ways at once.
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """The models of a demo. With an emulation every way has a verifier of its own, and all ways race at once.
 
-    The verifiers are apart, so that no way waits for another's passes.
+    Without one the clocks are real, and the ways take turns at one verifier, so that none waits for another.
     """
+
+    family: zoo.Family
+    emulation: Emulation | None
+
+    @property
+    def target(self) -> str:
+        return f"zoo:{zoo.target_of(self.family)}"
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        return tuple(f"zoo:{name}" for name in zoo.names(self.family)[1:])
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        return zoo.DOMAINS if self.family is zoo.Family.TOY else zoo.SMOL_DOMAINS
+
+
+@dataclass(slots=True)
+class _Nodes:
+    """The processes of a demo that are ready, and whom a client asks for each way."""
+
+    peer: str
+    verifiers: list[NodeProcess]
+    drafters: NodeProcess | None
+
+    @property
+    def serving(self) -> Mapping[Way, str]:
+        """The peer id of the verifier of each way."""
+        own = self.verifiers if len(self.verifiers) > 1 else self.verifiers * len(Way)
+        return {way: node.ready[0]["peer_id"] for way, node in zip(Way, own, strict=True)}
+
+    @property
+    def domains(self) -> Mapping[str, str]:
+        """What each drafter is an expert in, by peer id."""
+        ready = self.drafters.ready if self.drafters else []
+        return {event["peer_id"]: event["model"].rpartition("-")[2] for event in ready}
+
+
+async def run_demo(
+    cast: Cast, *, max_new_tokens: int, temperatures: Sequence[float], say: Say, show: Show
+) -> Report:
+    """Start verifiers and all drafters of a family as processes, and generate every prompt in all ways."""
     with tempfile.TemporaryDirectory(prefix="cosine-demo-") as folder:
-        async with _nodes(emulation, Path(folder), say) as (peer, verifiers, drafters):
-            domains = {event["peer_id"]: event["model"].rpartition("-")[2] for event in drafters.ready}
-            serving = dict(zip(Way, verifiers, strict=True))
+        async with _nodes(cast, Path(folder), say) as nodes:
+            domains = nodes.domains
             rows = []
-            async with AsyncClient([peer], target=TARGET, dtype="float32") as client:
+            # An emulated device computes in float32; of a real one every numerics is its own.
+            numerics = "float32" if cast.emulation else None
+            async with AsyncClient([nodes.peer], target=cast.target, dtype=numerics) as client:
                 for temperature in temperatures:
-                    for domain in zoo.DOMAINS:
+                    for domain in cast.domains:
                         race = _race_of(domain, temperature, max_new_tokens)
-                        rows.append(await _run_race(client, race, serving, domains, emulation, show))
+                        rows.append(await _run_race(client, race, nodes.serving, domains, cast.emulation, show))
                         show(rows[-1])
                         await asyncio.sleep(SETTLE_S)
-        stopped = [event for node in (*verifiers, drafters) for event in node.stopped]
+        if cast.emulation is None:
+            return Report(tuple(rows), SharedMachine(cast.target, len(domains), os.cpu_count() or 1))
+        processes = [*nodes.verifiers, *([nodes.drafters] if nodes.drafters else [])]
+        stopped = [event for node in processes for event in node.stopped]
         timing = PassTiming(
             sum(event["passes"] for event in stopped),
             sum(event["late_passes"] for event in stopped),
-            len(stopped) == len(verifiers) + len(domains),
+            len(stopped) == len(nodes.verifiers) + len(domains),
         )
-    return Report(tuple(rows), emulation.describe(), timing)
+    return Report(tuple(rows), EmulatedDevices(cast.emulation.describe(), timing))
 
 
 def _race_of(domain: str, temperature: float, max_new_tokens: int) -> Race:
@@ -64,12 +109,12 @@ def _race_of(domain: str, temperature: float, max_new_tokens: int) -> Race:
 async def _run_race(
     client: AsyncClient,
     race: Race,
-    serving: Mapping[Way, NodeProcess],
+    serving: Mapping[Way, str],
     domains: Mapping[str, str],
-    emulation: Emulation,
+    emulation: Emulation | None,
     show: Show,
 ) -> RacedPrompt:
-    """All lanes at once, each at a verifier of its own."""
+    """All lanes at once, each at a verifier of its own; or one after the other at one verifier."""
     loop = asyncio.get_running_loop()
     prompt = zoo.prompts(race.domain)[0].asked
 
@@ -77,7 +122,7 @@ async def _run_race(
         lane = race.lanes[way]
         options: GenerationOptions = {
             **OPTIONS[way],
-            "verifier": serving[way].ready[0]["peer_id"],
+            "verifier": serving[way],
             "temperature": race.temperature,
             "seed": SEED,
             "max_new_tokens": race.max_new_tokens,
@@ -90,21 +135,26 @@ async def _run_race(
         lane.done = run.result()
         show(race)
 
-    async with asyncio.TaskGroup() as lanes:
+    if emulation is None:
+        # The first lane would pay for the prompt, which the verifier then keeps for the others.
+        await client.generate(prompt, strategy="plain", max_new_tokens=1)
         for way in Way:
-            lanes.create_task(run_lane(way))
+            await run_lane(way)
+            await asyncio.sleep(SETTLE_S)
+    else:
+        async with asyncio.TaskGroup() as lanes:
+            for way in Way:
+                lanes.create_task(run_lane(way))
     done = {way: lane.done for way, lane in race.lanes.items() if lane.done is not None}
-    pass_s = emulation.curve(Role.VERIFIER).seconds(1)
+    pass_s = emulation.curve(Role.VERIFIER).seconds(1) if emulation else None
     return RacedPrompt(
         domain=race.domain, prompt=race.prompt, temperature=race.temperature, pass_s=pass_s, done=done
     )
 
 
 @asynccontextmanager
-async def _nodes(
-    emulation: Emulation, folder: Path, say: Say
-) -> AsyncIterator[tuple[str, list[NodeProcess], NodeProcess]]:
-    """The address of a bootstrap node, a verifier for each way, and one process with all drafters."""
+async def _nodes(cast: Cast, folder: Path, say: Say) -> AsyncIterator[_Nodes]:
+    """A bootstrap node, one verifier or one for each way, and one process with all drafters; stopped in the end."""
     started: list[NodeProcess] = []
 
     async def start(name: str, *arguments: str) -> NodeProcess:
@@ -112,20 +162,22 @@ async def _nodes(
         return started[-1]
 
     try:
-        say("Starting a verifier for each way, and six drafters in one process ...")
+        names = [f"verifier {way.value}" for way in Way] if cast.emulation else ["verifier"]
+        say(f"Starting {len(names)} verifiers of {cast.target} and {len(cast.drafters)} drafters ...")
         bootstrap = await start("bootstrap", "bootstrap")
         await bootstrap.wait_ready()
-        shared = ("--target", TARGET, "--emulate", emulation.name, "--initial-peers", bootstrap.maddrs[0])
-        verifiers = [await start(f"verifier {way.value}", "join", "--role", "verifier", *shared) for way in Way]
-        names = zoo.names()[1:]
-        models = [word for name in names for word in ("--model", f"zoo:{name}")]
-        drafters = await start("drafters", "join", "--role", "drafter", *models, *shared)
+        emulated = ("--emulate", cast.emulation.name) if cast.emulation else ()
+        shared = ("--target", cast.target, *emulated, "--initial-peers", bootstrap.maddrs[0])
+        verifiers = [await start(name, "join", "--role", "verifier", *shared) for name in names]
+        models = [word for drafter in cast.drafters for word in ("--model", drafter)]
+        drafters = await start("drafters", "join", "--role", "drafter", *models, *shared) if models else None
+        awaited = [_readied(verifier, 1) for verifier in verifiers]
+        if drafters is not None:
+            awaited.append(_readied(drafters, len(cast.drafters)))
         # Whoever is ready says so at once, so that nobody wonders.
-        for ready in asyncio.as_completed(
-            [_readied(drafters, len(names)), *(_readied(verifier, 1) for verifier in verifiers)]
-        ):
+        for ready in asyncio.as_completed(awaited):
             say(f"{await ready}: ready")
-        yield bootstrap.maddrs[0], verifiers, drafters
+        yield _Nodes(bootstrap.maddrs[0], verifiers, drafters)
     finally:
         await asyncio.gather(*(node.stop() for node in started))
 

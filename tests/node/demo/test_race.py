@@ -40,6 +40,10 @@ def test_a_first_token_that_was_late_in_one_lane_is_not_counted() -> None:
     assert replace(row, done=late).plain_s == pytest.approx(0.64)
 
 
+def test_by_the_clock_plain_decoding_took_what_it_took() -> None:
+    assert replace(raced(plain_s=3.0), pass_s=None).plain_s == 3.0
+
+
 def test_a_late_cosine_is_as_slow_as_it_was() -> None:
     assert raced(cosine_s=1.28).speedup(Way.COSINE) == pytest.approx(0.5)
 

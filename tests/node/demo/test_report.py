@@ -6,7 +6,15 @@ from dataclasses import replace
 import pytest
 
 from cosine_node.demo.race import Way
-from cosine_node.demo.report import PassTiming, Report, drafted_by, result_line, summary
+from cosine_node.demo.report import (
+    EmulatedDevices,
+    PassTiming,
+    Report,
+    SharedMachine,
+    drafted_by,
+    result_line,
+    summary,
+)
 from cosine_node.emulation import Emulation
 from tests.node.demo.generations import generation, raced
 
@@ -14,7 +22,12 @@ from tests.node.demo.generations import generation, raced
 def report(*, late: int = 0, cosine_s: tuple[float, ...] = (0.16, 0.32, 0.64)) -> Report:
     rows = [raced(cosine_s=seconds) for seconds in cosine_s]
     rows.append(raced(cosine_s=0.32, temperature=0.8))
-    return Report(tuple(rows), Emulation.parse("60/6@10").describe(), PassTiming(1000, late))
+    return Report(tuple(rows), EmulatedDevices(Emulation.parse("60/6@10").describe(), PassTiming(1000, late)))
+
+
+def by_the_clock(*, drafters: int = 5, cosine_s: float = 0.32) -> Report:
+    row = replace(raced(cosine_s=cosine_s), pass_s=None)
+    return Report((row,), SharedMachine("zoo:smol-target", drafters, 2))
 
 
 def test_the_median_over_domains_is_quoted_for_each_temperature() -> None:
@@ -35,8 +48,24 @@ def test_late_passes_make_the_figures_lower_bounds(late: int, has_held: bool) ->
 
 
 def test_nodes_that_did_not_report_make_the_figures_lower_bounds() -> None:
-    made = replace(report(), timing=PassTiming(1000, 0, is_complete=False))
-    assert not made.timing.has_held
+    assert not PassTiming(1000, 0, is_complete=False).has_held
+
+
+def test_by_the_clock_nothing_is_emulated_and_nothing_excused() -> None:
+    made = by_the_clock()
+    assert made.as_json()["machine"] == {"target": "zoo:smol-target", "drafters": 5, "processors": 2}
+    assert "emulated" not in made.as_json()
+    text = "\n".join(summary(made))
+    assert "cosine is 2.00x as fast as plain decoding" in text
+    assert "one verifier with zoo:smol-target, 5 drafters and the client shared 2 processors" in text
+    assert "slower" not in text
+    assert "no drafters, for none is installed" in "\n".join(summary(by_the_clock(drafters=0)))
+
+
+def test_a_cosine_that_did_not_pay_is_said_to_be_slower() -> None:
+    text = "\n".join(summary(by_the_clock(cosine_s=0.8)))
+    assert "cosine is 0.80x as fast" in text
+    assert "At temperature 0 cosine was slower than plain decoding here" in text
 
 
 def test_the_json_holds_every_way_of_every_prompt() -> None:
