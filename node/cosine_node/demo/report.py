@@ -165,15 +165,15 @@ def _latencies(emulated: Mapping[str, object]) -> Sequence[str]:
 
 def _account(report: Report, machine: SharedMachine) -> Sequence[str]:
     """The sentences about a demo by the clock: who shared what, and whether drafting paid."""
-    drafters = f"{machine.drafters} drafters" if machine.drafters else "no drafters, for none is installed"
+    sharing = f"{machine.drafters} drafters" if machine.drafters else "no drafters, which are not installed,"
     lines = [
-        f"By the clock: one verifier with {machine.target}, {drafters} and the client shared {machine.processors} "
-        "processors; the three ways took turns. Nothing is emulated."
+        f"By the clock, nothing emulated: a verifier with {machine.target}, {sharing} and the client shared "
+        f"{machine.processors} processors; the three ways took turns, once for each prompt."
     ]
     slower = [f"{t:g}" for t in report.temperatures if report.median_speedup(Way.COSINE, t) < 1.0]
     if slower:
         lines.append(
-            f"At temperature {' and '.join(slower)} cosine was slower than plain decoding here: where verifier and "
-            "drafters share processors, drafting takes time from the target."
+            f"At temperature {' and '.join(slower)} cosine was slower than plain decoding here. Drafters are meant "
+            "for machines of their own."
         )
     return lines

@@ -163,7 +163,8 @@ async def _nodes(cast: Cast, folder: Path, say: Say) -> AsyncIterator[_Nodes]:
 
     try:
         names = [f"verifier {way.value}" for way in Way] if cast.emulation else ["verifier"]
-        say(f"Starting {len(names)} verifiers of {cast.target} and {len(cast.drafters)} drafters ...")
+        who = "a verifier for each way" if cast.emulation else "one verifier"
+        say(f"Starting {who} with {cast.target}, and {len(cast.drafters)} drafters in one process ...")
         bootstrap = await start("bootstrap", "bootstrap")
         await bootstrap.wait_ready()
         emulated = ("--emulate", cast.emulation.name) if cast.emulation else ()

@@ -57,9 +57,9 @@ def test_by_the_clock_nothing_is_emulated_and_nothing_excused() -> None:
     assert "emulated" not in made.as_json()
     text = "\n".join(summary(made))
     assert "cosine is 2.00x as fast as plain decoding" in text
-    assert "one verifier with zoo:smol-target, 5 drafters and the client shared 2 processors" in text
+    assert "a verifier with zoo:smol-target, 5 drafters and the client shared 2 processors" in text
     assert "slower" not in text
-    assert "no drafters, for none is installed" in "\n".join(summary(by_the_clock(drafters=0)))
+    assert "no drafters, which are not installed" in "\n".join(summary(by_the_clock(drafters=0)))
 
 
 def test_a_cosine_that_did_not_pay_is_said_to_be_slower() -> None:
