@@ -12,7 +12,7 @@ from cosine_node import zoo
 from cosine_node.doctor.finding import Finding, failure, fine, skipped, warning
 from cosine_node.pool_size import PoolSize, PoolTokens, TokenBytes
 from cosine_node.zoo.family import HUB_FILE
-from cosine_p2p.tokenizer_files import TokenizerFiles, files_digest
+from cosine_p2p.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 
 LOG = logging.getLogger(__name__)
@@ -73,25 +73,18 @@ def read_model(source: str) -> ModelFiles:
 
 
 def read_gguf(source: str, file: Path) -> ModelFiles:
-    """Look at a GGUF file."""
+    """Look at a GGUF file, which is unfolded for that."""
     # They need numpy, which a client has not.
     from cosine_node.gguf.file import GgufFile
-    from cosine_node.gguf.tokenizer import tokenizer_files
-    from cosine_node.gguf.transformers_model import transformers_config
+    from cosine_node.gguf.unfolding import unfold
 
     try:
-        model = GgufFile.open(file)
-        config, tokenizer = transformers_config(model), tokenizer_files(model)
+        folder = unfold(file)
+        parameters = GgufFile.open(file).parameters
     except UsageError as error:
         return ModelFiles(source=source, folder=file.parent, problem=str(error))
-    return ModelFiles(
-        source=source,
-        folder=file.parent,
-        config=config,
-        weight_bytes=file.stat().st_size,
-        parameters=model.parameters,
-        tokenizer_digest=files_digest(tokenizer).hex() if tokenizer else "",
-    )
+    read = read_folder(source, folder)
+    return replace(read, weight_bytes=file.stat().st_size, parameters=parameters)
 
 
 def read_folder(source: str, folder: Path) -> ModelFiles:

@@ -26,6 +26,7 @@ from cosine_node.engine.torch_engine import TorchEngine
 from cosine_node.engine.window_pages import WindowPages
 from cosine_node.free_memory import free_memory_bytes
 from cosine_node.gguf.file import GgufFile
+from cosine_node.gguf.transformers_model import refuse_others
 from cosine_node.pool_size import PoolSize, PoolTokens, TokenBytes
 from cosine_protocol.errors import UsageError
 
@@ -180,6 +181,9 @@ def read_config(source: str) -> Any:
     looks_like_a_path = source.startswith((".", "~")) or os.path.isabs(source) or source.count("/") > 1
     if looks_like_a_path and not Path(source).is_dir():
         raise UsageError(f"There is no folder '{source}' to load a model from.")
+    file = GgufFile.in_folder(Path(source))
+    if file is not None:
+        refuse_others(file)
     try:
         return AutoConfig.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError) as error:

@@ -46,27 +46,28 @@ ROPE_FACTORS: Final = "rope_freqs.weight"
 
 
 def transformers_config(model: GgufFile) -> dict[str, Any]:
-    """The config.json that a model's folder would have.
-
-    Raises `UsageError` for an architecture, or a feature of one, that cannot be read.
-    """
-    _refuse_others(model)
+    """The config.json that a model's folder would have; of an architecture that cannot be read its sizes alone."""
     heads = model.size("attention.head_count")
+    sizes: dict[str, Any] = {
+        "model_type": model.architecture,
+        "vocab_size": model.vocab_tokens,
+        "hidden_size": model.size("embedding_length"),
+        "num_hidden_layers": model.size("block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": model.size("attention.head_count_kv", default=heads),
+        "head_dim": model.size("attention.key_length", default=model.size("embedding_length") // heads),
+        "max_position_embeddings": model.context_tokens,
+    }
+    if model.architecture not in CLASSES:
+        return sizes
     special = {
         f"{name}_token_id": model.metadata.get(f"tokenizer.ggml.{key}_token_id")
         for name, key in {"bos": "bos", "eos": "eos", "pad": "padding"}.items()
     }
     return {
         "architectures": [CLASSES[model.architecture]],
-        "model_type": model.architecture,
-        "vocab_size": model.vocab_tokens,
-        "hidden_size": model.size("embedding_length"),
+        **sizes,
         "intermediate_size": model.size("feed_forward_length"),
-        "num_hidden_layers": model.size("block_count"),
-        "num_attention_heads": heads,
-        "num_key_value_heads": model.size("attention.head_count_kv", default=heads),
-        "head_dim": model.size("attention.key_length", default=model.size("embedding_length") // heads),
-        "max_position_embeddings": model.context_tokens,
         "rms_norm_eps": _decimal(model, "attention.layer_norm_rms_epsilon", 1e-5),
         "rope_parameters": {"rope_type": "default", "rope_theta": _decimal(model, "rope.freq_base", 10000.0)},
         "hidden_act": "silu",
@@ -77,6 +78,21 @@ def transformers_config(model: GgufFile) -> dict[str, Any]:
         "dtype": {"F16": "float16", "F32": "float32"}.get(model.weights, "bfloat16"),
         **{name: token for name, token in special.items() if token is not None},
     }
+
+
+def refuse_others(model: GgufFile) -> None:
+    """Raise `UsageError` for an architecture, or a feature of one, that transformers would not be given whole."""
+    stretching = model.metadata.get(f"{model.architecture}.rope.scaling.type", "none")
+    reasons = {
+        f"models of the kind {model.architecture!r} cannot be read, only {', '.join(CLASSES)}": (
+            model.architecture not in CLASSES
+        ),
+        f"its rotary embedding is stretched in the way {stretching!r}": stretching != "none",
+        "it has layers of experts": any(name.endswith("_exps.weight") for name in model.tensors),
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise UsageError(f"{model.path} cannot be run from GGUF here: {reason}; use the model's own folder.")
 
 
 def transformers_weights(model: GgufFile) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
@@ -102,20 +118,6 @@ def transformers_weights(model: GgufFile) -> Iterator[tuple[str, npt.NDArray[np.
 def rope_factors(model: GgufFile) -> npt.NDArray[np.float32] | None:
     """What the model's rotary frequencies are divided by, shape (head size / 2,); None if by nothing."""
     return model.weight(ROPE_FACTORS) if ROPE_FACTORS in model.tensors else None
-
-
-def _refuse_others(model: GgufFile) -> None:
-    stretching = model.metadata.get(f"{model.architecture}.rope.scaling.type", "none")
-    reasons = {
-        f"models of the kind {model.architecture!r} cannot be read, only {', '.join(CLASSES)}": (
-            model.architecture not in CLASSES
-        ),
-        f"its rotary embedding is stretched in the way {stretching!r}": stretching != "none",
-        "it has layers of experts": any(name.endswith("_exps.weight") for name in model.tensors),
-    }
-    for reason, holds in reasons.items():
-        if holds:
-            raise UsageError(f"{model.path} cannot be run from GGUF here: {reason}; use the model's own folder.")
 
 
 def _halves(rows: npt.NDArray[np.float32], heads: int) -> npt.NDArray[np.float32]:

@@ -20,6 +20,7 @@ from cosine_node.doctor.model_files import (
     read_folder,
     read_model,
 )
+from cosine_node.gguf.writing import write_gguf
 from cosine_node.pool_size import PoolSize, TokenBytes
 from cosine_p2p.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
@@ -43,6 +44,19 @@ def test_an_embedded_model_is_whole() -> None:
     tokenizer = TokenizerFiles.read(zoo.tokenizer_folder())
     assert tokenizer is not None
     assert (files.tokenizer_digest, files.weight_bytes > files.parameters) == (tokenizer.digest.hex(), True)
+
+
+def test_a_gguf_file_is_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_gguf(zoo.folder("target"), tmp_path / "target.gguf", weights="Q4_1")
+    files, own = read_model(str(tmp_path / "target.gguf")), read_model("zoo:target")
+    assert judge_model(files, is_verifier=True).status is CheckStatus.OK
+    assert files.weight_bytes == (tmp_path / "target.gguf").stat().st_size
+    assert files.parameters == own.parameters
+    assert kv_width(files.config) == kv_width(own.config)
+    (tmp_path / "target.gguf").write_bytes(b"GGUF\x03")
+    found = judge_model(read_model(str(tmp_path / "target.gguf")), is_verifier=True)
+    assert (found.status, "damaged GGUF file" in found.found) == (CheckStatus.FAILURE, True)
 
 
 def test_a_verifier_needs_a_tokenizer() -> None:

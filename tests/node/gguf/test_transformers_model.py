@@ -10,10 +10,10 @@ import pytest
 from cosine_node import zoo
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.stored_model import StoredModel
-from cosine_node.gguf.transformers_model import transformers_config, transformers_weights
+from cosine_node.gguf.transformers_model import refuse_others, transformers_config, transformers_weights
 from cosine_node.gguf.writing import write_gguf
 from cosine_protocol.errors import UsageError
-from tests.cosine_p2p.gguf_samples import write_sample
+from tests.cosine_p2p.gguf_samples import SIZES, write_sample
 
 
 @pytest.mark.parametrize("name", ["target", "draft-code"])
@@ -40,7 +40,22 @@ def test_what_cannot_be_run_is_one_sentence(metadata: dict[str, Any], reason: st
     heads = {"mamba.attention.head_count": 4}
     model = GgufFile.open(write_sample(tmp_path / "a.gguf", {**sizes, **heads, **metadata}))
     with pytest.raises(UsageError, match=reason):
-        transformers_config(model)
+        refuse_others(model)
+
+
+def test_of_other_architectures_the_sizes_are_told(tmp_path: Path) -> None:
+    keys = {key.replace("llama", "mamba"): size for key, size in SIZES.items()}
+    model = GgufFile.open(write_sample(tmp_path / "a.gguf", {"general.architecture": "mamba", **keys}))
+    assert transformers_config(model) == {
+        "model_type": "mamba",
+        "vocab_size": 4,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 64,
+    }
 
 
 def test_a_tensor_of_another_model_is_named(tmp_path: Path) -> None:
