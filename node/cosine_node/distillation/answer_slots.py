@@ -15,19 +15,20 @@ from transformers import AttentionInterface
 
 ATTENTION_NAME: Final = "cosine_answer_slots"
 """The name under which a model's configuration asks for this attention."""
+BLOCK_TOKENS: Final = 64
+"""A choice: room grows by so many tokens. Products over all of the room need no copy, unlike those over a part."""
 
 
 class AnswerSlots:
-    """Room for `slots` answers of `capacity_tokens` tokens, their prompts included.
+    """Room for `slots` answers, their prompts included, which grows with the longest of them.
 
     Within `filling` a pass feeds prompts, from position 0, to some slots; otherwise one token to every slot, at its
     place in `positions` [slots].
     """
 
-    def __init__(self, *, slots: int, capacity_tokens: int, device: torch.device) -> None:
+    def __init__(self, *, slots: int, device: torch.device) -> None:
         self.positions = torch.zeros(slots, dtype=torch.int64, device=device)
         self._slots = torch.arange(slots, device=device)
-        self._capacity_tokens = capacity_tokens
         self._filled: Tensor | None = None
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -43,7 +44,8 @@ class AnswerSlots:
 
         Query, key and value are [rows, heads, tokens, width].
         """
-        keys, values = self._layer(layer, key, value)
+        longest = key.shape[2] if self._filled is not None else int(self.positions.max()) + 1
+        keys, values = self._room(layer, key, value, longest)
         if self._filled is not None:
             keys[self._filled, :, : key.shape[2]] = key
             values[self._filled, :, : value.shape[2]] = value
@@ -55,20 +57,22 @@ class AnswerSlots:
         rows, heads, _, width = query.shape
         keys[self._slots, :, self.positions] = key[:, :, 0]
         values[self._slots, :, self.positions] = value[:, :, 0]
-        longest = int(self.positions.max()) + 1
-        is_ahead = torch.arange(longest, device=query.device) > self.positions[:, None]
+        is_ahead = torch.arange(keys.shape[2], device=query.device) > self.positions[:, None]
         grouped = query.view(rows, key.shape[1], heads // key.shape[1], width)
-        scores = grouped @ keys[:, :, :longest].transpose(-1, -2) * scale
+        scores = grouped @ keys.transpose(-1, -2) * scale
         weights = scores.masked_fill_(is_ahead[:, None, None], float("-inf")).softmax(-1)
-        return (weights @ values[:, :, :longest]).view(rows, 1, heads, -1)
+        return (weights @ values).view(rows, 1, heads, -1)
 
-    def _layer(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        if layer not in self._layers:
-            rooms = [
-                part.new_zeros(len(self._slots), part.shape[1], self._capacity_tokens, part.shape[3])
-                for part in (key, value)
-            ]
-            self._layers[layer] = (rooms[0], rooms[1])
+    def _room(self, layer: int, key: Tensor, value: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
+        """The keys and values of a layer, [slots, heads, at least `tokens`, width] each."""
+        held = self._layers.get(layer)
+        if held is not None and held[0].shape[2] >= tokens:
+            return held
+        capacity = -(-tokens // BLOCK_TOKENS) * BLOCK_TOKENS
+        rooms = [part.new_zeros(len(self._slots), part.shape[1], capacity, part.shape[3]) for part in (key, value)]
+        for room, part in zip(rooms, held or (), strict=False):
+            room[:, :, : part.shape[2]] = part
+        self._layers[layer] = (rooms[0], rooms[1])
         return self._layers[layer]
 
 

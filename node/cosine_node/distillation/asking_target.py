@@ -22,8 +22,8 @@ Say = Callable[[str], None]
 class AnsweringTarget(Protocol):
     """A target that can be asked many questions: on this machine, or through a swarm."""
 
-    def answers(self, prompts: Iterator[Prompt], *, longest_prompt: int) -> Iterator[Answer]:
-        """The answers as they end, in no order; `longest_prompt` is the most tokens of any of the prompts."""
+    def answers(self, prompts: Iterator[Prompt]) -> Iterator[Answer]:
+        """The answers as they end, in no order."""
         ...
 
 
@@ -60,8 +60,7 @@ def ask_all(
         began_s = said_s = time.monotonic()
         done = tokens = 0
         try:
-            longest = max(len(prompt.tokens) for prompt in missing.values())
-            for answer in target().answers(iter(missing.values()), longest_prompt=longest):
+            for answer in target().answers(iter(missing.values())):
                 store.add(answer)
                 done, tokens = done + 1, tokens + len(answer.tokens)
                 if (now_s := time.monotonic()) - said_s > SAY_EVERY_S:

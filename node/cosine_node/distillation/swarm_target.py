@@ -33,7 +33,7 @@ class SwarmTarget:
         """Tokens of the target's vocabulary, as far as its tokenizer tells."""
         return self.codec.vocab_tokens
 
-    def answers(self, prompts: Iterable[Prompt], *, longest_prompt: int) -> Iterator[Answer]:
+    def answers(self, prompts: Iterable[Prompt]) -> Iterator[Answer]:
         """The answers as they end, in no order."""
         under_way: dict[Future[Generation], Prompt] = {}
         with Client(join=self._join, **self._options) as client:

@@ -16,7 +16,7 @@ from tests.node.engine.tiny_models import ARCHITECTURES, COMMON
 
 NEW_TOKENS = 12
 EOS = 2
-LENGTHS = (5, 1, 9, 3, 7, 4, 8)
+LENGTHS = (5, 1, 60, 3, 7, 4, 8)
 
 
 def llama() -> Any:
@@ -53,7 +53,7 @@ def test_answers_are_the_tokens_of_a_verifier(sampling: Sampling, slots: int) ->
     engine = TorchEngine(llama(), pool_tokens=256)
     target = LocalTarget(llama(), eos=[EOS], slots=slots, new_tokens=NEW_TOKENS)
     asked = prompts(sampling)
-    found = {answer.question: answer for answer in target.answers(asked, longest_prompt=max(LENGTHS))}
+    found = {answer.question: answer for answer in target.answers(asked)}
     assert len(found) == len(asked)
     for prompt in asked:
         assert found[prompt.question].prompt == prompt.tokens
@@ -63,7 +63,7 @@ def test_answers_are_the_tokens_of_a_verifier(sampling: Sampling, slots: int) ->
 def test_likely_tokens_are_those_of_the_model() -> None:
     (prompt,) = prompts(Sampling())[:1]
     target = LocalTarget(llama(), eos=[EOS], slots=2, new_tokens=NEW_TOKENS)
-    (answer,) = target.answers([prompt], longest_prompt=len(prompt.tokens))
+    (answer,) = target.answers([prompt])
     tokens = torch.tensor([answer.prompt + answer.tokens[:-1]])
     logs = llama()(input_ids=tokens).logits[0, len(answer.prompt) - 1 :].log_softmax(-1)
     expected = logs.topk(LIKELY_TOKENS)
@@ -73,7 +73,7 @@ def test_likely_tokens_are_those_of_the_model() -> None:
 
 def test_no_prompts_have_no_answers() -> None:
     target = LocalTarget(llama(), eos=[EOS], slots=2, new_tokens=NEW_TOKENS)
-    assert list(target.answers([], longest_prompt=1)) == []
+    assert list(target.answers([])) == []
 
 
 @pytest.mark.parametrize("name", ["Gemma2"])
@@ -89,4 +89,4 @@ def test_a_broken_model_is_refused() -> None:
     with torch.no_grad():
         model.lm_head.weight[:] = torch.nan
     with pytest.raises(UsageError, match="NaN"):
-        list(target.answers(prompts(Sampling())[:1], longest_prompt=9))
+        list(target.answers(prompts(Sampling())[:1]))

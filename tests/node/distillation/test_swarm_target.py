@@ -28,7 +28,7 @@ def test_answers_are_the_texts_of_the_swarm(slots: int) -> None:
         )
         for number, text in enumerate(texts)
     ]
-    answers = {answer.question: answer for answer in target.answers(prompts, longest_prompt=6)}
+    answers = {answer.question: answer for answer in target.answers(prompts)}
     for prompt, text in zip(prompts, texts, strict=True):
         answer = answers[prompt.question]
         assert answer.tokens == plain_stream(text, prompt.sampling, tokens=NEW_TOKENS)
