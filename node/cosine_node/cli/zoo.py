@@ -70,6 +70,14 @@ Init = Annotated[
     typer.Option(metavar="FOLDER", help="Go on from this drafter, with its tokens.", rich_help_panel=TRAIN_PANEL),
 ]
 Answers = Annotated[int, typer.Option(min=1, help="Answers to learn from.", rich_help_panel=TRAIN_PANEL)]
+Read = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="Of the texts' own answers, how many to learn from as well: cheaper, and less like the target's.",
+        rich_help_panel=TRAIN_PANEL,
+    ),
+]
 HeldOut = Annotated[int, typer.Option(min=1, help="Questions to measure with.", rich_help_panel=TRAIN_PANEL)]
 NewTokens = Annotated[int, typer.Option(min=1, help="Tokens of an answer at most.", rich_help_panel=TRAIN_PANEL)]
 LongestPrompt = Annotated[
@@ -115,6 +123,7 @@ def zoo(
     domain: Domains = None,
     init: Init = None,
     answers: Answers = 4000,
+    read: Read = 0,
     held_out: HeldOut = 32,
     new_tokens: NewTokens = 160,
     longest_prompt: LongestPrompt = 192,
@@ -185,6 +194,7 @@ def _train(given: dict[str, Any]) -> dict[str, Any]:
         budget_minutes=given["minutes"] or (MINUTES if given["steps"] is None else math.inf),
     )
     named = {field.name: given[field.name] for field in fields(DrafterSettings) if field.name in given}
+    named["longest_reading"] = given["new_tokens"]
     named |= {"work": given["work"] or given["out"] / "work", "shares": _shares(given["domain"] or [])}
     return train_drafter(DrafterSettings(plan=plan, **named), source, _say)
 

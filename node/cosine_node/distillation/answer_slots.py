@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
+from cosine_protocol.errors import UsageError
+
 ATTENTION_NAME: Final = "cosine_answer_slots"
 """The name under which a model's configuration asks for this attention."""
 BLOCK_TOKENS: Final = 64
@@ -87,7 +89,13 @@ def slot_attention(
     scaling: float | None = None,
     **extra: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of one layer over `slots`, as transformers calls it."""
+    """Attention of one layer over `slots`, as transformers calls it. Raises `UsageError` for another kind of it."""
+    others = (
+        attention_mask,
+        *(extra.get(name) for name in ("sliding_window", "softcap", "s_aux", "position_bias")),
+    )
+    if any(other is not None for other in others):
+        raise UsageError("The target has an attention of its own, which cannot be batched here; ask it in a swarm.")
     layer: Any = module.layer_idx
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     output = slots.attend(layer, query, key, value, scale=scale)

@@ -26,6 +26,10 @@ class AnsweringTarget(Protocol):
         """The answers as they end, in no order."""
         ...
 
+    def readings(self, prompts: Iterator[Prompt]) -> Iterator[Answer]:
+        """The answers that were given, with what the target finds likely in them."""
+        ...
+
 
 def prompts_of(
     questions: Sequence[Question], codec: TextCodec, *, answers: int, longest_prompt: int, is_asked_twice: bool
@@ -48,10 +52,36 @@ def prompts_of(
     return found
 
 
+def readings_of(
+    questions: Sequence[Question], codec: TextCodec, *, readings: int, longest_prompt: int, longest_answer: int
+) -> list[Prompt]:
+    """Prompts with what follows them where they were found, domains in turn, cut after so many tokens."""
+    found: list[Prompt] = []
+    for question in in_turns(questions):
+        if len(found) >= readings:
+            break
+        if not question.follows:
+            continue
+        asked = question.asked
+        if isinstance(asked, str):
+            prompt, whole = codec.encode(asked), codec.encode(asked + question.follows)
+        else:
+            prompt = codec.encode_chat(asked)
+            whole = codec.encode_chat([*asked, {"role": "assistant", "content": question.follows}])
+        # The last tokens of a prompt may be others once more text follows.
+        common = next(
+            (i for i, pair in enumerate(zip(prompt, whole, strict=False)) if pair[0] != pair[1]), len(prompt)
+        )
+        given = whole[common : common + longest_answer]
+        if 0 < common <= longest_prompt and given:
+            found.append(Prompt(question.number, question.domain, whole[:common], Sampling(), given))
+    return found
+
+
 def ask_all(
-    prompts: Sequence[Prompt], folder: Path, target: Callable[[], AnsweringTarget], say: Say
+    prompts: Sequence[Prompt], folder: Path, ask: Callable[[Iterator[Prompt]], Iterator[Answer]], say: Say
 ) -> list[Answer]:
-    """All answers in `folder`, once those to `prompts` are there that are missing; `target` makes the target."""
+    """All answers in `folder`, once `ask` has brought those to `prompts` that are missing."""
     store = AnswerStore(folder)
     missing = {(prompt.question, prompt.sampling): prompt for prompt in prompts}
     for answer in store.read():
@@ -60,7 +90,7 @@ def ask_all(
         began_s = said_s = time.monotonic()
         done = tokens = 0
         try:
-            for answer in target().answers(iter(missing.values())):
+            for answer in ask(iter(missing.values())):
                 store.add(answer)
                 done, tokens = done + 1, tokens + len(answer.tokens)
                 if (now_s := time.monotonic()) - said_s > SAY_EVERY_S:

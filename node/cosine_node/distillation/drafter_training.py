@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from cosine_node.distillation.agreement import Agreement, agreement_by_domain
 from cosine_node.distillation.answers import Answer
-from cosine_node.distillation.asking_target import TEMPERATURE, Say, ask_all, prompts_of
+from cosine_node.distillation.asking_target import TEMPERATURE, Say, ask_all, prompts_of, readings_of
 from cosine_node.distillation.card import drafter_card
 from cosine_node.distillation.distilling import Example, ExampleMix, distillation_loss
 from cosine_node.distillation.known_tokens import most_frequent
@@ -42,8 +42,10 @@ class DrafterSettings:
     work: Path
     plan: Plan
     answers: int
+    read: int
     held_out: int
     longest_prompt: int
+    longest_reading: int
     known_tokens: int
     shares: Mapping[str, float] = field(default_factory=dict)
     init: Path | None = None
@@ -129,31 +131,38 @@ def _answers(settings: DrafterSettings, source: TargetSource, say: Say) -> tuple
     if unknown := set(settings.shares) - domains:
         raise UsageError(f"{settings.texts} has no texts of the domain {min(unknown)!r}.")
     asked = {domain for domain in domains if settings.shares.get(domain, not settings.shares)}
-    folders = ("answers", "held-out")
-    prompts = [
-        prompts_of(
-            [
-                question
-                for question in questions
-                if question.is_held_out == is_held_out and (is_held_out or question.domain in asked)
-            ],
-            source.codec,
-            answers=2 * settings.held_out if is_held_out else settings.answers,
-            longest_prompt=settings.longest_prompt,
-            is_asked_twice=is_held_out,
-        )
-        for is_held_out in (False, True)
-    ]
-    if not all(prompts):
+    own = [question for question in questions if not question.is_held_out and question.domain in asked]
+    learned = prompts_of(
+        own,
+        source.codec,
+        answers=settings.answers,
+        longest_prompt=settings.longest_prompt,
+        is_asked_twice=False,
+    )
+    held_out = prompts_of(
+        [question for question in questions if question.is_held_out],
+        source.codec,
+        answers=2 * settings.held_out,
+        longest_prompt=settings.longest_prompt,
+        is_asked_twice=True,
+    )
+    if not learned or not held_out:
         raise UsageError(
             f"{settings.texts} has no questions of at most {settings.longest_prompt} tokens, or none that are held "
             "out; give more texts, or a greater --longest-prompt."
         )
-    learned, held_out = (
-        ask_all(own, settings.work / folder, source.target, say)
-        for own, folder in zip(prompts, folders, strict=True)
+    read = readings_of(
+        own,
+        source.codec,
+        readings=settings.read,
+        longest_prompt=settings.longest_prompt,
+        longest_answer=settings.longest_reading,
     )
-    return learned, held_out
+    work = settings.work
+    answers = ask_all(learned, work / "answers", lambda prompts: source.target().answers(prompts), say)
+    readings = ask_all(read, work / "read", lambda prompts: source.target().readings(prompts), say)
+    measured = ask_all(held_out, work / "held-out", lambda prompts: source.target().answers(prompts), say)
+    return answers + readings, measured
 
 
 def _claim(work: Path, target: str) -> None:

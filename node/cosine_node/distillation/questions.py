@@ -3,7 +3,7 @@
 import json
 import lzma
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -24,10 +24,14 @@ OPENING_CHARACTERS: Final = 240
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A conversation that waits for the assistant, or the opening of a text, as a client takes it."""
+    """A conversation that waits for the assistant, or the opening of a text, as a client takes it.
+
+    `follows` is what came next where it was found: somebody's answer, or the rest of the text.
+    """
 
     domain: str
     asked: str | tuple[Message, ...]
+    follows: str = ""
     is_held_out: bool = False
 
     @property
@@ -53,11 +57,11 @@ def read_questions(source: Path) -> list[Question]:
     for file in files:
         for record in _records(file):
             domain = str(record.get("domain") or file.name.partition(".")[0])
-            asked = _asked(record)
+            asked, follows = _asked(record)
             if asked:
-                question = Question(domain, asked)
+                question = Question(domain, asked, follows)
                 is_held_out = HELD_OUT_MARK in file.name if has_held_out else question.number % HELD_OUT_EVERY == 0
-                found.setdefault(question.number, Question(domain, asked, is_held_out))
+                found.setdefault(question.number, replace(question, is_held_out=is_held_out))
     if not found:
         raise UsageError(f"{source} holds no question: neither messages with an answer nor a text on any line.")
     return [found[number] for number in sorted(found)]
@@ -86,20 +90,22 @@ def _records(file: Path) -> Iterator[dict[str, Any]]:
         raise UsageError(f"{file} cannot be read: {error}.") from None
 
 
-def _asked(record: Mapping[str, Any]) -> str | tuple[Message, ...] | None:
-    """What is asked; of a conversation all before one of its answers. None where nothing can be asked."""
+def _asked(record: Mapping[str, Any]) -> tuple[str | tuple[Message, ...], str]:
+    """What is asked, of a conversation all before one of its answers, and what follows; empty where nothing is."""
     if isinstance(text := record.get("text"), str):
         opening = text[:OPENING_CHARACTERS]
-        return opening if len(opening) == len(text) else opening.rpartition(" ")[0]
+        asked = opening if len(opening) == len(text) else opening.rpartition(" ")[0]
+        return asked, text[len(asked) :]
     messages = record.get("messages")
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        return None
+        return "", ""
     turns = [{"role": str(turn.get("role", "")), "content": str(turn.get("content", ""))} for turn in messages]
     ends = [place for place, turn in enumerate(turns) if place and turn["role"] == "assistant"]
     if turns and turns[-1]["role"] == "user":
         ends.append(len(turns))
     if not ends:
-        return None
+        return "", ""
     # Any of the answers, but always the same one of a conversation.
     choice = sha256(json.dumps(turns).encode()).digest()[0] % len(ends)
-    return tuple(turns[: ends[choice]])
+    end = ends[choice]
+    return tuple(turns[:end]), turns[end]["content"] if end < len(turns) else ""

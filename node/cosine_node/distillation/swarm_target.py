@@ -13,6 +13,7 @@ from cosine_p2p.client import AsyncClient, Join, Swarm
 from cosine_p2p.generation import Generation
 from cosine_p2p.options import ClientOptions
 from cosine_p2p.tokenizer import TextCodec
+from cosine_protocol.errors import UsageError
 
 
 class SwarmTarget:
@@ -50,6 +51,10 @@ class SwarmTarget:
                     yield from _ended(under_way)
             while under_way:
                 yield from _ended(under_way)
+
+    def readings(self, prompts: Iterable[Prompt]) -> Iterator[Answer]:
+        """Raises `UsageError`: a swarm writes, and tells nothing of what is given."""
+        raise UsageError("Texts can be read by a target on this machine alone; leave --read out for a swarm.")
 
     async def _find_codec(self) -> TextCodec:
         joined: list[Swarm] = []

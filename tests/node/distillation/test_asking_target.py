@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from cosine_node.distillation.answers import Answer
-from cosine_node.distillation.asking_target import TEMPERATURE, ask_all, prompts_of
+from cosine_node.distillation.asking_target import TEMPERATURE, ask_all, prompts_of, readings_of
 from cosine_node.distillation.local_target import Prompt
 from cosine_node.distillation.questions import Question
 from cosine_p2p.tokenizer import TextCodec
@@ -71,12 +71,20 @@ def test_long_questions_are_passed_over() -> None:
     assert asked(20, longest_prompt=9) == []
 
 
+def test_what_follows_a_question_is_read_up_to_a_length() -> None:
+    questions = [Question("a", "one", " two three"), Question("a", "nothing follows")]
+    (reading,) = readings_of(questions, Letters(), readings=9, longest_prompt=9, longest_answer=4)
+    assert "".join(map(chr, reading.tokens)) == "one"
+    assert "".join(map(chr, reading.given)) == " two"
+    assert readings_of(questions, Letters(), readings=9, longest_prompt=2, longest_answer=4) == []
+    assert readings_of(questions, Letters(), readings=0, longest_prompt=9, longest_answer=4) == []
+
+
 def test_what_was_answered_is_not_asked_again(tmp_path: Path) -> None:
     broken, whole = Echo(lasts=7), Echo()
     with pytest.raises(ConnectionError):
-        ask_all(asked(20), tmp_path, lambda: broken, lambda _: None)
-    answers = ask_all(asked(20), tmp_path, lambda: whole, lambda _: None)
+        ask_all(asked(20), tmp_path, broken.answers, lambda _: None)
+    answers = ask_all(asked(20), tmp_path, whole.answers, lambda _: None)
     assert len(whole.asked) == 13
     assert {answer.question for answer in answers} == {prompt.question for prompt in asked(20)}
-    # Nothing is missing: no target is needed.
-    assert len(ask_all(asked(20), tmp_path, pytest.fail, lambda _: None)) == 20
+    assert len(ask_all(asked(20), tmp_path, Echo(lasts=0).answers, lambda _: None)) == 20

@@ -25,9 +25,9 @@ def trained(work: Path, out: Path, capsys: pytest.CaptureFixture[str], *argument
         chooser = random.Random(0)
         pairs = [(chooser.randint(0, 99), chooser.randint(0, 99)) for _ in range(200)]
         asked = [f"{zoo.prompts('math')[0].messages[0].content} And {left} plus {right}?" for left, right in pairs]
-        texts.write_text(
-            "".join(json.dumps({"messages": [{"role": "user", "content": text}]}) + "\n" for text in asked), "utf-8"
-        )
+        answer = {"role": "assistant", "content": "The answer is a number."}
+        records = [{"messages": [{"role": "user", "content": text}, answer]} for text in asked]
+        texts.write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
     given = ["--target", "zoo:target", "--texts", str(texts), "--work", str(work / "work"), "--out", str(out)]
     with pytest.raises(SystemExit) as exit_:
         main(["zoo", "train", "--device", "cpu", "--json", *given, *SMALL.split(), *arguments])
@@ -63,7 +63,9 @@ def test_the_agreement_rises(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 @pytest.mark.thorough
 @pytest.mark.timeout(240)
 def test_an_untrained_model_learns_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    record = trained(tmp_path, tmp_path / "out", capsys, "--width", "64", "--layers", "0", "--steps", "60")
+    record = trained(
+        tmp_path, tmp_path / "out", capsys, "--width", "64", "--layers", "0", "--steps", "60", "--read", "40"
+    )
     assert record["parameters"] < 150_000
     assert record["agreement"]["texts"]["0"]["drafter"] > 0.2
     assert DraftVocabulary.read(tmp_path / "out") is not None

@@ -1,5 +1,6 @@
 """Many answers at once are what the model writes alone, and what a verifier would choose."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,18 @@ def test_likely_tokens_are_those_of_the_model() -> None:
     expected = logs.topk(LIKELY_TOKENS)
     assert np.allclose(answer.likely_logs, expected.values.detach().numpy(), atol=0.02)
     assert answer.likely_ids[:, 0].tolist() == expected.indices[:, 0].tolist() == list(answer.tokens)
+
+
+def test_what_is_read_is_told_as_if_it_had_been_written() -> None:
+    asked = prompts(Sampling())
+    target = LocalTarget(llama(), eos=[EOS], slots=3, new_tokens=NEW_TOKENS)
+    written = {answer.question: answer for answer in target.answers(asked)}
+    given = [replace(prompt, given=written[prompt.question].tokens) for prompt in asked]
+    for answer in target.readings(given):
+        expected = written[answer.question]
+        assert (answer.prompt, answer.tokens) == (expected.prompt, expected.tokens)
+        assert np.array_equal(answer.likely_ids[:, 0], expected.likely_ids[:, 0])
+        assert np.allclose(answer.likely_logs, expected.likely_logs, atol=0.02)
 
 
 def test_no_prompts_have_no_answers() -> None:

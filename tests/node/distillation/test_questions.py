@@ -29,13 +29,13 @@ def chats(count: int) -> list[dict[str, object]]:
 @pytest.mark.parametrize("name", ["sums.jsonl", "sums.train.jsonl.xz"])
 def test_a_conversation_is_cut_before_one_of_its_answers(tmp_path: Path, name: str) -> None:
     (question,) = read_questions(write(tmp_path / name, {"messages": CHAT}))
-    assert question.asked in (tuple(CHAT[:1]), tuple(CHAT[:3]))
+    assert (question.asked, question.follows) in ((tuple(CHAT[:1]), "3"), (tuple(CHAT[:3]), "7"))
     assert question.domain == "sums"
 
 
 def test_a_conversation_that_waits_for_its_answer_is_asked_whole(tmp_path: Path) -> None:
     (question,) = read_questions(write(tmp_path / "a.jsonl", {"messages": CHAT[:1], "domain": "own"}))
-    assert question == Question("own", tuple(CHAT[:1]), question.is_held_out)
+    assert question == Question("own", tuple(CHAT[:1]), is_held_out=question.is_held_out)
 
 
 def test_of_a_text_the_opening_is_asked(tmp_path: Path) -> None:
@@ -46,6 +46,13 @@ def test_of_a_text_the_opening_is_asked(tmp_path: Path) -> None:
     assert isinstance(long, str)
     assert len(long) <= OPENING_CHARACTERS
     assert long.endswith("word")
+
+
+def test_the_rest_of_a_text_follows(tmp_path: Path) -> None:
+    text = "word " * 99
+    (question,) = read_questions(write(tmp_path / "a.jsonl", {"text": text}))
+    assert isinstance(question.asked, str)
+    assert question.asked + question.follows == text
 
 
 def test_files_with_dev_in_their_names_are_held_out(tmp_path: Path) -> None:
