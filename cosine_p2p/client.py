@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 import secrets
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
@@ -15,7 +16,7 @@ from typing import Any, Final, Protocol, Unpack
 from cosine_p2p.directory import Directory
 from cosine_p2p.fragments import Offload
 from cosine_p2p.generation import Chunk, Generation
-from cosine_p2p.generation_config import agreed_defaults, apply_defaults
+from cosine_p2p.generation_config import apply_defaults
 from cosine_p2p.lifetime import Lifetime
 from cosine_p2p.link import Links
 from cosine_p2p.network import joining
@@ -29,10 +30,11 @@ from cosine_p2p.options import (
     lists_options,
     merge_options,
 )
+from cosine_p2p.peer_failures import PeerFailures
 from cosine_p2p.prompt import encode_prompt, read_prompt
 from cosine_p2p.recent_finds import REUSE_S, RecentFinds
 from cosine_p2p.run import Run
-from cosine_p2p.selection import Chance, pick_drafters, rank_verifiers
+from cosine_p2p.selection import Chance, offers_of, pick_drafters, rank_verifiers
 from cosine_p2p.session import Job, Session
 from cosine_p2p.speed_trial import SpeedTrials
 from cosine_p2p.strategies import STRATEGIES
@@ -72,8 +74,11 @@ class Swarm(Protocol):
         """The tokenizer of a target, from a local folder or from one of its verifiers, checked."""
         ...
 
-    def choose_digest(self, name: str, offered: Sequence[bytes]) -> bytes:
-        """The one of the targets offered under a bare name that is meant. Raises `UsageError`."""
+    def choose_digest(self, name: str, offered: Mapping[bytes, int]) -> bytes:
+        """The one of the targets offered under a bare name, by so many verifiers each, that is meant.
+
+        Raises `UsageError`.
+        """
         ...
 
     async def close(self) -> None: ...
@@ -120,6 +125,7 @@ class AsyncClient:
         self._nonces = nonces
         self._trials = {kind.name: SpeedTrials(kind.drafter_counts) for kind in strategies.values()}
         self._trial_file = trial_file
+        self._failures = PeerFailures()
         self._reuse_finds_s = reuse_finds_s
         if trial_file is not None:
             trial_file.read_into(self._trials)
@@ -199,10 +205,10 @@ class AsyncClient:
         try:
             verifiers = await self._find_verifiers(place, asked, chance)
             codec = await place.swarm.text_codec(verifiers)
-            published = agreed_defaults(verifiers) if asked["generation_config"] == AUTO else None
+            published = verifiers[0].generation_defaults if asked["generation_config"] == AUTO else None
             applied = apply_defaults(published, asked=asked, otherwise=otherwise)
-            request = _request(
-                verifiers[0],
+            requests = _requests(
+                verifiers,
                 {**otherwise, **applied.options, **asked},
                 tokens=encode_prompt(codec, prompt),
                 client=place.swarm.transport.peer_id,
@@ -211,7 +217,7 @@ class AsyncClient:
             found = await looking
             drafters = pick_drafters(
                 found,
-                tokenizer_digest=request.tokenizer_digest,
+                tokenizer_digest=verifiers[0].tokenizer_digest,
                 limit=limit,
                 chance=chance,
                 trust=asked["trust"],
@@ -219,17 +225,21 @@ class AsyncClient:
             )
         finally:
             looking.cancel()
-        job = Job(
-            number=next(self._numbers),
-            deadline_s=asyncio.get_running_loop().time() + asked["timeout_s"],
-            request=request,
-            strategy=strategy,
-            verifiers=verifiers,
-            drafters=drafters,
-            trial=self._trials[strategy.name].find(verifiers[0].peer_id, request.sampling.temperature),
-        )
-        session = Session(job, place.links, self._offload)
-        return Run(session, codec, place.links, stop=asked["stop"], observer=self._observer, applied=applied)
+        deadline_s = asyncio.get_running_loop().time() + asked["timeout_s"]
+        jobs = [
+            Job(
+                number=next(self._numbers),
+                deadline_s=deadline_s,
+                request=request,
+                strategy=strategy,
+                verifiers=able,
+                drafters=drafters,
+                trial=self._trials[strategy.name].find(able[0].peer_id, request.sampling.temperature),
+            )
+            for request, able in requests
+        ]
+        sessions = (Session(job, place.links, self._offload, failures=self._failures) for job in jobs)
+        return Run(sessions, codec, place.links, stop=asked["stop"], observer=self._observer, applied=applied)
 
     @property
     def takes_generation_config(self) -> bool:
@@ -273,7 +283,7 @@ class AsyncClient:
                 break
         if found:
             digest = self._target.digest or place.swarm.choose_digest(
-                self._target.name, sorted({record.target_digest for record in found})
+                self._target.name, Counter(record.target_digest for record in found)
             )
             found = [record for record in found if record.target_digest == digest]
         if not found:
@@ -288,6 +298,7 @@ class AsyncClient:
             only=only,
             trust=trust,
             rtts_s=_known_rtts_s(found, place.links, VERIFY),
+            avoided=self._failures.avoided(asyncio.get_running_loop().time()),
         )
         if not ranked:
             offered = ", ".join(sorted({f"{record.peer_id} ({record.numerics})" for record in found}))
@@ -311,29 +322,44 @@ class AsyncClient:
         await asyncio.get_running_loop().run_in_executor(self._checker, check)
 
 
-def _request(
-    verifier: NodeRecord, wanted: Mapping[str, Any], *, tokens: tuple[int, ...], client: str, nonce: bytes
-) -> Request:
-    """A request to this verifier and its like. Raises `PromptTooLong`."""
-    room = verifier.context_tokens - len(tokens)
-    if room < 1:
+def _requests(
+    verifiers: Sequence[NodeRecord],
+    wanted: Mapping[str, Any],
+    *,
+    tokens: tuple[int, ...],
+    client: str,
+    nonce: bytes,
+) -> list[tuple[Request, tuple[NodeRecord, ...]]]:
+    """The request in each form that verifiers of one target offer to serve, with those that do.
+
+    Raises `PromptTooLong`.
+    """
+    offers = offers_of(verifiers, prompt_tokens=len(tokens), wanted_tokens=wanted["max_new_tokens"])
+    if not offers:
+        longest = max(verifier.context_tokens for verifier in verifiers)
         raise PromptTooLong(
-            f"The prompt has {len(tokens)} tokens, but the target's context holds {verifier.context_tokens}; "
-            "shorten it."
+            f"The prompt has {len(tokens)} tokens, but the target's context holds {longest}; shorten it."
         )
     parameters: dict[str, Any] = {"seed": secrets.randbits(63), **wanted}
-    eos = wanted.get("eos")
-    return Request(
-        target_digest=verifier.target_digest,
-        tokenizer_digest=verifier.tokenizer_digest,
-        numerics=verifier.numerics,
-        prompt=tokens,
-        sampling=Sampling(**{field.name: parameters[field.name] for field in fields(Sampling)}),
-        eos=verifier.eos if eos is None else tuple(eos),
-        client=client,
-        nonce=nonce,
-        max_new_tokens=min(wanted["max_new_tokens"], room),
-    )
+    target, eos = verifiers[0], wanted.get("eos")
+    # Tokenizer and EOS ids are those of all of them: a record that says otherwise names another target.
+    return [
+        (
+            Request(
+                target_digest=target.target_digest,
+                tokenizer_digest=target.tokenizer_digest,
+                numerics=offer.numerics,
+                prompt=tokens,
+                sampling=Sampling(**{field.name: parameters[field.name] for field in fields(Sampling)}),
+                eos=target.eos if eos is None else tuple(eos),
+                client=client,
+                nonce=nonce,
+                max_new_tokens=offer.max_new_tokens,
+            ),
+            offer.verifiers,
+        )
+        for offer in offers
+    ]
 
 
 def _drafter_limit(options: ClientOptions) -> int:

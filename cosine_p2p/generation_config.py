@@ -4,8 +4,7 @@
 """
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +13,7 @@ from cosine_p2p.generation import AppliedConfig
 from cosine_p2p.options import read_sampling
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_NEW_TOKENS, MAX_NOT_HONOURED
-from cosine_protocol.records import GenerationDefaults, NodeRecord
+from cosine_protocol.records import GenerationDefaults
 
 FILE_NAME: Final = "generation_config.json"
 """As `save_pretrained` writes it."""
@@ -69,10 +68,26 @@ def asks_for_nothing(name: str, value: Any) -> bool:
     return hasattr(value, "__len__") and len(value) == 0
 
 
+def read_eos(folder: Path) -> tuple[int, ...]:
+    """The end-of-sequence ids of a model: of its generation config, else of its config.
+
+    Raises `UsageError` if one of them cannot be read.
+    """
+    for name in (FILE_NAME, "config.json"):
+        file = folder / name
+        try:
+            ids = json.loads(file.read_text("utf-8")).get("eos_token_id") if file.is_file() else None
+            if ids is not None:
+                return tuple(ids) if isinstance(ids, list) else (int(ids),)
+        except (OSError, ValueError, AttributeError, TypeError) as error:
+            raise UsageError(f"{file} cannot be read ({error}); fetch the model again.") from None
+    return ()
+
+
 def read_generation_config(folder: Path) -> GenerationDefaults | None:
     """What the generation config in a model's folder says, None if there is nothing of the kind.
 
-    Raises `UsageError` if the file cannot be read or a value means nothing.
+    Values that mean nothing are named with what cannot be honoured. Raises `UsageError` if the file cannot be read.
     """
     file = folder / FILE_NAME
     if not file.is_file():
@@ -82,35 +97,25 @@ def read_generation_config(folder: Path) -> GenerationDefaults | None:
         set_options = {str(name): value for name, value in config.items() if value is not None}
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise UsageError(f"{file} cannot be read ({error}); fetch the model again.") from None
-    try:
-        read = _read(set_options)
-    except UsageError as error:
-        raise UsageError(f"{file}: {error} Correct it, or do without it by --generation-config none.") from None
+    values: dict[str, Any] = {}
+    lost = {name for name in set_options.keys() & NOT_HONOURED if not asks_for_nothing(name, set_options[name])}
+    for name in set_options.keys() & {*VALUES, "do_sample"}:
+        try:
+            values[name] = _read_value(name, set_options[name])
+        except UsageError:
+            lost.add(name)
+    read = GenerationDefaults(**values, not_honoured=tuple(sorted(lost)[:MAX_NOT_HONOURED]))
     return None if read == GenerationDefaults() else read
 
 
-def _read(set_options: Mapping[str, Any]) -> GenerationDefaults:
-    values: dict[str, Any] = {}
-    for name in set_options.keys() & set(VALUES):
-        value = set_options[name]
-        if name == "max_new_tokens":
-            values[name] = min(read_argument(name, value, whole(1)), MAX_NEW_TOKENS)
-        else:
-            # -1 is vLLM's way to switch top_k off.
-            is_off = name == "top_k" and value == -1
-            values[name] = 0 if is_off else read_sampling(name, value)
-    lost = (name for name in set_options.keys() & NOT_HONOURED if not asks_for_nothing(name, set_options[name]))
-    return GenerationDefaults(
-        do_sample=read_argument("do_sample", set_options.get("do_sample", False), FLAG),
-        not_honoured=tuple(sorted(lost)[:MAX_NOT_HONOURED]),
-        **values,
-    )
-
-
-def agreed_defaults(records: Iterable[NodeRecord]) -> GenerationDefaults | None:
-    """What most verifiers of one target publish, so that one alone changes nothing; of equally many the first's."""
-    published = Counter(record.generation_defaults for record in records)
-    return published.most_common(1)[0][0] if published else None
+def _read_value(name: str, value: Any) -> Any:
+    """The value of an option as a request takes it. Raises `UsageError`."""
+    if name == "do_sample":
+        return read_argument(name, value, FLAG)
+    if name == "max_new_tokens":
+        return min(read_argument(name, value, whole(1)), MAX_NEW_TOKENS)
+    # -1 is vLLM's way to switch top_k off.
+    return 0 if name == "top_k" and value == -1 else read_sampling(name, value)
 
 
 def apply_defaults(

@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from enum import StrEnum
 from importlib.util import find_spec
@@ -90,8 +90,8 @@ class NetworkSwarm:
                 tried.append(str(error))
         raise GenerationFailed(f"No verifier gave the target's tokenizer. Tried: {'; '.join(tried)}.")
 
-    def choose_digest(self, name: str, offered: Sequence[bytes]) -> bytes:
-        """Trust on first use: the first digest seen for a name on this machine is pinned."""
+    def choose_digest(self, name: str, offered: Mapping[bytes, int]) -> bytes:
+        """Trust on first use: the digest that a name stood for on this machine is pinned."""
         return choose_digest(name, offered)
 
     async def close(self) -> None:

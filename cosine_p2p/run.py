@@ -20,6 +20,7 @@ from cosine_p2p.request_log import request_log
 from cosine_p2p.session import Session, Tokens
 from cosine_p2p.text import TextAssembler
 from cosine_p2p.tokenizer import TextCodec
+from cosine_protocol.errors import GenerationFailed, GenerationTimedOut
 from cosine_protocol.limits import HOME_AUTHOR
 from cosine_protocol.messages import FinishReason
 from cosine_protocol.protocols import VERIFY
@@ -29,11 +30,15 @@ logger = logging.getLogger(__name__)
 
 
 class Run:
-    """One generation under way: iterate `chunks`, then read `result`."""
+    """One generation under way: iterate `chunks`, then read `result`.
+
+    `sessions` are the ways to serve the request, best first. The next one is taken where nobody of the one before
+    has committed anything.
+    """
 
     def __init__(
         self,
-        session: Session,
+        sessions: Iterator[Session],
         codec: TextCodec,
         links: Links,
         *,
@@ -43,10 +48,11 @@ class Run:
     ) -> None:
         self._observer = observer
         self._applied = applied or AppliedConfig()
-        self._log = request_log(logger, session.d_0)
-        self._session = session
+        self._sessions = sessions
+        self._session = next(sessions)
+        self._log = request_log(logger, self._session.d_0)
         self._links = links
-        self._assembler = TextAssembler(codec, session.job.request.prompt, [text for text in stop if text])
+        self._assembler = TextAssembler(codec, self.request.prompt, [text for text in stop if text])
         self._began_s = asyncio.get_running_loop().time()
         self._first_s: float | None = None
         self._ended_s = self._began_s
@@ -72,7 +78,7 @@ class Run:
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
         """Chunks as tokens are committed; ends at the length, an EOS token or a stop string."""
-        stream = self._session.stream()
+        stream = self._stream()
         is_whole = False
         self._log.info("%d prompt tokens", len(self.request.prompt))
         try:
@@ -98,6 +104,26 @@ class Run:
                 (self._observer.observe if is_whole else self._observer.observe_abandoned)(self.result())
         if rest:
             yield Chunk(rest, (), TARGET_SOURCE)
+
+    async def _stream(self) -> AsyncGenerator[Tokens, None]:
+        """The output of the first session whose verifiers serve at all. Raises as `Session.stream`."""
+        while True:
+            stream = self._session.stream()
+            try:
+                async for tokens in stream:
+                    yield tokens
+                return
+            except GenerationTimedOut:
+                raise
+            except GenerationFailed:
+                other = None if self._session.output else next(self._sessions, None)
+                if other is None:
+                    raise
+                other.counts.tried[:0] = self._session.counts.tried
+                self._session = other
+                self._log.info("asked again of verifiers with %s", self.request.numerics)
+            finally:
+                await stream.aclose()
 
     def _chunks_of(self, committed: Tokens) -> Iterator[Chunk]:
         """One chunk for every run of tokens from one source.

@@ -6,7 +6,8 @@ the same. Nodes whose expected speed differs by less than `NEAR_EQUAL` are there
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from statistics import median_low
 from types import MappingProxyType
@@ -32,12 +33,12 @@ def rank_verifiers(
     only: str | None = None,
     trust: Collection[str] = (),
     rtts_s: Mapping[str, float] = NOT_KNOWN,
+    avoided: Collection[str] = (),
 ) -> tuple[NodeRecord, ...]:
-    """Verifiers that may serve one request, best first.
+    """Verifiers that may be asked, best first.
 
     The best has a place free and the shortest pass under its load, plus the RTT; near-equals come in random order.
-    `rtts_s` holds what is known by peer id. All have the numerics of the first, so that failover continues the
-    same text.
+    `rtts_s` holds what is known by peer id. Those `avoided` come after all others.
     """
     allowed = [
         record
@@ -47,8 +48,35 @@ def rank_verifiers(
         and (not trust or record.peer_id in trust)
     ]
     ranked = _ranked(allowed, rtts_s, chance)
-    agreed = ranked[0].numerics if ranked else numerics
-    return tuple([record for record in ranked if record.numerics == agreed])
+    return tuple(sorted(ranked, key=lambda record: record.peer_id in avoided))
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Verifiers that can all serve the same request, best first: of one numerics, with room for so many tokens."""
+
+    numerics: str
+    max_new_tokens: int
+    verifiers: tuple[NodeRecord, ...]
+
+
+def offers_of(ranked: Sequence[NodeRecord], *, prompt_tokens: int, wanted_tokens: int) -> list[Offer]:
+    """The offers among ranked verifiers, those with room for all that is wanted first, in the order of their best.
+
+    No record decides for others: one that announces a short context, or numerics of its own, is an offer of its
+    own, and the next one is tried where nobody of an offer serves.
+    """
+    whole: list[Offer] = []
+    short: list[Offer] = []
+    for numerics in dict.fromkeys(record.numerics for record in ranked):
+        rooms = {record: record.context_tokens - prompt_tokens for record in ranked if record.numerics == numerics}
+        if fitting := tuple(record for record, room in rooms.items() if room >= wanted_tokens):
+            whole.append(Offer(numerics, wanted_tokens, fitting))
+        if cramped := {record: room for record, room in rooms.items() if 1 <= room < wanted_tokens}:
+            usual = median_low(cramped.values())
+            able = tuple(record for record, room in cramped.items() if room >= usual)
+            short.append(Offer(numerics, usual, able))
+    return whole + short
 
 
 def pick_drafters(

@@ -11,6 +11,7 @@ from cosine_p2p.drafter_ledger import DrafterLedger
 from cosine_p2p.drafters import Drafters
 from cosine_p2p.fragments import Offload
 from cosine_p2p.link import Delivery, Link, Links
+from cosine_p2p.peer_failures import PeerFailures
 from cosine_p2p.speed_trial import SpeedTrial
 from cosine_p2p.strategies.base import (
     Action,
@@ -34,6 +35,7 @@ from cosine_p2p.verifier_queue import VerifierQueue
 from cosine_protocol import messages as m
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import (
+    ErrorCode,
     GenerationFailed,
     GenerationTimedOut,
     PeerError,
@@ -49,6 +51,8 @@ from cosine_protocol.request import Request
 
 CHECK_EVERY_S: Final = 0.5
 """A choice: how late a verifier that makes no progress may be noticed."""
+EXPECTED_REFUSALS: Final = frozenset({ErrorCode.OVERLOADED, ErrorCode.SHUTTING_DOWN, ErrorCode.OUT_OF_MEMORY})
+"""Refusals of a verifier that is busy or leaves, whatever its record said some seconds ago."""
 MAX_WHY: Final = 64
 """Bounds memory: the first reasons that a session keeps for people."""
 LATEST_WHY: Final = 16
@@ -97,8 +101,10 @@ class SessionCounts:
 class Session:
     """Runs one job. `stream` yields tokens; everything else is there to read once it has ended."""
 
-    def __init__(self, job: Job, links: Links, offload: Offload) -> None:
+    def __init__(self, job: Job, links: Links, offload: Offload, *, failures: PeerFailures) -> None:
+        """`failures` is told of verifiers that fail or serve."""
         self.job = job
+        self._failures = failures
         self.output: list[int] = []
         self.finish: FinishReason | None = None
         self.counts = SessionCounts()
@@ -266,6 +272,7 @@ class Session:
                     return self._on_commit(upstream, commit)
                 case m.Final() as final if isinstance(delivery.body, m.Account):
                     self.finish = upstream.finish(final, delivery.body, self.output)
+                    self._failures.note_served(upstream.peer_id)
                 case m.Error(_, code, text, retry_after_s):
                     raise PeerError(code, text, retry_after_s)
                 case other:
@@ -330,6 +337,8 @@ class Session:
         upstream.link.unsubscribe(self.job.number)
 
     def _note_failure(self, peer_id: str, error: PeerError | PeerLost | RemoteProtocolError) -> None:
+        if not (isinstance(error, PeerError) and error.code in EXPECTED_REFUSALS):
+            self._failures.note_failed(peer_id, now_s=_now_s())
         match error:
             case PeerError():
                 self.counts.tried.append(f"{peer_id} refused: {error.message}")

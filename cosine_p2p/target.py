@@ -4,20 +4,29 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO, Final
 
 from platformdirs import user_cache_dir, user_data_dir
 
+from cosine_p2p.generation_config import read_eos, read_generation_config
 from cosine_p2p.gguf_header import SUFFIX as GGUF_SUFFIX
 from cosine_p2p.gguf_header import GgufHeader, read_header
 from cosine_p2p.tokenizer_files import NAMES, TokenizerFiles, counted_digest, parse_digest
 from cosine_protocol.errors import UsageError
+from cosine_protocol.records import TargetFacts
 
 MAX_HEADER_BYTES: Final = 100 << 20
 """About safetensors' own limit, 100 MB."""
+KNOWN_TARGETS: Final[Mapping[str, bytes]] = MappingProxyType(
+    {"zoo:target": bytes.fromhex("2ac1e884f445d6cc8a91fc5079b734efb3f1666fc4883e3b0ef60a108da940aa")}
+)
+"""The targets that ship with the node, so that nobody can stand for them under their names."""
+QUORUM: Final = 2 / 3
+"""A choice: of the verifiers of a name that was never used here; one liar among three changes nothing."""
 _READ_BYTES: Final = 1 << 20
 """A choice: bounds memory while hashing."""
 GGUF_LINK: Final = "model.gguf"
@@ -32,7 +41,7 @@ class TargetIdentity:
     """A model by content. `tokenizer_digest` is None for a folder without a tokenizer."""
 
     name: str
-    target_digest: bytes
+    content_digest: bytes
     tokenizer_digest: bytes | None
 
 
@@ -47,7 +56,7 @@ class _Tensor:
 def identify_target(folder: Path, *, name: str, cache_folder: Path | None = None) -> TargetIdentity:
     """Digest a GGUF file, or a model folder as `save_pretrained` writes it (config.json and *.safetensors).
 
-    The target digest is a SHA-256 over config, tokenizer files, chat template and the sorted list of (name,
+    The content digest is a SHA-256 over config, tokenizer files, chat template and the sorted list of (name,
     dtype, shape, SHA-256 of the raw bytes) of all tensors as stored, so that sharding does not matter. Tensor
     hashes are cached by path, size and mtime. That of a GGUF file is `gguf_digest`; it has no tokenizer digest.
     Raises `UsageError` if there is no such model.
@@ -70,6 +79,22 @@ def identify_target(folder: Path, *, name: str, cache_folder: Path | None = None
     parts["config.json"] = config.read_bytes()
     digest = counted_digest(_MARK, [*sorted(parts.items()), ("tensors", _listing(tensors))])
     return TargetIdentity(name, digest, tokenizer.digest if tokenizer else None)
+
+
+def read_target_facts(folder: Path, *, name: str) -> TargetFacts | None:
+    """Everything about the target in a folder that decides about texts; None if it has no tokenizer.
+
+    Raises `UsageError` if there is no such model, or its end-of-sequence ids or generation config cannot be read.
+    """
+    identity = identify_target(folder, name=name)
+    if identity.tokenizer_digest is None:
+        return None
+    return TargetFacts(
+        content_digest=identity.content_digest,
+        tokenizer_digest=identity.tokenizer_digest,
+        eos=read_eos(folder),
+        generation_defaults=read_generation_config(folder),
+    )
 
 
 def gguf_digest(file: Path, *, cache_folder: Path | None = None) -> bytes:
@@ -169,12 +194,15 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> "Target":
-        """A folder or GGUF file is looked up by its digest, all else is `NAME[@DIGEST]`. Raises `UsageError`."""
+        """A folder is looked up by its digest, all else is `NAME[@DIGEST]`. Raises `UsageError`."""
         path = Path(text).expanduser()
-        if path.is_dir() or (path.suffix == GGUF_SUFFIX and path.is_file()):
-            digest = identify_target(path, name=text).target_digest
-            # A GGUF file has no tokenizer files: a verifier does.
-            return cls(digest.hex(), digest, path if path.is_dir() else None)
+        if path.suffix == GGUF_SUFFIX and path.is_file():
+            raise UsageError(f"{text} is a file; name the target as its verifiers announce it, by name or digest.")
+        if path.is_dir():
+            facts = read_target_facts(path, name=text)
+            if facts is None:
+                raise UsageError(f"{path} holds no tokenizer; name the target as its verifiers announce it.")
+            return cls(facts.digest().hex(), facts.digest(), path)
         name, known = parse_target(text)
         return cls(name, known)
 
@@ -195,34 +223,44 @@ def default_pins_file() -> Path:
     return Path(user_data_dir("cosine-p2p")) / "target-pins.json"
 
 
-def choose_digest(name: str, offered: Sequence[bytes], pins_file: Path | None = None) -> bytes:
-    """The digest `name` stands for among those `offered` by the network, pinned from then on.
+def choose_digest(name: str, offered: Mapping[bytes, int], pins_file: Path | None = None) -> bytes:
+    """The digest that `name` stands for among those that the network offers, by so many verifiers each.
 
-    Raises `UsageError` if several are offered and none is pinned, or the pinned one is not offered.
+    That is, in this order: the one of `KNOWN_TARGETS`, the one that was pinned when the name was first used, and
+    the one that at least `QUORUM` of the verifiers name, which is pinned from then on. Raises `UsageError` if none
+    of the offered is.
     """
+    known = KNOWN_TARGETS.get(name)
+    if known is not None:
+        if known in offered:
+            return known
+        raise UsageError(
+            f"{name} is {known.hex()} in this version, and here it stands for {_listed(offered)}; choose one as "
+            f"{name}@DIGEST."
+        )
     file = pins_file or default_pins_file()
     stored = _read_json(file) if file.exists() else {}
     try:
         pins = {str(name): parse_digest(digest) for name, digest in stored.items()}
     except (AttributeError, TypeError, ValueError):
         raise UsageError(f"{file} is damaged; repair or remove it.") from None
-    digests = sorted(set(offered))
     pinned = pins.get(name)
     if pinned is not None:
-        if pinned in digests:
+        if pinned in offered:
             return pinned
         raise UsageError(
-            f"{name} was {pinned.hex()} when it was first used, and now it is {_listed(digests)}; if that is "
+            f"{name} was {pinned.hex()} when it was first used, and now it is {_listed(offered)}; if that is "
             f"right, remove {name} from {file}."
         )
-    if len(digests) != 1:
-        raise UsageError(f"{name} stands for several models here, {_listed(digests)}; choose one as {name}@DIGEST.")
-    _write_json(file, {known: digest.hex() for known, digest in [*pins.items(), (name, digests[0])]})
-    return digests[0]
+    chosen = max(sorted(offered), key=lambda digest: offered[digest])
+    if offered[chosen] < QUORUM * sum(offered.values()):
+        raise UsageError(f"{name} stands for several models here, {_listed(offered)}; choose one as {name}@DIGEST.")
+    _write_json(file, {known_name: digest.hex() for known_name, digest in [*pins.items(), (name, chosen)]})
+    return chosen
 
 
-def _listed(digests: Sequence[bytes]) -> str:
-    return ", ".join(digest.hex() for digest in digests) or "nothing"
+def _listed(digests: Iterable[bytes]) -> str:
+    return ", ".join(digest.hex() for digest in sorted(digests)) or "nothing"
 
 
 def _read_json(file: Path) -> Any:

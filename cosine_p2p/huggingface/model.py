@@ -10,7 +10,6 @@ from typing import Any, Final, Protocol, cast
 from cosine_p2p.arguments import ArgumentKind, read_argument, text
 from cosine_p2p.blocking import Client
 from cosine_p2p.generation import Generation
-from cosine_p2p.generation_config import agreed_defaults
 from cosine_p2p.huggingface.arrays import Rows, for_streamer, like, rows_of, token_for_streamer
 from cosine_p2p.huggingface.options import BatchOptions, options_of, parse_options
 from cosine_p2p.huggingface.pipelines import PipelineModel, SwarmConfig
@@ -71,7 +70,7 @@ class SwarmModelForCausalLM(PipelineModel):
         verifiers = client.find_verifiers()
         best = verifiers[0]
         self.eos_token_ids = best.eos
-        published = agreed_defaults(verifiers) if client.takes_generation_config else None
+        published = verifiers[0].generation_defaults if client.takes_generation_config else None
         if published is not None and published.not_honoured:
             logger.warning(
                 "The generation config of %s sets %s, which a swarm cannot honour: texts are not those of its own "

@@ -20,13 +20,13 @@ from cosine_node.engine.text_alignment import PlainTokens, typical_own_per_targe
 from cosine_node.gguf.unfolding import unfold
 from cosine_node.pool_size import PoolSize
 from cosine_node.zoo.family import HUB_FILE
-from cosine_p2p.generation_config import FILE_NAME, apply_defaults, read_generation_config
+from cosine_p2p.generation_config import apply_defaults, read_generation_config
 from cosine_p2p.gguf_header import SUFFIX as GGUF_SUFFIX
 from cosine_p2p.options import TEXT_DEFAULTS
-from cosine_p2p.target import identify_target
+from cosine_p2p.target import read_target_facts
 from cosine_p2p.tokenizer_files import NAMES, TokenizerFiles
 from cosine_protocol.errors import UsageError
-from cosine_protocol.records import GenerationDefaults, Role
+from cosine_protocol.records import GenerationDefaults, Role, TargetFacts
 
 LOG = logging.getLogger(__name__)
 NGRAM: Final = "ngram"
@@ -45,8 +45,7 @@ Emit = Callable[[str, dict[str, object]], None]
 class ModelSource:
     """A model to load and how. `target` is the model a drafter drafts for, or a verifier's public name.
 
-    With `publishes_config` a verifier's record says what the model's own generation config does; with
-    `is_deterministic` a token does not depend on what else is in a pass.
+    With `is_deterministic` a token does not depend on what else is in a pass.
     """
 
     model: str
@@ -56,7 +55,6 @@ class ModelSource:
     threads: int | None
     quantize: str | None = None
     pool_size: PoolSize = field(default_factory=PoolSize)
-    publishes_config: bool = True
     is_deterministic: bool = False
 
 
@@ -70,11 +68,8 @@ class ServedModel:
     target_name: str
     names: tuple[str, ...]
     """Names under which the record is announced."""
-    target_digest: bytes
-    tokenizer_digest: bytes
+    facts: TargetFacts
     tokenizer_folder: Path
-    eos: tuple[int, ...]
-    generation_defaults: GenerationDefaults | None = None
 
 
 def load_served(source: ModelSource, role: Role, emit: Emit, *, measure_s: float = MEASURE_S) -> ServedModel:
@@ -84,9 +79,8 @@ def load_served(source: ModelSource, role: Role, emit: Emit, *, measure_s: float
 
         check_options(dtype=source.dtype, device=source.device, quantize=source.quantize)
     target_folder = _fetch(source.model if role is Role.VERIFIER else source.target, emit)
-    publishes = role is Role.VERIFIER and source.publishes_config
-    generation_defaults = read_generation_config(target_folder) if publishes else None
-    if generation_defaults is not None:
+    generation_defaults = read_generation_config(target_folder)
+    if role is Role.VERIFIER and generation_defaults is not None:
         emit("generation_config", _config_fields(generation_defaults))
     has_own_folder = role is Role.DRAFTER and source.model != NGRAM
     folder = _fetch(source.model, emit) if has_own_folder else target_folder
@@ -103,7 +97,9 @@ def load_served(source: ModelSource, role: Role, emit: Emit, *, measure_s: float
     if has_own_folder and (own := _other_tokenizer(folder, files)) is not None:
         LOG.warning("%s has another tokenizer than %s: its drafts are matched as text", source.model, source.target)
         engine, curve = _retokenized(engine, curve, own, files, target_folder)
-    digest = identify_target(target_folder, name=source.target).target_digest
+    facts = read_target_facts(target_folder, name=source.target)
+    assert facts is not None, "the tokenizer files were read above"
+    digest = facts.digest()
     target_name = digest.hex() if Path(source.target).expanduser().exists() else source.target
     # A model is never called by a path of the volunteer's machine.
     model_path = Path(source.model).expanduser()
@@ -113,11 +109,8 @@ def load_served(source: ModelSource, role: Role, emit: Emit, *, measure_s: float
         model_name=model_path.resolve().name if model_path.exists() else source.model,
         target_name=target_name,
         names=tuple(dict.fromkeys((target_name, digest.hex()))),
-        target_digest=digest,
-        tokenizer_digest=files.digest,
+        facts=facts,
         tokenizer_folder=target_folder,
-        eos=read_eos(target_folder),
-        generation_defaults=generation_defaults,
     )
 
 
@@ -248,19 +241,3 @@ def _tokenizer(files: TokenizerFiles) -> Tokenizer:
         return Tokenizer.from_buffer(data)
     except ValueError as error:
         raise UsageError(f"A tokenizer.json cannot be read: {error}.") from None
-
-
-def read_eos(folder: Path) -> tuple[int, ...]:
-    """The end-of-sequence ids of a model: of its generation config, else of its config.
-
-    Raises `UsageError` if one of them cannot be read.
-    """
-    for name in (FILE_NAME, "config.json"):
-        file = folder / name
-        try:
-            ids = json.loads(file.read_text("utf-8")).get("eos_token_id") if file.is_file() else None
-            if ids is not None:
-                return tuple(ids) if isinstance(ids, list) else (int(ids),)
-        except (OSError, ValueError, AttributeError, TypeError) as error:
-            raise UsageError(f"{file} cannot be read ({error}); fetch the model again.") from None
-    return ()

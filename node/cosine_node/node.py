@@ -302,8 +302,9 @@ class RunningNode:
             peer_id=self._transport.peer_id,
             role=self._options.role,
             target=served.target_name,
-            target_digest=served.target_digest,
-            tokenizer_digest=served.tokenizer_digest,
+            target_digest=served.facts.digest(),
+            content_digest=served.facts.content_digest,
+            tokenizer_digest=served.facts.tokenizer_digest,
             numerics=served.engine.numerics,
             model=served.model_name,
             expertise=self._options.expertise,
@@ -311,14 +312,14 @@ class RunningNode:
             load_requests=self.service.requests,
             pass_us=round(1e6 * self._speed.pass_s),
             context_tokens=served.engine.context_tokens,
-            eos=served.eos,
+            eos=served.facts.eos,
             addresses=self._addresses[:16],
             software=AGENT,
             emulated=self._record_emulation(),
             sequence=0,
             issued_at_s=0.0,
             lifetime_s=0.0,
-            generation_defaults=served.generation_defaults,
+            generation_defaults=served.facts.generation_defaults,
         )
 
     def _record_emulation(self) -> str:
@@ -349,13 +350,13 @@ def _service(
     make: Callable[..., Service]
     if options.role is Role.VERIFIER:
         verifier = VerifierConfig(
-            target_digest=served.target_digest,
-            tokenizer_digest=served.tokenizer_digest,
+            target_digest=served.facts.digest(),
+            tokenizer_digest=served.facts.tokenizer_digest,
             max_requests=options.max_requests,
             shares_prefixes=options.shares_prefixes,
         )
         make = partial(VerifierService, config=verifier, home=home)
     else:
-        drafter = DrafterConfig(tokenizer_digest=served.tokenizer_digest, max_requests=options.max_requests)
+        drafter = DrafterConfig(tokenizer_digest=served.facts.tokenizer_digest, max_requests=options.max_requests)
         make = partial(DrafterService, config=drafter)
     return make(engine=served.engine, runner=runner, curve=curve, identity=identity, wait_for_work=wait_for_work)

@@ -32,8 +32,9 @@ from cosine_protocol.fields import (
 from cosine_protocol.identity import Identity, public_key_of, verify
 
 # Plain names, see docs/protocol.md, section 10.
-SCHEMA = 1
+SCHEMA = 2
 RECORD_KIND = "record"
+_FACTS_MARK = b"cosine/facts/1"  # keeps the digest apart from those of other things
 
 
 class Role(StrEnum):
@@ -63,14 +64,37 @@ class GenerationDefaults:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TargetFacts:
+    """Everything about a target that decides about a text, besides the request.
+
+    `content_digest` is that of its weights and configuration, `eos` are its end-of-sequence ids. A target is known
+    by the digest of its facts, so that no node can announce a known target with other ones.
+    """
+
+    content_digest: ContentDigest
+    tokenizer_digest: ContentDigest
+    eos: Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_EOS_TOKENS)]
+    generation_defaults: Annotated[GenerationDefaults | None, Added(Struct(GenerationDefaults))] = None
+
+    def digest(self) -> bytes:
+        """The target digest: SHA-256 of a mark and the encoded facts (docs/protocol.md, section 10)."""
+        return sha256(_FACTS_MARK + encode_body(self)).digest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRecord:
-    """A node's announcement. Times are Unix seconds, speeds microseconds a pass of one token."""
+    """A node's announcement. Times are Unix seconds, speeds microseconds a pass of one token.
+
+    A verifier's `target_digest` is that of the facts in its record; a drafter's is that of the target it drafts
+    for, and says nothing of what else is in it.
+    """
 
     schema: Annotated[int, Whole(255, 1)]
     peer_id: PeerId
     role: Annotated[str, Text(16)]
     target: Name
     target_digest: ContentDigest
+    content_digest: ContentDigest
     tokenizer_digest: ContentDigest
     numerics: Name
     model: Name
@@ -87,6 +111,16 @@ class NodeRecord:
     issued_at_s: Annotated[float, Real(1e11)]
     lifetime_s: Annotated[float, Real(limits.MAX_RECORD_TTL_S)]
     generation_defaults: Annotated[GenerationDefaults | None, Added(Struct(GenerationDefaults))] = None
+
+    @property
+    def facts(self) -> TargetFacts:
+        """What a verifier's record says of the target itself."""
+        return TargetFacts(
+            content_digest=self.content_digest,
+            tokenizer_digest=self.tokenizer_digest,
+            eos=self.eos,
+            generation_defaults=self.generation_defaults,
+        )
 
     @property
     def expires_at_s(self) -> float:
@@ -140,6 +174,8 @@ def _check_record(record: NodeRecord, *, owner: str, now_s: float) -> None:
         raise BadSignature("the record names another peer than its owner")
     if record.role not in set(Role):
         raise MalformedMessage(f"unknown role {record.role!r}")
+    if record.role == Role.VERIFIER and record.facts.digest() != record.target_digest:
+        raise MalformedMessage("the record says other things of the target than its digest")
     if record.issued_at_s > now_s + limits.MAX_RECORD_SKEW_S:
         raise MalformedMessage("the record was issued in the future; check the clocks")
     if record.expires_at_s < now_s:

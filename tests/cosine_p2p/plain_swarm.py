@@ -1,6 +1,6 @@
 """A client's place in an in-memory network whose nodes only give an account of themselves."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +30,7 @@ class PlainSwarm:
     async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextCodec:
         raise NotImplementedError
 
-    def choose_digest(self, name: str, offered: Sequence[bytes]) -> bytes:
+    def choose_digest(self, name: str, offered: Mapping[bytes, int]) -> bytes:
         raise NotImplementedError
 
     async def close(self) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from cosine_protocol.identity import Identity
-from cosine_protocol.records import NodeRecord
+from cosine_protocol.records import SCHEMA, NodeRecord
 
 NETWORK = "test"
 TARGET = "someone/model"
@@ -16,11 +16,12 @@ def identity_of(number: int) -> Identity:
 def record_of(identity: Identity, *, now_s: float, **changes: Any) -> NodeRecord:
     """A valid drafter record, issued now for five minutes."""
     fields: dict[str, Any] = {
-        "schema": 1,
+        "schema": SCHEMA,
         "peer_id": identity.peer_id,
         "role": "drafter",
         "target": TARGET,
         "target_digest": b"\x01" * 32,
+        "content_digest": b"\x03" * 32,
         "tokenizer_digest": b"\x02" * 32,
         "numerics": "float32",
         "model": "tiny",

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from typing import Any
 
@@ -34,8 +34,8 @@ class InProcess:
         self.transport = swarm.network.join("blocking-client")
         self.directory: MemoryDirectory = swarm.directory
 
-    def choose_digest(self, name: str, offered: Sequence[bytes]) -> bytes:
-        return offered[0]
+    def choose_digest(self, name: str, offered: Mapping[bytes, int]) -> bytes:
+        return min(offered)
 
     async def text_codec(self, verifiers: object) -> TextCodec:
         return self.swarm.codec

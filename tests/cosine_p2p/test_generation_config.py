@@ -9,23 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import GenerationConfig
 
-from cosine_p2p.generation import AppliedConfig
 from cosine_p2p.generation_config import (
     NOT_HONOURED,
     VALUES,
-    agreed_defaults,
     apply_defaults,
     read_generation_config,
 )
-from cosine_p2p.options import TEXT_DEFAULTS, GenerationOptions, merge_options
+from cosine_p2p.options import TEXT_DEFAULTS
 from cosine_protocol.errors import UsageError
 from cosine_protocol.fields import pack_fields, unpack_fields
 from cosine_protocol.limits import MAX_NEW_TOKENS, MAX_NOT_HONOURED
-from cosine_protocol.records import GenerationDefaults, NodeRecord
-from cosine_protocol.request import Sampling
-from tests.cosine_p2p.samples import identity_of, record_of
-from tests.protocol.samples import GENERATION_DEFAULTS
-from tests.protocol.strategies import of_class
+from cosine_protocol.records import GenerationDefaults
 
 CHAT = {
     "bos_token_id": 151643,
@@ -84,22 +78,32 @@ def test_what_vllm_takes_is_taken(tmp_path: Path) -> None:
     [
         ("{", "cannot be read"),
         ("[]", "cannot be read"),
-        ({"temperature": "0.7"}, "temperature must lie between"),
-        ({"temperature": -1}, "temperature must lie between"),
-        ({"repetition_penalty": 0}, "repetition_penalty must lie between"),
-        ({"top_p": 1.5}, "top_p must lie between"),
-        ({"top_k": 2.5}, "top_k must be a whole number"),
-        ({"top_k": True}, "top_k must be a whole number"),
-        ({"max_new_tokens": 0}, "max_new_tokens must be a whole number"),
-        ({"do_sample": "yes"}, "do_sample must be True or False"),
-        ('{"temperature": NaN}', "temperature must lie between"),
-        ('{"min_p": 1e999}', "min_p must lie between"),
     ],
 )
-def test_a_value_that_means_nothing_is_one_sentence(tmp_path: Path, config: object, sentence: str) -> None:
+def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path, config: object, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence) as refused:
         read(tmp_path, config)
     assert "generation_config.json" in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"temperature": "0.7"},
+        {"temperature": -1},
+        {"repetition_penalty": 0},
+        {"top_p": 1.5},
+        {"top_k": 2.5},
+        {"top_k": True},
+        {"max_new_tokens": 0},
+        {"do_sample": "yes"},
+        '{"temperature": NaN}',
+        '{"min_p": 1e999}',
+    ],
+)
+def test_a_value_that_means_nothing_is_named_and_not_honoured(tmp_path: Path, config: Any) -> None:
+    (name,) = json.loads(config) if isinstance(config, str) else config
+    assert read(tmp_path, config) == GenerationDefaults(not_honoured=(name,))
 
 
 JSON = st.recursive(
@@ -125,61 +129,3 @@ def test_no_more_names_are_published_than_a_record_takes(tmp_path: Path) -> None
     published = read(tmp_path, dict.fromkeys(NOT_HONOURED, 7))
     assert published is not None
     assert published.not_honoured == tuple(sorted(NOT_HONOURED))[:MAX_NOT_HONOURED]
-
-
-def verifier(number: int, published: GenerationDefaults | None) -> NodeRecord:
-    return record_of(identity_of(number), now_s=0.0, role="verifier", generation_defaults=published)
-
-
-def test_one_liar_among_several_verifiers_changes_nothing() -> None:
-    honest = [verifier(number, GENERATION_DEFAULTS) for number in (1, 2)]
-    liar = verifier(3, GenerationDefaults(do_sample=True, temperature=1e6))
-    assert agreed_defaults([liar, *honest]) == GENERATION_DEFAULTS
-    assert agreed_defaults([honest[0], liar]) == GENERATION_DEFAULTS
-    assert agreed_defaults([verifier(1, None), verifier(2, None), liar]) is None
-    assert agreed_defaults([]) is None
-
-
-def test_a_config_that_samples_makes_sampling_the_default() -> None:
-    published = GenerationDefaults(do_sample=True, temperature=0.7, top_k=20, top_p=0.8, repetition_penalty=1.05)
-    assert options(published) == {"temperature": 0.7, "top_k": 20, "top_p": 0.8, "repetition_penalty": 1.05}
-    assert options(GenerationDefaults(do_sample=True)) == {"temperature": 1.0}
-
-
-def test_a_temperature_without_do_sample_counts_only_where_there_is_sampling_anyway() -> None:
-    published = GenerationDefaults(temperature=0.6, top_p=0.9, repetition_penalty=1.2)
-    assert options(published) == {"repetition_penalty": 1.2}
-    assert options(published, SAMPLED) == {"temperature": 0.6, "top_p": 0.9, "repetition_penalty": 1.2}
-    assert options(published, temperature=0.9) == {"top_p": 0.9, "repetition_penalty": 1.2}
-
-
-def test_what_is_asked_for_wins_and_greedy_is_what_greedy_is_in_transformers() -> None:
-    assert options(GENERATION_DEFAULTS, temperature=0.3, top_k=5) == {
-        "top_p": 0.8,
-        "repetition_penalty": 1.1,
-        "max_new_tokens": 2048,
-    }
-    assert options(GENERATION_DEFAULTS, temperature=0.0) == {"repetition_penalty": 1.1, "max_new_tokens": 2048}
-
-
-def test_names_that_are_not_honoured_are_told() -> None:
-    applied = apply_defaults(GENERATION_DEFAULTS, asked={}, otherwise=TEXT_DEFAULTS)
-    assert applied.not_honoured == ("no_repeat_ngram_size",)
-    assert applied.told_options()[:2] == ("temperature 0.7", "top_k 20")
-    assert apply_defaults(None, asked={}, otherwise=TEXT_DEFAULTS) == AppliedConfig()
-
-
-@given(
-    published=st.none() | of_class(GenerationDefaults),
-    asked=st.fixed_dictionaries({}, optional={"temperature": st.floats(0, 2), "top_k": st.integers(0, 9)}),
-    otherwise=st.sampled_from([TEXT_DEFAULTS, SAMPLED]),
-)
-def test_whatever_is_published_makes_a_request(
-    published: GenerationDefaults | None, asked: dict[str, Any], otherwise: dict[str, Any]
-) -> None:
-    taken = options(published, otherwise, **asked)
-    assert not taken.keys() & asked.keys()
-    wanted: dict[str, Any] = {**otherwise, **taken, **asked}
-    assert merge_options({}, wanted, GenerationOptions) == wanted
-    values: dict[str, Any] = {name: value for name, value in wanted.items() if name != "max_new_tokens"}
-    Sampling(**values)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_p2p.selection import NEAR_EQUAL, pick_drafters, rank_verifiers
+from cosine_p2p.selection import NEAR_EQUAL, Offer, offers_of, pick_drafters, rank_verifiers
 from cosine_protocol.records import NodeRecord
 from tests.cosine_p2p.samples import identity_of, record_of
 
@@ -77,11 +77,39 @@ def test_load_is_a_share_of_capacity() -> None:
     assert ranked([small, large]) == (large, small)
 
 
-def test_all_verifiers_of_a_request_have_the_numerics_of_the_first() -> None:
+def test_only_verifiers_of_the_numerics_asked_for_are_asked() -> None:
     first, other, second = record(0, pass_us=1), record(1, pass_us=2, numerics="bfloat16"), record(2, pass_us=3)
-    assert ranked([second, other, first]) == (first, second)
+    assert ranked([second, other, first]) == (first, other, second)
     assert ranked([second, other, first], numerics="bfloat16") == (other,)
     assert ranked([second, first], numerics="int4") == ()
+
+
+def test_those_that_failed_come_after_all_others_however_fast_they_say_they_are() -> None:
+    fast, slow = record(0, pass_us=1), record(1, pass_us=900)
+    assert ranked([fast, slow], avoided={fast.peer_id}) == (slow, fast)
+
+
+def offered(*records: NodeRecord, prompt_tokens: int = 100, wanted_tokens: int = 200) -> list[Offer]:
+    return offers_of(records, prompt_tokens=prompt_tokens, wanted_tokens=wanted_tokens)
+
+
+def test_numerics_of_its_own_make_a_record_an_offer_of_its_own() -> None:
+    liar, honest = record(0, numerics="float16"), [record(1), record(2)]
+    assert offered(liar, *honest) == [Offer("float16", 200, (liar,)), Offer("float32", 200, tuple(honest))]
+
+
+def test_a_short_context_shortens_nobody_else_s_text() -> None:
+    liar, honest = record(0, context_tokens=101), record(1, context_tokens=1024)
+    assert offered(liar, honest) == [Offer("float32", 200, (honest,)), Offer("float32", 1, (liar,))]
+
+
+def test_where_all_contexts_are_short_most_of_the_room_is_taken() -> None:
+    records = [record(number, context_tokens=context) for number, context in enumerate((101, 200, 220))]
+    assert offered(*records) == [Offer("float32", 100, (records[1], records[2]))]
+
+
+def test_nobody_offers_a_context_that_the_prompt_fills() -> None:
+    assert offered(record(0, context_tokens=100)) == []
 
 
 def test_only_those_asked_for_and_trusted_may_serve() -> None:
@@ -117,7 +145,7 @@ def test_whoever_is_chosen_is_near_the_best_of_those_left(seed: int) -> None:
         for number in range(len(PEERS))
     ]
     order = ranked(records, seed=seed)
-    assert set(order) == {r for r in records if r.numerics == order[0].numerics}, f"seed {seed}"
+    assert set(order) == set(records), f"seed {seed}"
     for index, first in enumerate(order):
         left = order[index:]
         assert is_full(first) <= all(map(is_full, left)), f"seed {seed}"

@@ -12,6 +12,7 @@ import pytest
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.channel import Channel, serve_channel
 from cosine_p2p.link import Links
+from cosine_p2p.peer_failures import PeerFailures
 from cosine_p2p.session import Job, Session
 from cosine_p2p.speculation.tree import Block
 from cosine_p2p.speed_trial import SpeedTrial
@@ -121,7 +122,7 @@ def played(
             drafters=tuple(record_of(identity_of(n), now_s=0.0) for n in (*drafters, *lost_drafters)),
             trial=trial,
         )
-        session, tokens, error = Session(job, links, _at_once), list[int](), ""
+        session, tokens, error = Session(job, links, _at_once, failures=PeerFailures()), list[int](), ""
         try:
             async for some in session.stream():
                 tokens += some.tokens

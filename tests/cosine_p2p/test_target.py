@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cosine_p2p import target
-from cosine_p2p.target import Target, TargetIdentity, choose_digest, identify_target, parse_target
+from cosine_p2p.target import KNOWN_TARGETS, Target, TargetIdentity, choose_digest, identify_target, parse_target
 from cosine_p2p.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 from tests.cosine_p2p.gguf_samples import write_sample
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def digest_of(folder: Path) -> bytes:
-    return identify_target(folder, name="n", cache_folder=folder.parent / "cache").target_digest
+    return identify_target(folder, name="n", cache_folder=folder.parent / "cache").content_digest
 
 
 def test_sharding_order_and_metadata_do_not_matter(folder: Path) -> None:
@@ -120,16 +120,14 @@ def test_a_gguf_file_is_identified_by_its_tensors_and_what_changes_texts(tmp_pat
     assert first == identity("b", {"general.name": "two"})
     assert first.tokenizer_digest is None
     others = [identity("c", {"llama.context_length": 9}), identity("d", {}, weights="F16")]
-    assert len({first.target_digest, *(other.target_digest for other in others)}) == 3
+    assert len({first.content_digest, *(other.content_digest for other in others)}) == 3
 
 
-def test_a_target_may_be_named_by_a_gguf_file(tmp_path: Path) -> None:
+def test_a_gguf_file_is_no_name_of_a_target(tmp_path: Path) -> None:
+    """Its tokenizer and EOS ids are read by a node only, and so is the digest of the target."""
     file = write_sample(tmp_path / "a.gguf")
-    digest = identify_target(file, name="n").target_digest
-    assert Target.parse(str(file)) == Target(digest.hex(), digest)
-    with pytest.raises(UsageError, match="is no GGUF file"):
-        (tmp_path / "b.gguf").write_text("x")
-        Target.parse(str(tmp_path / "b.gguf"))
+    with pytest.raises(UsageError, match="name the target as its verifiers announce it"):
+        Target.parse(str(file))
 
 
 @pytest.mark.parametrize(
@@ -171,18 +169,18 @@ def test_parse_target() -> None:
 
 def test_the_first_digest_is_pinned(tmp_path: Path) -> None:
     pins, one, two = tmp_path / "pins.json", b"\x01" * 32, b"\x02" * 32
-    choose_digest("m", [one], pins)
-    choose_digest("m", [one], pins)
-    choose_digest("other", [two], pins)
+    choose_digest("m", {one: 1}, pins)
+    choose_digest("m", {one: 1}, pins)
+    choose_digest("other", {two: 1}, pins)
     with pytest.raises(UsageError, match=one.hex()):
-        choose_digest("m", [two], pins)
-    assert choose_digest("m", [two, one], pins) == one
+        choose_digest("m", {two: 1}, pins)
+    assert choose_digest("m", {two: 1, one: 1}, pins) == one
 
 
 def test_several_digests_are_listed(tmp_path: Path) -> None:
     pins, one, two = tmp_path / "pins.json", b"\x01" * 32, b"\x02" * 32
     with pytest.raises(UsageError, match=f"{one.hex()}, {two.hex()}"):
-        choose_digest("m", [two, one], pins)
+        choose_digest("m", {two: 1, one: 1}, pins)
     assert not pins.exists()
 
 
@@ -191,5 +189,21 @@ def test_damaged_pins_are_not_overwritten(tmp_path: Path, content: str) -> None:
     pins = tmp_path / "pins.json"
     pins.write_text(content)
     with pytest.raises(UsageError, match="damaged"):
-        choose_digest("m", [b"\x01" * 32], pins)
+        choose_digest("m", {b"\x01" * 32: 1}, pins)
     assert pins.read_text() == content
+
+
+def test_of_several_new_digests_that_of_a_clear_majority_counts(tmp_path: Path) -> None:
+    pins, one, two = tmp_path / "pins.json", b"\x01" * 32, b"\x02" * 32
+    assert choose_digest("m", {one: 2, two: 1}, pins) == one
+    # It was pinned: later majorities change nothing.
+    assert choose_digest("m", {one: 1, two: 9}, pins) == one
+
+
+def test_nobody_stands_for_an_embedded_target_under_its_name(tmp_path: Path) -> None:
+    pins, liar = tmp_path / "pins.json", b"\x02" * 32
+    embedded = KNOWN_TARGETS["zoo:target"]
+    assert choose_digest("zoo:target", {embedded: 1, liar: 99}, pins) == embedded
+    with pytest.raises(UsageError, match=f"zoo:target is {embedded.hex()} in this version"):
+        choose_digest("zoo:target", {liar: 99}, pins)
+    assert not pins.exists()

@@ -11,16 +11,17 @@ from cosine_node.announcing import STATUS_KEY, Announcer
 from cosine_p2p.directory import MemoryDirectory
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.identity import Identity
-from cosine_protocol.records import NodeRecord, Role, open_record
+from cosine_protocol.records import SCHEMA, NodeRecord, Role, open_record
 
 IDENTITY = Identity.from_seed(bytes(32))
 START_S = 1_000_000.0
 NODE = NodeRecord(
-    schema=1,
+    schema=SCHEMA,
     peer_id=IDENTITY.peer_id,
     role="drafter",
     target="t",
     target_digest=b"\x01" * 32,
+    content_digest=b"\x03" * 32,
     tokenizer_digest=b"\x02" * 32,
     numerics="float32",
     model="tiny",

@@ -18,9 +18,9 @@ from cosine_node import zoo
 from cosine_node.engine.base import PREFIX, Engine, Row
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.writing import write_gguf
-from cosine_node.model import NGRAM, ModelSource, ServedModel, fetch_folder, load_served, read_eos
-from cosine_p2p.generation_config import read_generation_config
-from cosine_p2p.target import Target, identify_target
+from cosine_node.model import NGRAM, ModelSource, ServedModel, fetch_folder, load_served
+from cosine_p2p.generation_config import read_eos, read_generation_config
+from cosine_p2p.target import Target, read_target_facts
 from cosine_p2p.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import GenerationDefaults, Role
@@ -71,6 +71,12 @@ def served(role: Role, model: str | Path, target: str | Path | None = None) -> S
     return load_served(source, role, lambda event, fields: None)
 
 
+def digest_of(folder: Path) -> bytes:
+    facts = read_target_facts(folder, name="")
+    assert facts is not None
+    return facts.digest()
+
+
 def refused(role: Role, model: str | Path, target: str | Path | None = None) -> str:
     with pytest.raises(UsageError) as caught:
         served(role, model, target)
@@ -80,11 +86,11 @@ def refused(role: Role, model: str | Path, target: str | Path | None = None) -> 
 
 def test_a_folder_is_served_under_its_digest_and_never_under_its_path(target: Path) -> None:
     made = served(Role.VERIFIER, target)
-    digest = identify_target(target, name="x").target_digest
-    assert (made.target_digest, made.target_name, made.names) == (digest, digest.hex(), (digest.hex(),))
+    digest = digest_of(target)
+    assert (made.facts.digest(), made.target_name, made.names) == (digest, digest.hex(), (digest.hex(),))
     assert made.model_name == "tiny-target"
     files = TokenizerFiles.read(target)
-    assert files is not None and made.tokenizer_digest == files.digest
+    assert files is not None and made.facts.tokenizer_digest == files.digest
     assert (made.engine.numerics, made.engine.vocab_tokens) == ("float32", VOCAB)
     assert made.curve.seconds(1) > 0
     assert str(target.parent) not in " ".join((made.model_name, made.target_name, *made.names))
@@ -93,7 +99,7 @@ def test_a_folder_is_served_under_its_digest_and_never_under_its_path(target: Pa
 def test_a_verifier_may_serve_a_folder_under_a_public_name(target: Path) -> None:
     made = served(Role.VERIFIER, target, "someone/model")
     assert made.target_name == "someone/model"
-    assert made.names == ("someone/model", made.target_digest.hex())
+    assert made.names == ("someone/model", made.facts.digest().hex())
 
 
 def test_a_gguf_file_is_served_under_its_digest_and_never_under_its_path(target: Path, tmp_path: Path) -> None:
@@ -101,12 +107,14 @@ def test_a_gguf_file_is_served_under_its_digest_and_never_under_its_path(target:
     file.parent.mkdir()
     write_gguf(zoo.folder("target"), file)
     made = served(Role.VERIFIER, file)
-    digest = GgufFile.open(file).digest
-    assert (made.target_digest, made.target_name, made.names) == (digest, digest.hex(), (digest.hex(),))
-    assert (made.model_name, made.engine.numerics, made.eos) == ("tiny.gguf", "gguf:Q8_0+float32", (0,))
-    assert Target.parse(str(file)) == Target(digest.hex(), digest)
+    assert made.facts.content_digest == GgufFile.open(file).digest
+    digest = made.facts.digest()
+    assert (made.target_name, made.names) == (digest.hex(), (digest.hex(),))
+    assert (made.model_name, made.engine.numerics, made.facts.eos) == ("tiny.gguf", "gguf:Q8_0+float32", (0,))
+    with pytest.raises(UsageError, match="name the target as its verifiers announce it"):
+        Target.parse(str(file))
     files = TokenizerFiles.read(made.tokenizer_folder)
-    assert files is not None and made.tokenizer_digest == files.digest
+    assert files is not None and made.facts.tokenizer_digest == files.digest
     assert served(Role.VERIFIER, file, "someone/model").names == ("someone/model", digest.hex())
 
 
@@ -114,7 +122,7 @@ def test_gguf_files_draft_for_gguf_files(tmp_path: Path) -> None:
     write_gguf(zoo.folder("target"), tmp_path / "target.gguf")
     write_gguf(zoo.folder("draft-code"), tmp_path / "drafter.gguf")
     made = served(Role.DRAFTER, tmp_path / "drafter.gguf", tmp_path / "target.gguf")
-    assert made.target_digest == GgufFile.open(tmp_path / "target.gguf").digest
+    assert made.facts.content_digest == GgufFile.open(tmp_path / "target.gguf").digest
     assert (made.model_name, made.engine.vocab_tokens) == ("drafter.gguf", 4096)
 
 
@@ -151,13 +159,13 @@ def test_a_zoo_model_is_called_by_its_name() -> None:
     made = served(Role.DRAFTER, "zoo:draft-code", "zoo:target")
     assert (made.model_name, made.target_name) == ("zoo:draft-code", "zoo:target")
     assert made.names[0] == "zoo:target"
-    assert made.target_digest == identify_target(zoo.folder("target"), name="").target_digest
-    assert made.eos == (0,)
+    assert made.facts.digest() == digest_of(zoo.folder("target"))
+    assert made.facts.eos == (0,)
 
 
 def test_a_drafter_without_a_tokenizer_uses_the_targets(drafter: Path, target: Path) -> None:
     made = served(Role.DRAFTER, drafter, target)
-    assert made.target_digest == identify_target(target, name="").target_digest
+    assert made.facts.digest() == digest_of(target)
     assert (made.tokenizer_folder, made.model_name) == (target, "tiny-drafter")
 
 
@@ -177,7 +185,7 @@ def test_a_drafter_with_another_tokenizer_drafts_text(
     assert (made.engine.numerics, made.engine.vocab_tokens) == ("float32 retokenized", VOCAB)
     assert made.engine.context_tokens < 256
     files = TokenizerFiles.read(target)
-    assert files is not None and made.tokenizer_digest == files.digest
+    assert files is not None and made.facts.tokenizer_digest == files.digest
     prompt = (3, 70, 140, 9)
     greedy = _greedy_token(served(Role.DRAFTER, drafter, drafter).engine, [VOCAB - 1 - token for token in prompt])
     assert _greedy_token(made.engine, prompt) == VOCAB - 1 - greedy
@@ -308,7 +316,7 @@ def test_a_verifier_publishes_the_generation_config_and_tells_it_in_a_sentence(t
     events: list[tuple[str, dict[str, object]]] = []
     source = ModelSource(model=str(target), target=str(target), device="cpu", dtype="float32", threads=1)
     made = load_served(source, Role.VERIFIER, lambda *event: events.append(event))
-    assert made.generation_defaults == GenerationDefaults(
+    assert made.facts.generation_defaults == GenerationDefaults(
         do_sample=True, temperature=0.7, top_p=0.8, repetition_penalty=1.1, not_honoured=("num_beams",)
     )
     (told,) = [fields for event, fields in events if event == "generation_config"]
@@ -318,20 +326,14 @@ def test_a_verifier_publishes_the_generation_config_and_tells_it_in_a_sentence(t
     )
 
 
-def test_a_generation_config_is_left_out_where_it_is_not_wanted(target: Path) -> None:
+def test_a_target_with_other_defaults_or_end_tokens_is_another_target(target: Path) -> None:
+    plain = digest_of(target)
     (target / "generation_config.json").write_text(json.dumps(CHAT_CONFIG))
-    assert served(Role.DRAFTER, target).generation_defaults is None
-    source = ModelSource(
-        model=str(target), target="x", device="cpu", dtype="float32", threads=1, publishes_config=False
-    )
-    assert load_served(source, Role.VERIFIER, lambda event, fields: None).generation_defaults is None
-
-
-def test_a_broken_generation_config_is_one_sentence_that_names_the_way_out(target: Path) -> None:
-    (target / "generation_config.json").write_text(json.dumps({"repetition_penalty": -1}))
-    sentence = refused(Role.VERIFIER, target)
-    assert "generation_config.json: repetition_penalty must lie between" in sentence
-    assert "--generation-config none" in sentence
+    chat = digest_of(target)
+    (target / "generation_config.json").write_text(json.dumps({**CHAT_CONFIG, "eos_token_id": 7}))
+    assert len({plain, chat, digest_of(target)}) == 3
+    # Drafters need not know any of it but the name.
+    assert served(Role.DRAFTER, target, target).facts.digest() == digest_of(target)
 
 
 def test_the_embedded_models_set_no_defaults() -> None:

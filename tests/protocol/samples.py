@@ -1,5 +1,6 @@
 """One request, record and identity to test with."""
 
+from dataclasses import replace
 from typing import Any, Final
 
 from cosine_protocol.identity import Identity
@@ -43,13 +44,13 @@ def request_of(**changes: Any) -> Request:
 
 
 def record_of(**changes: Any) -> NodeRecord:
-    """A valid record of `OWNER`, issued at `NOW_S`, with some fields changed."""
+    """A valid record of `OWNER`, issued at `NOW_S`, with some fields changed; its target digest follows."""
     fields: dict[str, Any] = {
         "schema": SCHEMA,
         "peer_id": OWNER.peer_id,
         "role": Role.VERIFIER,
         "target": "someone/model",
-        "target_digest": bytes(range(32)),
+        "content_digest": bytes(range(32)),
         "tokenizer_digest": bytes(range(32, 64)),
         "numerics": "float32",
         "model": "someone/model",
@@ -66,4 +67,5 @@ def record_of(**changes: Any) -> NodeRecord:
         "issued_at_s": NOW_S,
         "lifetime_s": LIFETIME_S,
     }
-    return NodeRecord(**(fields | changes))
+    record = NodeRecord(**({"target_digest": bytes(32)} | fields | changes))
+    return record if "target_digest" in changes else replace(record, target_digest=record.facts.digest())

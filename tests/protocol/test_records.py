@@ -180,3 +180,22 @@ def test_deeper_cells_split_by_the_hash_of_the_public_key() -> None:
     assert len(_cell(OWNER, 3)) == len(KEY) + 3
     cells = {_cell(Identity.from_seed(number.to_bytes(32, "big")), 1) for number in range(100)}
     assert len(cells) == 16
+
+
+def test_a_record_cannot_say_other_things_of_a_known_target() -> None:
+    """Whoever changes what a text depends on names another target by it."""
+    true = record_of()
+    for change in (
+        {"eos": (1,)},
+        {"eos": ()},
+        {"tokenizer_digest": bytes(32)},
+        {"content_digest": bytes(32)},
+        {"generation_defaults": GENERATION_DEFAULTS},
+    ):
+        with pytest.raises(MalformedMessage, match="other things of the target than its digest"):
+            _open(_sealed(replace(true, **change)))
+        assert record_of(**change).target_digest != true.target_digest
+
+
+def test_a_drafter_says_nothing_of_its_target_but_the_name() -> None:
+    assert _open(_sealed(record_of(role="drafter", target_digest=bytes(32)))).target_digest == bytes(32)

@@ -5,7 +5,7 @@ from typing import Any
 
 from cosine_p2p.survey import NodeSight, Survey
 from cosine_protocol.identity import Identity
-from cosine_protocol.records import NodeRecord, Role
+from cosine_protocol.records import SCHEMA, NodeRecord, Role
 from cosine_tui.feed import StillFeed
 from cosine_tui.prompt_line import Options
 from cosine_tui.snapshot import (
@@ -48,11 +48,12 @@ VERIFIER_RECORD: dict[str, Any] = {
 
 def record_of(number: int, role: Role = Role.DRAFTER, **changes: Any) -> NodeRecord:
     fields: dict[str, Any] = {
-        "schema": 1,
+        "schema": SCHEMA,
         "peer_id": peer_id_of(number),
         "role": role,
         "target": TARGET,
         "target_digest": bytes(32),
+        "content_digest": bytes(32),
         "tokenizer_digest": bytes(32),
         "numerics": "float32",
         "model": "tiny",

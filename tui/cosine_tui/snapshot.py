@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
-from cosine_p2p.generation_config import agreed_defaults
 from cosine_protocol.records import GenerationDefaults, NodeRecord, Role
 
 
@@ -270,7 +269,8 @@ class Snapshot:
     @property
     def generation_defaults(self) -> GenerationDefaults | None:
         """What the target's verifiers publish of its own generation config."""
-        return agreed_defaults(node.record for node in self.nodes if node.role is Role.VERIFIER)
+        verifiers = (node.record for node in self.nodes if node.role is Role.VERIFIER)
+        return next((record.generation_defaults for record in verifiers), None)
 
     @property
     def tokens_per_s(self) -> float:

@@ -20,7 +20,7 @@ from cosine_node.simulation.participants import identity_of
 from cosine_node.simulation.report import SimulationReport
 from cosine_node.simulation.running import run_scenario
 from cosine_node.simulation.scenario import DECISION_S, EngineSource, Scenario, curves
-from cosine_node.simulation.swarm import DIGEST, numbered_nonces
+from cosine_node.simulation.swarm import DIGEST, facts_of, numbered_nonces
 from cosine_node.simulation.trace_engine import Law, TraceDrafter, TraceTarget
 from cosine_node.simulation.traces import Trace, TraceSet
 from cosine_node.simulation.workload import LOOKUP, POOL_TOKENS, TEST_SPLIT, Task, lookup_engine
@@ -255,7 +255,7 @@ def _cases(scenario: Scenario, workload: ReplayedWorkload, plays: Entrant, cell:
         for number in range(client, scenario.total_requests, scenario.clients):
             task = workload.task(number)
             request = Request(
-                target_digest=DIGEST,
+                target_digest=facts_of(workload.eos).digest(),
                 tokenizer_digest=DIGEST,
                 numerics=workload.target(0).numerics,
                 prompt=task.prompt,

@@ -108,6 +108,7 @@ def _record(index: int, role: Role, chance: random.Random) -> NodeRecord:
         role=role,
         target="target",
         target_digest=DIGEST,
+        content_digest=DIGEST,
         tokenizer_digest=DIGEST,
         numerics="float32",
         model="model",

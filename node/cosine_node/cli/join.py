@@ -17,7 +17,6 @@ from cosine_node.cli.options import (
     AsJson,
     Device,
     Dtype,
-    GenerationConfig,
     HostMaddrs,
     IdentityFile,
     InitialPeers,
@@ -30,13 +29,11 @@ from cosine_node.cli.options import (
     Relays,
     TargetName,
     listening_maddrs,
-    parse_generation_config,
     parse_role,
     several,
 )
 from cosine_node.emulation import Emulation
 from cosine_node.pool_size import PoolSize, parse_pool_size
-from cosine_p2p.options import AUTO
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_EXPERTISE
@@ -137,7 +134,6 @@ def join(
     quantize: Quantize = None,
     kv_memory: KvMemory = "auto",
     deterministic: Deterministic = False,
-    generation_config: GenerationConfig = AUTO,
     max_requests: MaxRequests = 16,
     share_prefixes: SharePrefixes = False,
     threads: Threads = None,
@@ -155,9 +151,8 @@ def join(
     if max_requests < 1 or (threads is not None and threads < 1):
         raise UsageError("--max-requests and --threads must be 1 or more.")
     size = parse_pool_size(kv_memory, requests=max_requests, is_verifier=chosen is Role.VERIFIER)
-    publishes = parse_generation_config(generation_config) == AUTO
     loading = {"device": device, "dtype": dtype, "threads": threads, "quantize": quantize, "pool_size": size}
-    sources = _sources(chosen, several(model), target, deterministic, **loading, publishes_config=publishes)
+    sources = _sources(chosen, several(model), target, deterministic, **loading)
     network_options = NetworkOptions(
         network=network,
         identity_file=identity,

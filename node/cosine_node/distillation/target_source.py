@@ -14,8 +14,9 @@ from cosine_node.distillation.small_model import Shape, new_model
 from cosine_node.distillation.swarm_target import SwarmTarget
 from cosine_node.engine.draft_vocabulary import DraftVocabulary
 from cosine_node.engine.loading import load_model, read_config, resolve_device
-from cosine_node.model import fetch_folder, read_eos
+from cosine_node.model import fetch_folder
 from cosine_p2p.client import Join
+from cosine_p2p.generation_config import read_eos
 from cosine_p2p.options import ClientOptions
 from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.tokenizer_files import TokenizerFiles

@@ -24,7 +24,7 @@ from cosine_node.gateway.middleware import Emit, KeyCheck, KeyRing, RequestLog
 from cosine_node.gateway.replies import ChatStyle, CompletionStyle, Json, own_config
 from cosine_node.gateway.text_request import CHAT_DEFAULTS, parse_chat, parse_completion
 from cosine_node.metrics import GenerationMetrics
-from cosine_p2p.generation_config import agreed_defaults, apply_defaults
+from cosine_p2p.generation_config import apply_defaults
 
 if TYPE_CHECKING:
     from cosine_p2p.client import AsyncClient
@@ -106,7 +106,8 @@ def _v1_routes(service: Service, watch: VerifierWatch) -> list[BaseRoute]:
 
     async def describe(name: str) -> Json:
         verifiers, _ = await watch.look()
-        published = agreed_defaults(verifiers) if service.client.takes_generation_config else None
+        takes_config = bool(verifiers) and service.client.takes_generation_config
+        published = verifiers[0].generation_defaults if takes_config else None
         return {
             "id": name,
             "object": "model",

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -28,9 +28,9 @@ from cosine_p2p.transport.memory import MemoryNetwork, MemoryTransport
 from cosine_protocol.identity import Identity
 from cosine_protocol.limits import NONCE_BYTES
 from cosine_protocol.protocols import DRAFT, STATUS
-from cosine_protocol.records import GenerationDefaults, NodeRecord, Role
+from cosine_protocol.records import SCHEMA, GenerationDefaults, NodeRecord, Role, TargetFacts
 
-# The records of simulated nodes name this target, and a model and tokenizer with this digest.
+# The records of simulated nodes name this target, and contents and a tokenizer with this digest.
 TARGET: Final = "zoo:target"
 DIGEST: Final = bytes(32)
 VERIFY_CURVE: Final = CostCurve(((1, 0.060), (4, 0.060), (8, 0.066), (16, 0.082), (32, 0.117)))
@@ -61,6 +61,13 @@ class LetterCodec(TextCodec):
 
     def effect(self, token: int) -> TokenEffect:
         return TokenEffect.WHOLE
+
+
+def facts_of(eos: tuple[int, ...], generation_defaults: GenerationDefaults | None = None) -> TargetFacts:
+    """The facts of a simulated target."""
+    return TargetFacts(
+        content_digest=DIGEST, tokenizer_digest=DIGEST, eos=eos, generation_defaults=generation_defaults
+    )
 
 
 def numbered_identity(number: int) -> Identity:
@@ -100,8 +107,8 @@ class _ClientSwarm:
     async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextCodec:
         return self.codec
 
-    def choose_digest(self, name: str, offered: Sequence[bytes]) -> bytes:
-        return offered[0]
+    def choose_digest(self, name: str, offered: Mapping[bytes, int]) -> bytes:
+        return min(offered)
 
     async def close(self) -> None:
         await self.transport.close()
@@ -129,7 +136,7 @@ class SimulatedSwarm:
         self.codec = codec or LetterCodec()
         self.eos = eos
         self.emulated = emulated
-        self.generation_defaults = generation_defaults
+        self.facts = facts_of(eos, generation_defaults)
         self.directory = MemoryDirectory()
         self._directory_of = directory_of or (lambda identity: self.directory)
         self._announcements = count(1)
@@ -179,7 +186,7 @@ class SimulatedSwarm:
             runner=machine,
             curve=curve,
             identity=identity,
-            config=VerifierConfig(target_digest=DIGEST, tokenizer_digest=DIGEST, **config),
+            config=VerifierConfig(target_digest=self.facts.digest(), tokenizer_digest=DIGEST, **config),
             home=home,
         )
         return await self._add(identity, service, engine, machine, Role.VERIFIER, domain, curve)
@@ -317,9 +324,10 @@ class SimulatedSwarm:
             load_requests=load_requests,
             pass_us=round(1e6 * curve.seconds(1)),
             context_tokens=engine.context_tokens,
+            target_digest=self.facts.digest(),
             eos=self.eos,
             emulated=self.emulated,
-            generation_defaults=self.generation_defaults if role is Role.VERIFIER else None,
+            generation_defaults=self.facts.generation_defaults if role is Role.VERIFIER else None,
             sequence=next(self._announcements),
             issued_at_s=asyncio.get_running_loop().time(),
         )
@@ -337,11 +345,12 @@ async def _call_at_once(check: Callable[[], None]) -> None:
 
 
 _RECORD: Final = NodeRecord(
-    schema=1,
+    schema=SCHEMA,
     peer_id="",
     role=Role.VERIFIER,
     target=TARGET,
     target_digest=DIGEST,
+    content_digest=DIGEST,
     tokenizer_digest=DIGEST,
     numerics="",
     model="simulated",

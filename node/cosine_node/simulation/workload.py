@@ -193,7 +193,7 @@ class ModelWorkload:
 
     @cached_property
     def eos(self) -> tuple[int, ...]:
-        from cosine_node.model import read_eos
+        from cosine_p2p.generation_config import read_eos
 
         return read_eos(zoo.tokenizer_folder())
 

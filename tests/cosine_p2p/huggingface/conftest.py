@@ -10,10 +10,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from cosine_node import zoo
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.loading import load_engine
-from cosine_node.model import read_eos
 from cosine_node.runner import ThreadRunner
 from cosine_node.simulation.swarm import SimulatedSwarm
 from cosine_p2p.client import Swarm
+from cosine_p2p.generation_config import read_eos
 from cosine_p2p.huggingface import SwarmModelForCausalLM
 from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.tokenizer_files import TokenizerFiles

@@ -125,14 +125,3 @@ def test_the_environment_names_models_between_spaces(started: list[Any], monkeyp
     join()
     ((_, options),) = started
     assert (models(options), options[0].source.quantize) == (["zoo:draft-code", "ngram"], "int8")
-
-
-def test_a_verifier_publishes_the_generation_config_unless_told_otherwise(
-    started: list[Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    join("--role", "verifier")
-    join("--role", "verifier", "--generation-config", "none")
-    assert [options[0].source.publishes_config for _, options in started] == [True, False]
-    capsys.readouterr()
-    join("--role", "verifier", "--generation-config", "vllm")
-    assert "--generation-config must be auto or none, not 'vllm'." in capsys.readouterr().err

@@ -20,8 +20,8 @@ def test_a_target_is_unfolded_under_its_digest(tmp_path: Path) -> None:
     write_gguf(zoo.folder("target"), file)
     folder = unfold(file, cache_folder=tmp_path / "cache")
     identity = identify_target(folder, name="x", cache_folder=tmp_path / "hashes")
-    assert folder == tmp_path / "cache" / identity.target_digest.hex()
-    assert identity.target_digest == GgufFile.open(file).digest
+    assert folder == tmp_path / "cache" / identity.content_digest.hex()
+    assert identity.content_digest == GgufFile.open(file).digest
     files = TokenizerFiles.read(folder)
     assert files is not None and identity.tokenizer_digest == files.digest
     assert files.files.keys() == {"chat_template.jinja", "tokenizer.json", "tokenizer_config.json"}

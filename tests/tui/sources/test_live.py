@@ -1,7 +1,7 @@
 """The live source in virtual time: joining, losing the swarm, coming back."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -65,7 +65,7 @@ class WeatheredPlace:
     async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextCodec:
         return await self.inner.text_codec(verifiers)
 
-    def choose_digest(self, name: str, offered: Sequence[bytes]) -> bytes:
+    def choose_digest(self, name: str, offered: Mapping[bytes, int]) -> bytes:
         return self.inner.choose_digest(name, offered)
 
     async def close(self) -> None:

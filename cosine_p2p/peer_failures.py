@@ -1,0 +1,46 @@
+"""The peers that failed this client lately: they are asked after all others until that has faded. Pure."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+FIRST_PAUSE_S: Final = 60.0
+"""A choice: longer than most requests, and short for a machine that was only restarted."""
+LONGEST_PAUSE_S: Final = 3600.0
+"""A choice: pauses double up to it."""
+FORGOTTEN_S: Final = 6 * 3600.0
+"""A choice: after so long without a failure a peer begins anew."""
+MAX_PEERS: Final = 1024
+"""Bounds memory; those that failed longest ago are forgotten first."""
+
+
+@dataclass(slots=True)
+class _Failures:
+    count: int
+    until_s: float
+    latest_s: float
+
+
+class PeerFailures:
+    """Peers that were lost, broke the protocol, or refused what their record offers. Times never go back."""
+
+    def __init__(self) -> None:
+        self._peers: OrderedDict[str, _Failures] = OrderedDict()
+
+    def note_failed(self, peer_id: str, *, now_s: float) -> None:
+        """Avoid a peer for a while, each time for twice as long."""
+        known = self._peers.pop(peer_id, None)
+        count = known.count if known and now_s - known.latest_s < FORGOTTEN_S else 0
+        # The exponent is bounded, since 2 ** n overflows a float.
+        pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(count, 16))
+        self._peers[peer_id] = _Failures(count + 1, now_s + pause_s, now_s)
+        if len(self._peers) > MAX_PEERS:
+            self._peers.popitem(last=False)
+
+    def note_served(self, peer_id: str) -> None:
+        """Forget what a peer did before it served a request to its end."""
+        self._peers.pop(peer_id, None)
+
+    def avoided(self, now_s: float) -> frozenset[str]:
+        """The peers to ask after all others now."""
+        return frozenset(peer_id for peer_id, known in self._peers.items() if known.until_s > now_s)
