@@ -17,6 +17,7 @@ from cosine_p2p.directory import Directory
 from cosine_p2p.fragments import Offload
 from cosine_p2p.generation import Chunk, Generation
 from cosine_p2p.generation_config import apply_defaults
+from cosine_p2p.job import Job
 from cosine_p2p.lifetime import Lifetime
 from cosine_p2p.link import Links
 from cosine_p2p.network import joining
@@ -35,7 +36,7 @@ from cosine_p2p.prompt import encode_prompt, read_prompt
 from cosine_p2p.recent_finds import REUSE_S, RecentFinds
 from cosine_p2p.run import Run
 from cosine_p2p.selection import Chance, offers_of, pick_drafters, rank_verifiers
-from cosine_p2p.session import Job, Session
+from cosine_p2p.session import Session
 from cosine_p2p.speed_trial import SpeedTrials
 from cosine_p2p.strategies import STRATEGIES
 from cosine_p2p.strategies.base import StrategyKind

@@ -10,9 +10,9 @@ from cosine_p2p.drafter_count import DrafterCount
 from cosine_p2p.drafter_ledger import DrafterLedger
 from cosine_p2p.drafters import Drafters
 from cosine_p2p.fragments import Offload
+from cosine_p2p.job import Job
 from cosine_p2p.link import Delivery, Link, Links
 from cosine_p2p.peer_failures import PeerFailures
-from cosine_p2p.speed_trial import SpeedTrial
 from cosine_p2p.strategies.base import (
     Action,
     Committed,
@@ -25,7 +25,6 @@ from cosine_p2p.strategies.base import (
     SendAssign,
     SendTree,
     SendVerify,
-    StrategyKind,
     Tick,
     VerifierOpened,
     WakeAt,
@@ -46,8 +45,6 @@ from cosine_protocol.limits import HOME_AUTHOR
 from cosine_protocol.messages import FinishReason
 from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.protocols import VERIFY
-from cosine_protocol.records import NodeRecord
-from cosine_protocol.request import Request
 
 CHECK_EVERY_S: Final = 0.5
 """A choice: how late a verifier that makes no progress may be noticed."""
@@ -57,22 +54,6 @@ MAX_WHY: Final = 64
 """Bounds memory: the first reasons that a session keeps for people."""
 LATEST_WHY: Final = 16
 """Bounds memory: the latest reasons, which a display of progress shows."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """The work of a session: the request, who may serve it in order of preference, who may draft.
-
-    `trial` is that of the first verifier, if numbers of drafters are compared.
-    """
-
-    number: int
-    deadline_s: float
-    request: Request
-    strategy: StrategyKind
-    verifiers: tuple[NodeRecord, ...]
-    drafters: tuple[NodeRecord, ...]
-    trial: SpeedTrial | None = None
 
 
 @dataclass(frozen=True, slots=True)

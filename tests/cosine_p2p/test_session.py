@@ -11,9 +11,10 @@ import pytest
 
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.channel import Channel, serve_channel
+from cosine_p2p.job import Job
 from cosine_p2p.link import Links
 from cosine_p2p.peer_failures import PeerFailures
-from cosine_p2p.session import Job, Session
+from cosine_p2p.session import Session
 from cosine_p2p.speculation.tree import Block
 from cosine_p2p.speed_trial import SpeedTrial
 from cosine_p2p.strategies import STRATEGIES

@@ -1,0 +1,24 @@
+"""The work of a session: one request, and who may serve it."""
+
+from dataclasses import dataclass
+
+from cosine_p2p.speed_trial import SpeedTrial
+from cosine_p2p.strategies.base import StrategyKind
+from cosine_protocol.records import NodeRecord
+from cosine_protocol.request import Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """The work of a session: the request, who may serve it in order of preference, who may draft.
+
+    `trial` is that of the first verifier, if numbers of drafters are compared.
+    """
+
+    number: int
+    deadline_s: float
+    request: Request
+    strategy: StrategyKind
+    verifiers: tuple[NodeRecord, ...]
+    drafters: tuple[NodeRecord, ...]
+    trial: SpeedTrial | None = None
