@@ -67,7 +67,7 @@ Domains = Annotated[
 ]
 Init = Annotated[
     Path | None,
-    typer.Option(metavar="FOLDER", help="Go on from this drafter, with its tokens.", rich_help_panel=TRAIN_PANEL),
+    typer.Option(metavar="FOLDER", help="Go on from this drafter.", rich_help_panel=TRAIN_PANEL),
 ]
 Answers = Annotated[int, typer.Option(min=1, help="Answers to learn from.", rich_help_panel=TRAIN_PANEL)]
 Read = Annotated[

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from transformers import AutoModelForCausalLM
 
 from cosine_node.distillation.agreement import Agreement, agreement_by_domain
 from cosine_node.distillation.answers import Answer
@@ -16,10 +15,11 @@ from cosine_node.distillation.card import drafter_card
 from cosine_node.distillation.distilling import Example, ExampleMix, distillation_loss
 from cosine_node.distillation.known_tokens import most_frequent
 from cosine_node.distillation.loop import Plan, Training, train
+from cosine_node.distillation.new_drafter import adopt
 from cosine_node.distillation.questions import read_questions
 from cosine_node.distillation.target_source import TargetSource
 from cosine_node.engine.draft_vocabulary import DraftVocabulary
-from cosine_node.engine.loading import load_engine, resolve_device
+from cosine_node.engine.loading import load_engine, load_model, resolve_device
 from cosine_node.engine.ngram import NgramEngine
 from cosine_node.engine.reduced_vocabulary import ReducedVocabularyEngine
 from cosine_protocol.errors import UsageError
@@ -179,13 +179,12 @@ def _beginning(
 ) -> tuple[DraftVocabulary, Any]:
     """The vocabulary and the model that training begins with; the vocabulary is in the drafter's folder then."""
     # That of an interrupted training is kept: its checkpoint belongs to it.
-    vocabulary = DraftVocabulary.read(settings.init or settings.out)
+    vocabulary = DraftVocabulary.read(settings.out)
     if vocabulary is None:
-        vocabulary = most_frequent(learned, tokens=settings.known_tokens)
-    if settings.init is None:
-        drafter = source.new_drafter(vocabulary)
-    else:
-        drafter = AutoModelForCausalLM.from_pretrained(settings.init, dtype=torch.float32, use_safetensors=True)
+        vocabulary = most_frequent(learned, tokens=settings.known_tokens, shares=settings.shares)
+    drafter = source.new_drafter(vocabulary)
+    if settings.init is not None and (earlier := DraftVocabulary.read(settings.init)) is not None:
+        adopt(drafter, load_model(str(settings.init), dtype=torch.float32), vocabulary, earlier)
     vocabulary.write(settings.out)
     return vocabulary, drafter
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
-from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from cosine_node.engine.draft_vocabulary import DraftVocabulary
@@ -36,6 +35,7 @@ def drafter_of(target: Any, *, layers: Sequence[int], vocabulary: DraftVocabular
     drafter: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
     known = torch.tensor(vocabulary.target_ids)
     weights = target.state_dict()
+    by_token = _named_by_token(drafter)
     state = {}
     for name, own in drafter.state_dict().items():
         place = LAYER_NAME.match(name)
@@ -43,14 +43,40 @@ def drafter_of(target: Any, *, layers: Sequence[int], vocabulary: DraftVocabular
         if source is None:
             raise UsageError(f"Drafters cannot be made of layers of a '{config.model_type}' model; give --width.")
         source = source.float().cpu()
-        state[name] = source if source.shape == own.shape else _rows(source, known, own)
+        if name in by_token:
+            source = torch.cat([source[known], source.mean(0, keepdim=True)])
+        if source.shape != own.shape:
+            raise UsageError(f"Drafters cannot be made of layers of a '{config.model_type}' model; give --width.")
+        state[name] = source
     drafter.load_state_dict(state)
     return drafter
 
 
-def _rows(source: Tensor, known: Tensor, own: Tensor) -> Tensor:
-    """The rows of known tokens, and for the reserved id the mean of all."""
-    rows = torch.cat([source[known], source.mean(0, keepdim=True)])
-    if rows.shape != own.shape:
-        raise UsageError("Drafters cannot be made of this target's layers; give --width.")
-    return rows
+@torch.no_grad()
+def adopt(drafter: Any, earlier: Any, vocabulary: DraftVocabulary, known_earlier: DraftVocabulary) -> None:
+    """Give a drafter what an `earlier` one of its shape has learned: all but the tokens that this one did not know.
+
+    Raises `UsageError` for one of another shape.
+    """
+    own = vocabulary.own_tokens(known_earlier.target_ids)
+    shared = [(new, old) for old, new in enumerate(own) if new != vocabulary.reserved_id]
+    shared.append((vocabulary.reserved_id, known_earlier.reserved_id))
+    new_rows, old_rows = (torch.tensor(rows) for rows in zip(*shared, strict=True))
+    weights, by_token = earlier.state_dict(), _named_by_token(drafter)
+    for name, weight in drafter.state_dict().items():
+        learned = weights.get(name)
+        if learned is None or learned.shape[name in by_token :] != weight.shape[name in by_token :]:
+            raise UsageError(
+                "The drafter to go on from has another shape; give the --layers or --width it began with."
+            )
+        if name in by_token:
+            weight[new_rows] = learned[old_rows]
+        else:
+            weight.copy_(learned)
+
+
+def _named_by_token(model: Any) -> frozenset[str]:
+    """The names of the parameters that have a row for each token."""
+    tables = [*model.get_input_embeddings().parameters(), *model.get_output_embeddings().parameters()]
+    named = model.named_parameters(remove_duplicate=False)
+    return frozenset(name for name, weight in named if any(weight is table for table in tables))

@@ -4,7 +4,7 @@ import pytest
 import torch
 import transformers as tf
 
-from cosine_node.distillation.new_drafter import drafter_of
+from cosine_node.distillation.new_drafter import adopt, drafter_of
 from cosine_node.engine.draft_vocabulary import DraftVocabulary
 from cosine_protocol.errors import UsageError
 from tests.node.engine.tiny_models import ARCHITECTURES, VOCAB
@@ -28,6 +28,13 @@ def test_all_layers_and_tokens_are_the_target_itself(name: str) -> None:
     assert torch.allclose(found, expected, atol=1e-5)
 
 
+def test_as_many_tokens_as_the_targets_are_still_told_apart() -> None:
+    model = target("Llama")
+    vocabulary = DraftVocabulary(tuple(range(1, VOCAB)))
+    rows = drafter_of(model, layers=(0,), vocabulary=vocabulary).get_input_embeddings().weight
+    assert torch.equal(rows[:-1], model.get_input_embeddings().weight[1:])
+
+
 def test_some_layers_and_tokens_are_taken() -> None:
     model = target("Llama")
     drafter = drafter_of(model, layers=(-1,), vocabulary=SOME)
@@ -43,3 +50,25 @@ def test_some_layers_and_tokens_are_taken() -> None:
 def test_layers_that_the_target_does_not_have_are_refused(layers: tuple[int, ...]) -> None:
     with pytest.raises(UsageError, match="--layers"):
         drafter_of(target("Llama"), layers=layers, vocabulary=SOME)
+
+
+def test_a_drafter_adopts_what_another_learned_and_keeps_tokens_that_are_new_to_it() -> None:
+    model = target("Llama")
+    earlier = drafter_of(model, layers=(0,), vocabulary=SOME)
+    with torch.no_grad():
+        for weight in earlier.parameters():
+            weight += 1
+    vocabulary = DraftVocabulary((3, 9, 150))
+    drafter = drafter_of(model, layers=(0,), vocabulary=vocabulary)
+    adopt(drafter, earlier, vocabulary, SOME)
+    assert torch.equal(drafter.model.layers[0].mlp.up_proj.weight, earlier.model.layers[0].mlp.up_proj.weight)
+    rows, old = drafter.get_input_embeddings().weight, earlier.get_input_embeddings().weight
+    assert torch.equal(rows[[0, 2, 3]], old[[0, 2, 3]])
+    assert torch.equal(rows[1], model.get_input_embeddings().weight[9])
+
+
+def test_a_drafter_of_another_shape_is_not_adopted() -> None:
+    model = target("Llama")
+    one, two = (drafter_of(model, layers=layers, vocabulary=SOME) for layers in ((0,), (0, 1)))
+    with pytest.raises(UsageError, match="shape"):
+        adopt(two, one, SOME, SOME)
