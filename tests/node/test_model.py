@@ -16,6 +16,8 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from cosine_node import zoo
 from cosine_node.engine.base import PREFIX, Engine, Row
+from cosine_node.engine.draft_vocabulary import DraftVocabulary
+from cosine_node.engine.reduced_vocabulary import ReducedVocabularyEngine
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.writing import write_gguf
 from cosine_node.model import NGRAM, ModelSource, ServedModel, fetch_folder, load_served
@@ -124,6 +126,15 @@ def test_gguf_files_draft_for_gguf_files(tmp_path: Path) -> None:
     made = served(Role.DRAFTER, tmp_path / "drafter.gguf", tmp_path / "target.gguf")
     assert made.facts.content_digest == GgufFile.open(tmp_path / "target.gguf").digest
     assert (made.model_name, made.engine.vocab_tokens) == ("drafter.gguf", 4096)
+
+
+def test_a_gguf_drafter_may_have_a_reduced_vocabulary(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(zoo.folder("draft-code"), tmp_path / "reduced"))
+    DraftVocabulary(tuple(range(1, 4096))).write(folder)
+    write_gguf(folder, tmp_path / "drafter.gguf")
+    made = served(Role.DRAFTER, tmp_path / "drafter.gguf", "zoo:target")
+    assert isinstance(made.engine, ReducedVocabularyEngine)
+    assert made.engine.vocab_tokens == 4096
 
 
 def test_a_file_of_the_hub_is_fetched_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,8 +35,8 @@ class _Vocabulary:
 
     @property
     def ids(self) -> dict[str, int]:
-        """The first of several tokens of one text, which no file of ours should have, is the one that is used."""
-        return {text: token for token, text in reversed(list(enumerate(self.tokens)))}
+        """The token of each text; of several with one text the last, as llama.cpp has it."""
+        return {text: token for token, text in enumerate(self.tokens)}
 
     def get(self, key: str, default: Any = None) -> Any:
         return self.metadata.get(f"tokenizer.ggml.{key}", default)
