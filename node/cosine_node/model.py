@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from cosine_node import zoo
 from cosine_node.engine.base import Engine
-from cosine_node.engine.curve import CostCurve, measure_curve
+from cosine_node.engine.curve import PROMPT_TOKENS, CostCurve, measure_curve
 from cosine_node.engine.draft_vocabulary import DraftVocabulary
 from cosine_node.engine.reduced_vocabulary import ReducedVocabularyEngine
 from cosine_node.engine.retokenized import RetokenizedEngine
@@ -90,7 +90,8 @@ def load_served(source: ModelSource, role: Role, emit: Emit, *, measure_s: float
         sizes = {"kv_tokens": engine.free_tokens, "context_tokens": engine.context_tokens}
         emit("loaded", {"model": source.model, **sizes})
     emit("measuring", {"model": source.model})
-    curve = measure_curve(engine, clock=time.perf_counter, budget_s=measure_s)
+    prompt_tokens = PROMPT_TOKENS if role is Role.VERIFIER else ()
+    curve = measure_curve(engine, clock=time.perf_counter, prompt_tokens=prompt_tokens, budget_s=measure_s)
     files = TokenizerFiles.read(target_folder)
     if files is None:
         raise UsageError(f"The target {source.target!r} has no tokenizer files; serve a model that has them.")

@@ -8,12 +8,18 @@ from math import inf
 from statistics import median
 from typing import Final
 
-from cosine_node.engine.base import Engine, Row
+from cosine_node.engine.base import Engine, OutOfMemory, OutOfPages, Row
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 
 MEASURED_TOKENS: Final = (1, 2, 4, 8, 16, 32, 64)
 """A choice: from plain decoding to a wide token tree; between them the curve is taken to be straight."""
+
+PROMPT_TOKENS: Final = (128, 256, 512, 1024, 2048)
+"""A choice: beyond a token tree, to what keeps a large card busy."""
+
+LONGEST_PROMPT_PASS_S: Final = 0.25
+"""A choice: who comes during a pass over prompts alone waits at most so long for the first of its own."""
 
 CONTEXT_CHUNK_TOKENS: Final = 32
 """A choice: so many tokens more of the context before the time is looked at."""
@@ -63,10 +69,14 @@ def measure_curve(
     clock: Callable[[], float],
     tokens: Sequence[int] = MEASURED_TOKENS,
     context_tokens: int = 256,
+    prompt_tokens: Sequence[int] = (),
     repeats: int = 5,
     budget_s: float = inf,
 ) -> CostCurve:
     """Median cost of passes over a chain of each length after `context_tokens` tokens, in rising order.
+
+    `prompt_tokens` are longer ones, in rising order, of which the last token alone is scored, as in a prompt; each
+    is fed twice, until one takes longer than `LONGEST_PROMPT_PASS_S` or finds no memory.
 
     `clock` returns seconds. The first pass of a length warms caches and kernels up and does not count, unless it is
     the only one; `repeats` passes do. After `budget_s` no more are begun, but there is one of the shortest and one
@@ -79,20 +89,16 @@ def measure_curve(
     sequence = engine.open(sampling=Sampling(), prompt_tokens=context)
     measured: dict[int, list[float]] = {}
 
-    def take(count: int) -> None:
-        row = Row.chain(sequence, [0] * count)
+    def take(count: int, *, scored_from: int = 0) -> float:
+        row = Row.chain(sequence, [0] * count, scored_from=scored_from)
         started_s = clock()
         engine.forward([row])
         measured.setdefault(count, []).append(clock() - started_s)
         engine.prune(sequence, row.nodes)
+        return measured[count][-1]
 
     try:
-        fed = 0
-        while fed < context and (not fed or clock() - began_s < CONTEXT_SHARE * budget_s):
-            chunk = min(CONTEXT_CHUNK_TOKENS, context - fed)
-            engine.forward([Row.chain(sequence, [0] * chunk, scored_from=chunk - 1)])
-            engine.keep(sequence, range(chunk))
-            fed += chunk
+        _feed(engine, sequence, context, is_time_over=lambda: clock() - began_s >= CONTEXT_SHARE * budget_s)
         first, *others = sorted(count for count in set(tokens) if context + count <= room)
         for count in (first, *reversed(others)):
             is_time_over = clock() - began_s >= budget_s
@@ -100,7 +106,14 @@ def measure_curve(
                 take(count)
             if not is_time_over:
                 take(count)
-        for count in list(measured) * (repeats - 1):
+        lengths = list(measured)
+        _take_prompts(
+            take,
+            [count for count in prompt_tokens if context + count <= room],
+            last_s=measured[max(measured)][-1],
+            is_time_over=lambda: clock() - began_s >= budget_s,
+        )
+        for count in lengths * (repeats - 1):
             if clock() - began_s < budget_s:
                 take(count)
     finally:
@@ -108,3 +121,27 @@ def measure_curve(
     return CostCurve(
         rising([(count, median(seconds[1:] or seconds)) for count, seconds in sorted(measured.items())])
     )
+
+
+def _feed(engine: Engine, sequence: int, tokens: int, *, is_time_over: Callable[[], bool]) -> None:
+    """Keep so many tokens in a sequence, or fewer, but some, where the time is over before."""
+    fed = 0
+    while fed < tokens and not (fed and is_time_over()):
+        chunk = min(CONTEXT_CHUNK_TOKENS, tokens - fed)
+        engine.forward([Row.chain(sequence, [0] * chunk, scored_from=chunk - 1)])
+        engine.keep(sequence, range(chunk))
+        fed += chunk
+
+
+def _take_prompts(
+    take: Callable[..., float], lengths: Sequence[int], *, last_s: float, is_time_over: Callable[[], bool]
+) -> None:
+    """Take two passes of each length, as long as the last one before was short and found memory."""
+    for count in lengths:
+        if last_s > LONGEST_PROMPT_PASS_S or is_time_over():
+            return
+        try:
+            take(count, scored_from=count - 1)
+            last_s = take(count, scored_from=count - 1)
+        except (OutOfMemory, OutOfPages):
+            return

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from cosine_node.engine.curve import CostCurve
+from cosine_node.engine.curve import LONGEST_PROMPT_PASS_S, CostCurve
 
 # The bounds of one pass. Choices: tokens of all requests in a pass come at once, so its length is their pace.
 LONGEST_PASS: Final = 4.0
@@ -23,7 +23,7 @@ STALL: Final = 2.0
 MIN_CHUNK_TOKENS: Final = 16
 """Smaller chunks cost more in fixed time of a pass than they save."""
 MAX_CHUNK_TOKENS: Final = 512
-"""Bounds the memory of a pass, as `MAX_BUDGET_TOKENS` does."""
+"""Bounds the memory and the time of a pass where no longer one was measured."""
 MAX_WAIT_PASSES: Final = 64
 """A prompt that has waited this long goes before all others: about 4 s at 60 ms a pass."""
 
@@ -58,6 +58,14 @@ def pass_budget_tokens(curve: CostCurve) -> int:
     return max(MIN_BUDGET_TOKENS, most_tokens(curve, within_s=longest_s, limit=MAX_BUDGET_TOKENS))
 
 
+def pass_chunk_tokens(curve: CostCurve) -> int:
+    """The most prompt tokens of a pass: `MAX_CHUNK_TOKENS`, or more if more were measured to take little time."""
+    measured = curve.points[-1][0]
+    if measured <= MAX_CHUNK_TOKENS:
+        return MAX_CHUNK_TOKENS
+    return max(MAX_CHUNK_TOKENS, most_tokens(curve, within_s=LONGEST_PROMPT_PASS_S, limit=measured))
+
+
 def schedule_pass(requests: Sequence[ReadyRequest], *, curve: CostCurve, budget_tokens: int) -> PassSchedule:
     """The schedule of the next pass; `requests` are in order of admission.
 
@@ -69,10 +77,10 @@ def schedule_pass(requests: Sequence[ReadyRequest], *, curve: CostCurve, budget_
     ready = [index for index, request in enumerate(requests) if not request.unfed_tokens]
     longest_first = sorted(ready, key=lambda index: (-requests[index].waited_passes, index))
     decoding = tuple(sorted(longest_first[:budget_tokens]))
-    room = MAX_CHUNK_TOKENS
+    room = pass_chunk_tokens(curve)
     if decoding:
         within_s = STALL * curve.seconds(len(decoding))
-        most = most_tokens(curve, within_s=within_s, limit=len(decoding) + MAX_CHUNK_TOKENS)
+        most = most_tokens(curve, within_s=within_s, limit=len(decoding) + room)
         room = max(MIN_CHUNK_TOKENS, most - len(decoding))
     return PassSchedule(decoding, _chunks(requests, room))
 

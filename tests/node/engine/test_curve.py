@@ -3,7 +3,7 @@ from itertools import count
 
 import pytest
 
-from cosine_node.engine.base import Row, RowResult
+from cosine_node.engine.base import OutOfMemory, Row, RowResult
 from cosine_node.engine.curve import CostCurve, measure_curve, rising
 from cosine_node.engine.scripted import ScriptedEngine
 from cosine_protocol.errors import UsageError
@@ -76,3 +76,37 @@ def test_a_budget_bounds_the_time_and_keeps_the_ends_of_the_curve() -> None:
         # At most one chunk of context too many, and two passes over the longest row.
         assert stopwatch.now_s <= budget_s + 0.42 + 2 * 0.74 < whole.now_s
         assert (engine.live_tokens, engine.open_sequences) == (0, 0)
+
+
+def test_longer_prompts_are_measured_until_one_takes_long() -> None:
+    class Fast(TimedEngine):
+        """A pass takes 50 ms and 0.4 ms for each token."""
+
+        def forward(self, rows: Sequence[Row]) -> list[RowResult]:
+            assert all(len(row.tokens) <= 64 or row.scored_from == len(row.tokens) - 1 for row in rows)
+            results = ScriptedEngine.forward(self, rows)
+            self._stopwatch.now_s += 0.05 + 0.0004 * sum(len(row.tokens) for row in rows)
+            return results
+
+    stopwatch = Stopwatch()
+    curve = measure_curve(Fast(stopwatch), clock=stopwatch, context_tokens=60, prompt_tokens=(128, 256, 512, 900))
+    # 512 tokens take 0.255 s, so 900 are not tried.
+    assert [tokens for tokens, _ in curve.points] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+    assert curve.seconds(512) == pytest.approx(0.05 + 0.0004 * 512)
+    short = measure_curve(Fast(stopwatch), clock=stopwatch, prompt_tokens=(128, 900))
+    assert short.points[-1][0] == 128
+
+
+def test_a_prompt_that_finds_no_memory_ends_the_curve_before_it() -> None:
+    class Small(TimedEngine):
+        def forward(self, rows: Sequence[Row]) -> list[RowResult]:
+            if sum(len(row.tokens) for row in rows) > 200:
+                raise OutOfMemory("no memory")
+            self._stopwatch.now_s += 0.01
+            return ScriptedEngine.forward(self, rows)
+
+    stopwatch = Stopwatch()
+    engine = Small(stopwatch)
+    curve = measure_curve(engine, clock=stopwatch, prompt_tokens=(128, 256, 512))
+    assert curve.points[-1][0] == 128
+    assert (engine.live_tokens, engine.open_sequences) == (0, 0)

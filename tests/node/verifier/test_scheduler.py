@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.engine.curve import CostCurve
+from cosine_node.engine.curve import LONGEST_PROMPT_PASS_S, PROMPT_TOKENS, CostCurve, rising
+from cosine_node.pool_size import PASS_TOKENS
 from cosine_node.verifier.scheduler import (
     MAX_BUDGET_TOKENS,
     MAX_CHUNK_TOKENS,
@@ -14,6 +15,7 @@ from cosine_node.verifier.scheduler import (
     ReadyRequest,
     most_tokens,
     pass_budget_tokens,
+    pass_chunk_tokens,
     schedule_pass,
 )
 
@@ -73,6 +75,43 @@ def test_nobody_waits_for_longer_than_is_promised(waiting: list[ReadyRequest], b
 
 def test_without_anybody_decoding_a_prompt_is_fed_in_large_chunks() -> None:
     assert schedule_pass([prompt(10_000)], curve=STEEP, budget_tokens=64).chunks == {0: MAX_CHUNK_TOKENS}
+
+
+CURVES = st.lists(
+    st.tuples(st.integers(1, 4096), st.floats(1e-4, 2.0)), min_size=1, max_size=8, unique_by=lambda point: point[0]
+).map(lambda points: CostCurve(rising(sorted(points))))
+
+
+@given(CURVES)
+def test_a_chunk_is_as_long_as_was_measured_to_take_little_time(curve: CostCurve) -> None:
+    found, longest = pass_chunk_tokens(curve), curve.points[-1][0]
+    assert found >= MAX_CHUNK_TOKENS
+    if found > MAX_CHUNK_TOKENS:
+        assert found <= longest
+        assert curve.seconds(found) <= LONGEST_PROMPT_PASS_S
+    if MAX_CHUNK_TOKENS <= found < longest:
+        assert curve.seconds(found + 1) > LONGEST_PROMPT_PASS_S
+
+
+@given(CURVES, waitings)
+def test_long_chunks_stall_nobody_for_longer_than_short_ones(curve: CostCurve, waiting: list[ReadyRequest]) -> None:
+    schedule = schedule_pass(waiting, curve=curve, budget_tokens=64)
+    assert sum(schedule.chunks.values()) <= pass_chunk_tokens(curve)
+    if schedule.decoding and sum(schedule.chunks.values()) > MIN_CHUNK_TOKENS:
+        assert curve.seconds(schedule.tokens) <= STALL * curve.seconds(len(schedule.decoding)) + 1e-9
+
+
+def test_a_fast_device_takes_longer_chunks_and_a_slow_one_those_it_took() -> None:
+    fast = CostCurve(((1, 0.01), (64, 0.01), (512, 0.05), (1024, 0.1), (2048, 0.2)))
+    slow = CostCurve(((1, 0.01), (64, 0.1), (128, 0.4)))
+    assert schedule_pass([prompt(10_000)], curve=fast, budget_tokens=64).chunks == {0: 2048}
+    assert schedule_pass([prompt(10_000)], curve=slow, budget_tokens=64).chunks == {0: MAX_CHUNK_TOKENS}
+    # Beside somebody who decodes, no more than before.
+    assert schedule_pass([decoding(), prompt(10_000)], curve=fast, budget_tokens=64).chunks == {1: 175}
+
+
+def test_all_that_a_pass_may_feed_fits_into_the_windows_of_a_pool() -> None:
+    assert PROMPT_TOKENS[-1] + MAX_BUDGET_TOKENS <= PASS_TOKENS
 
 
 def test_beside_others_a_chunk_is_as_large_as_the_device_takes_without_stalling_them() -> None:
