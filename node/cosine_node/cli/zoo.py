@@ -74,7 +74,7 @@ Read = Annotated[
     int,
     typer.Option(
         min=0,
-        help="Of the texts' own answers, how many to learn from as well: cheaper, and less like the target's.",
+        help="Of the texts' own answers, how many to learn from as well.",
         rich_help_panel=TRAIN_PANEL,
     ),
 ]

@@ -112,7 +112,7 @@ class LocalTarget:
     def readings(self, prompts: Iterable[Prompt]) -> Iterator[Answer]:
         """The answers that were given, with what the target would have found likely at each of their tokens.
 
-        A token that is read takes a fraction of the time of one that is written. Raises `UsageError` as `answers`.
+        Nothing waits for the token before it, as it does in writing. Raises `UsageError` as `answers`.
         """
         waiting = iter(prompts)
         while batch := list(islice(waiting, READ_ROWS)):
