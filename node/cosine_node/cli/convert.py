@@ -27,7 +27,7 @@ def convert(source: Source, out: Out, weights: Weights = "Q8_0", as_json: AsJson
     written = GgufFile.open(out)
     size_bytes = out.stat().st_size
     if as_json:
-        fields = {"file": str(out), "weights": written.weights, "bytes": size_bytes, "digest": written.digest.hex()}
-        sys.stdout.write(json.dumps(fields) + "\n")
+        fields = {"file": str(out), "weights": written.weights, "bytes": size_bytes}
+        sys.stdout.write(json.dumps({**fields, "content_digest": written.digest.hex()}) + "\n")
     else:
         sys.stdout.write(f"{out}: {size_bytes / 1e6:.1f} MB, weights in {written.weights}\n")

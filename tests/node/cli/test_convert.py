@@ -25,7 +25,7 @@ def test_a_model_that_ships_becomes_a_file(tmp_path: Path, capsys: pytest.Captur
         "file": str(file),
         "weights": "Q5_1",
         "bytes": file.stat().st_size,
-        "digest": written.digest.hex(),
+        "content_digest": written.digest.hex(),
     }
     assert convert("zoo:draft-code", str(file)) == 0
     assert capsys.readouterr().out == f"{file}: {file.stat().st_size / 1e6:.1f} MB, weights in Q8_0\n"

@@ -13,6 +13,7 @@ from cosine_node.engine.loading import load_engine, read_config
 from cosine_node.engine.torch_engine import TorchEngine
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.unfolding import unfold
+from cosine_p2p.target import KNOWN_TARGETS, read_target_facts
 from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.tokenizer_files import TokenizerFiles
 from cosine_protocol.request import Sampling
@@ -74,6 +75,12 @@ def checked_text(engine: TorchEngine, prompt: Sequence[int], sampling: Sampling,
     (result,) = engine.forward([Row(sequence, tuple(tokens), tuple(nodes), tuple(parents))])
     engine.release(sequence)
     return [choice.token for choice in result.choices[::2]]
+
+
+def test_its_name_stands_for_it_alone(folder: Path) -> None:
+    facts = read_target_facts(folder, name="smol")
+    assert facts is not None
+    assert facts.digest() == KNOWN_TARGETS["zoo:smol-target"]
 
 
 def test_greedy_texts_are_those_of_transformers(

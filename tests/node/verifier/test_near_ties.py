@@ -8,7 +8,13 @@ from cosine_protocol.request import Sampling
 
 @pytest.mark.parametrize(
     ("numerics", "dtype"),
-    [("float32", "float32"), ("bfloat16/int8", "bfloat16"), ("float16", "float16"), ("scripted", "float32")],
+    [
+        ("float32", "float32"),
+        ("bfloat16/int8", "bfloat16"),
+        ("float16", "float16"),
+        ("scripted", "float32"),
+        ("gguf:Q4_1+bfloat16/int8", "bfloat16"),
+    ],
 )
 def test_quantised_weights_are_computed_with_in_their_data_type(numerics: str, dtype: str) -> None:
     assert near_tie_of(numerics) == NEAR_TIES[dtype]
