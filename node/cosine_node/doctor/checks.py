@@ -178,8 +178,8 @@ def _model_checks(options: DoctorOptions, facts: Facts) -> list[Check]:
             return [machine.judge_architecture(source, None)]
         on_cpu = found.runs_on_cpu(options.device)
         free_bytes, where = found.memory_of(options.device)
-        folder = str(model.folder)
-        architecture = machine.judge_architecture(source, found.refusals.get(folder), found.obstacles.get(folder))
+        engine = found.engines.get(str(model.folder))
+        architecture = machine.judge_architecture(source, engine)
         try:
             memory = model_files.estimate_memory(
                 model,
@@ -189,6 +189,7 @@ def _model_checks(options: DoctorOptions, facts: Facts) -> list[Check]:
                 base_bytes=found.base_bytes if on_cpu else 0,
                 free_bytes=free_bytes,
                 pool_size=options.pool_size,
+                engine=engine or machine.EngineFacts(),
             )
         except UsageError as error:
             fix = "Free memory, or choose a smaller --model, --dtype bfloat16 or more --kv-memory."

@@ -85,7 +85,8 @@ class Facts:
 
         async def probe() -> MachineFacts:
             folders = [str(model.folder) for model in await self.models() if model.folder and model.config]
-            answer = await ask_child("cosine_node.doctor.probe_machine", {"folders": folders})
+            question = {"folders": folders, "dtype": self._options.dtype, "device": self._options.device}
+            answer = await ask_child("cosine_node.doctor.probe_machine", question)
             return MachineFacts.of_answer(answer, free_bytes=free_memory_bytes() or 0)
 
         return self._once("machine", probe)

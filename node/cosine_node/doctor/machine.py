@@ -4,19 +4,32 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cosine_node.doctor.finding import Finding, failure, fine, skipped, warning
+from cosine_node.pool_size import TokenBytes
 
 WHAT: Final = "device"
 """The name of the check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFacts:
+    """A model as the engine sees it: why it cannot be served, or why its passes cannot be packed, else "".
+
+    `token` is the memory of one in its pool, nothing if not known.
+    """
+
+    refusal: str = ""
+    obstacle: str = ""
+    token: TokenBytes = field(default_factory=lambda: TokenBytes(0))
+    context_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFacts:
     """The facts that `probe_machine` found, and the free memory.
 
-    `errors` are by package, "" for one that loads. `cuda_devices` are names and free bytes. `refusals` say by model
-    folder why it cannot be served, "" if it can; `obstacles` why its passes cannot be packed, "" if nothing tells.
-    `base_bytes` is the memory of a process that has loaded all that a
-    node loads before its model.
+    `errors` are by package, "" for one that loads. `cuda_devices` are names and free bytes. `engines` are by model
+    folder. `base_bytes` is the memory of a process that has loaded all that a node loads before its model, and of
+    its network daemon.
     """
 
     errors: dict[str, str] = field(default_factory=dict)
@@ -26,16 +39,19 @@ class MachineFacts:
     cuda_build: str = ""
     cuda_error: str = ""
     cuda_devices: tuple[tuple[str, int], ...] = ()
-    refusals: dict[str, str] = field(default_factory=dict)
-    obstacles: dict[str, str] = field(default_factory=dict)
+    engines: dict[str, EngineFacts] = field(default_factory=dict)
     base_bytes: int = 0
     free_bytes: int = 0
 
     @classmethod
     def of_answer(cls, answer: dict[str, Any], *, free_bytes: int) -> "MachineFacts":
-        """The facts in the probe's answer, in which tuples have become lists."""
+        """The facts in the probe's answer, in which tuples have become lists and other facts dictionaries."""
         cuda_devices = tuple((name, free) for name, free in answer["cuda_devices"])
-        return cls(**answer | {"cuda_devices": cuda_devices, "free_bytes": free_bytes})
+        engines = {
+            folder: EngineFacts(**facts | {"token": TokenBytes(**facts["token"])})
+            for folder, facts in answer["engines"].items()
+        }
+        return cls(**answer | {"cuda_devices": cuda_devices, "engines": engines, "free_bytes": free_bytes})
 
     def runs_on_cpu(self, device: str) -> bool:
         return device == "cpu" or (device == "auto" and not self.cuda_devices)
@@ -74,18 +90,15 @@ def judge_device(machine: MachineFacts, *, device: str) -> Finding:
     return fine(WHAT, "the CPU" if device in ("auto", "cpu") else device)
 
 
-def judge_architecture(source: str, refusal: str | None, obstacle: str | None = None) -> Finding:
-    """Judge whether the engine runs a model's architecture exactly; `refusal` is None where nothing could tell.
-
-    An `obstacle` makes it slower.
-    """
+def judge_architecture(source: str, engine: EngineFacts | None) -> Finding:
+    """Judge whether the engine runs a model's architecture exactly; `engine` is None where nothing could tell."""
     what = f"architecture of {source}"
-    if refusal is None:
+    if engine is None:
         return skipped(what, "the packages that know architectures are not there")
-    if refusal:
+    if engine.refusal:
         return failure(
-            what, refusal, "Choose another model with --model; `cosine-node zoo` lists the embedded ones."
+            what, engine.refusal, "Choose another model with --model; `cosine-node zoo` lists the embedded ones."
         )
-    if obstacle:
-        return fine(what, f"supported, with its own attention and slower than packed passes: {obstacle}")
+    if engine.obstacle:
+        return fine(what, f"supported, with its own attention and slower than packed passes: {engine.obstacle}")
     return fine(what, "supported")

@@ -10,8 +10,10 @@ from typing import Any, Final
 
 from cosine_node import zoo
 from cosine_node.doctor.finding import Finding, failure, fine, skipped, warning
-from cosine_node.pool_size import PoolSize, PoolTokens, TokenBytes
+from cosine_node.doctor.machine import EngineFacts
+from cosine_node.pool_size import PoolSize, PoolTokens
 from cosine_node.zoo.family import HUB_FILE
+from cosine_p2p.generation_config import read_eos, read_generation_config
 from cosine_p2p.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 
@@ -23,14 +25,8 @@ MAX_HEADER_BYTES: Final = 100 << 20
 DTYPE_BYTES: Final[Mapping[str, int]] = {"float32": 4, "bfloat16": 2, "float16": 2}
 QUANTISED_BYTES: Final[Mapping[str, float]] = {"int8": 1.0, "int4": 0.5}
 
-UNBOUNDED_TOKENS: Final = 1 << 20
-"""The context of a model whose configuration names none, as in `cosine_node.engine.support`."""
-
 TIGHT: Final = 0.85
 """A choice: of more than this part of the free memory, activations and other programs may need some."""
-
-ALL_WINDOWED: Final = frozenset({"mistral", "mixtral", "phi3"})
-"""Models of which every layer has the window that the configuration names. Of others its list of layers tells."""
 
 FOREIGN_WEIGHTS: Final = ("*.bin", "*.gguf", "*.pt", "*.pth")
 """Weights that are not safetensors, which the engine does not load: most can run code (pickle)."""
@@ -53,6 +49,7 @@ class ModelFiles:
     damage: str = ""
     foreign_weights: bool = False
     tokenizer_digest: str = ""
+    generation_problem: str = ""
     remote_bytes: int | None = None
     hub_error: str = ""
 
@@ -115,7 +112,18 @@ def read_folder(source: str, folder: Path) -> ModelFiles:
         damage=damage or _missing_shards(folder),
         foreign_weights=any(True for pattern in FOREIGN_WEIGHTS for _ in folder.glob(pattern)),
         tokenizer_digest=tokenizer.digest.hex() if tokenizer else "",
+        generation_problem=_generation_problem(folder),
     )
+
+
+def _generation_problem(folder: Path) -> str:
+    """The sentence with which `join` refuses what a folder's files say of texts; "" if it does not."""
+    try:
+        read_eos(folder)
+        read_generation_config(folder)
+    except UsageError as error:
+        return str(error)
+    return ""
 
 
 def _parameters(file: Path) -> int:
@@ -200,6 +208,8 @@ def judge_model(model: ModelFiles, *, is_verifier: bool) -> Finding:
         return failure(what, f"{model.folder} has {kinds}", fix)
     if is_verifier and not model.tokenizer_digest:
         return failure(what, f"{model.folder} has no tokenizer", again)
+    if is_verifier and model.generation_problem:
+        return failure(what, model.generation_problem, again)
     return fine(what, f"{model.parameters / 1e6:.1f} million parameters, {_gib(model.weight_bytes)} on disk")
 
 
@@ -236,6 +246,7 @@ def estimate_memory(
     base_bytes: int,
     free_bytes: int,
     pool_size: PoolSize,
+    engine: EngineFacts,
 ) -> ModelMemory | None:
     """The memory that a model would take; None where its files do not tell.
 
@@ -246,73 +257,20 @@ def estimate_memory(
         return None
     element_bytes = DTYPE_BYTES.get(dtype, 4 if on_cpu else model.weight_bytes / model.parameters)
     weight_bytes = round(model.parameters * QUANTISED_BYTES.get(quantize or "", element_bytes))
-    text = model.config.get("text_config", model.config)
-    try:
-        width = kv_width(text)
-        token = replace(
-            width, total=round(width.total * element_bytes), windowed=round(width.windowed * element_bytes)
-        )
-        context_tokens = int(
-            next(
-                (
-                    text[name]
-                    for name in ("max_position_embeddings", "n_positions", "max_seq_len")
-                    if text.get(name)
-                ),
-                UNBOUNDED_TOKENS,
-            )
-        )
-    except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError):
-        token, context_tokens = TokenBytes(0), 0
     pool = PoolTokens(tokens=0)
-    if token.total > 0 and context_tokens > 0:
+    if engine.token.total > 0 and engine.context_tokens > 0:
         pool = pool_size.tokens(
-            token,
-            context_tokens=context_tokens,
+            engine.token,
+            context_tokens=engine.context_tokens,
             free_bytes=max(0, free_bytes - base_bytes - weight_bytes) if free_bytes else None,
             on_card=not on_cpu,
         )
     return ModelMemory(
-        weight_bytes=weight_bytes, pool_bytes=pool.bytes_of(token), pool_tokens=pool.tokens, base_bytes=base_bytes
+        weight_bytes=weight_bytes,
+        pool_bytes=pool.bytes_of(engine.token),
+        pool_tokens=pool.tokens,
+        base_bytes=base_bytes,
     )
-
-
-def kv_width(config: Mapping[str, Any]) -> TokenBytes:
-    """Numbers, not bytes yet, that a token's keys and values take in all layers, by a model's configuration.
-
-    Raises one of many errors for a configuration that does not tell.
-    """
-    layers: int = _named(config, "num_hidden_layers", "n_layer", "n_layers", "num_layers")
-    heads = _named(config, "num_attention_heads", "n_head", "n_heads", "num_heads")
-    window = config.get("sliding_window") or 0
-    windowed = layers if config.get("model_type") in ALL_WINDOWED and window else 0
-    if kinds := config.get("layer_types"):
-        # The last ones may read what those before have kept (Gemma 3n).
-        kinds = kinds[: len(kinds) - (config.get("num_kv_shared_layers") or 0)]
-        # The others have a recurrent state, which is not counted here.
-        layers = sum(("attention" in kind and "linear" not in kind) or "hybrid" in kind for kind in kinds)
-        windowed = kinds.count("sliding_attention") if window else 0
-    width = _layer_width(config, heads)
-    return TokenBytes(layers * width, windowed=windowed * width, window_tokens=window if windowed else 0)
-
-
-def _layer_width(config: Mapping[str, Any], heads: int) -> int:
-    """Numbers that a token takes in a layer with so many heads."""
-    if config.get("kv_lora_rank"):
-        # Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434), of which the latents are kept.
-        return int(config["kv_lora_rank"] + config["qk_rope_head_dim"])
-    if config.get("new_decoder_architecture"):
-        # Falcon's, which then means nothing by `multi_query`.
-        kv_heads = config.get("num_kv_heads") or heads
-    else:
-        kv_heads = 1 if config.get("multi_query") else config.get("num_key_value_heads") or heads
-    head_size = config.get("head_dim") or _named(config, "hidden_size", "n_embd", "d_model") // heads
-    return int(2 * kv_heads * head_size)
-
-
-def _named(config: Mapping[str, Any], *names: str) -> Any:
-    """The first value that is not 0 under one of the names that models have for it. Raises `KeyError`."""
-    return next((config[name] for name in names if config.get(name)), None) or config[names[0]]
 
 
 def judge_memory(source: str, memory: ModelMemory | None, free_bytes: int, *, where: str) -> Finding:
@@ -339,4 +297,4 @@ def judge_memory(source: str, memory: ModelMemory | None, free_bytes: int, *, wh
 
 
 def _gib(size_bytes: int) -> str:
-    return f"{size_bytes / 2**30:.1f} GiB" if size_bytes >= 2**30 else f"{size_bytes / 2**20:.0f} MiB"
+    return f"{size_bytes / 2**30:.2f} GiB" if size_bytes >= 2**30 else f"{size_bytes / 2**20:.0f} MiB"

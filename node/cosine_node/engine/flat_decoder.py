@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cosine_node.engine.attention import attend
+from cosine_node.engine.mapped_weights import copy_out_of_files
 from cosine_node.engine.pass_plan import AttentionPlan, DecoderPlan
 from cosine_node.engine.row_tiles import RowKernel
 from cosine_node.engine.support import STRETCHED_ROPES
@@ -195,6 +196,8 @@ class FlatDecoder:
             or not _is_plain(model.lm_head)
         ):
             return None
+        # The joined projections are copies.
+        copy_out_of_files(model, but=[each.weight for layer in layers for each in _projections(layer)])
         head = model.lm_head
         return cls(
             body.embed_tokens.weight.detach(),
@@ -227,12 +230,15 @@ class FlatDecoder:
 def _is_known(layer: Any) -> bool:
     if type(layer).__name__ not in KNOWN_LAYERS or type(layer.mlp.act_fn).__name__ not in KNOWN_ACTIVATIONS:
         return False
+    return all(_is_plain(projection) for projection in _projections(layer))
+
+
+def _projections(layer: Any) -> tuple[Any, ...]:
     attention, mlp = layer.self_attn, layer.mlp
-    projections = (
+    return (
         *(attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj),
         *(mlp.gate_proj, mlp.up_proj, mlp.down_proj),
     )
-    return all(_is_plain(projection) for projection in projections)
 
 
 def _is_plain(projection: Any) -> bool:

@@ -53,9 +53,7 @@ FAILURES: Final = (
 
 def find_way(model: Any) -> PassWay:
     """The fastest way in which a model's passes are exact. Raises `UnsupportedModel` if there is none."""
-    ways = [way for way in PassWay if way is not PassWay.EXPANDED or has_latents(model)]
-    if packed_obstacle(type(model), model.config) is not None:
-        ways = [PassWay.CACHED, PassWay.STEPPED]
+    ways = possible_ways(model)
     for way in ways:
         try:
             check_exactness(model, way)
@@ -65,6 +63,13 @@ def find_way(model: Any) -> PassWay:
         else:
             break
     return way
+
+
+def possible_ways(model: Any) -> list[PassWay]:
+    """The ways in which a model's passes might be exact, by its configuration and layers; the fastest first."""
+    if packed_obstacle(type(model), model.config) is not None:
+        return [PassWay.CACHED, PassWay.STEPPED]
+    return [way for way in PassWay if way is not PassWay.EXPANDED or has_latents(model)]
 
 
 def check_exactness(model: Any, way: PassWay = PassWay.PACKED) -> None:

@@ -19,6 +19,7 @@ from cosine_node.engine.gguf_model import load_gguf_model
 from cosine_node.engine.invariance_trial import find_row_tiles
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.load_trial import find_way
+from cosine_node.engine.mapped_weights import copy_out_of_files
 from cosine_node.engine.pass_way import PassWay
 from cosine_node.engine.row_tiles import RowTileSet
 from cosine_node.engine.support import context_tokens, quantisation_of, refuse_by_config
@@ -224,7 +225,7 @@ def load_model(source: str, *, dtype: torch.dtype, **quantisation: Any) -> Any:
         if file is not None:
             config = read_config(source)
             return load_gguf_model(file, config, dtype=dtype, attn_implementation="eager", **quantisation)
-        return AutoModelForCausalLM.from_pretrained(
+        model = AutoModelForCausalLM.from_pretrained(
             source,
             dtype=dtype,
             attn_implementation="eager",
@@ -236,6 +237,8 @@ def load_model(source: str, *, dtype: torch.dtype, **quantisation: Any) -> Any:
         raise
     except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
         raise UsageError(f"The weights of '{source}' cannot be read: {_first_line(error)}") from error
+    copy_out_of_files(model)
+    return model
 
 
 def _first_line(error: BaseException) -> str:

@@ -10,7 +10,8 @@ from cosine_node import zoo
 from cosine_node.doctor.checks import Check, run_checks
 from cosine_node.doctor.facts import Facts
 from cosine_node.doctor.finding import CheckStatus, Finding, failure, fine
-from cosine_node.doctor.machine import MachineFacts
+from cosine_node.doctor.machine import EngineFacts, MachineFacts
+from cosine_node.pool_size import TokenBytes
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_protocol.records import Role
 from tests.node.doctor.examined import doctor_options, findings
@@ -82,7 +83,7 @@ def test_memory_of_this_machine_holds_the_libraries_too(
             base_bytes=base_bytes,
             free_bytes=20 << 30,
             cuda_devices=cuda_devices,
-            refusals={str(zoo.folder("draft-code")): ""},
+            engines={str(zoo.folder("draft-code")): EngineFacts(token=TokenBytes(1000), context_tokens=512)},
         )
 
     def needed(base_bytes: int) -> str:
@@ -91,5 +92,5 @@ def test_memory_of_this_machine_holds_the_libraries_too(
         _, memory = findings(options, "fit of zoo:draft-code")
         return memory.found.partition(" of ")[0]
 
-    assert (needed(5 << 30).startswith("it takes about 5.0 GiB")) is needs_base
+    assert (needed(5 << 30).startswith("it takes about 5.0")) is needs_base
     assert (needed(0) == needed(5 << 30)) is not needs_base

@@ -3,7 +3,7 @@
 import pytest
 
 from cosine_node.doctor.finding import CheckStatus
-from cosine_node.doctor.machine import MachineFacts, judge_architecture, judge_device
+from cosine_node.doctor.machine import EngineFacts, MachineFacts, judge_architecture, judge_device
 
 CPU = MachineFacts(has_torch=True, free_bytes=8 << 30)
 GPU = MachineFacts(has_torch=True, has_nvidia=True, cuda_build="13.0", cuda_devices=(("H200", 100), ("A100", 50)))
@@ -56,10 +56,11 @@ def test_memory_is_that_of_the_device(machine: MachineFacts, device: str, memory
     [(None, CheckStatus.SKIPPED), ("", CheckStatus.OK), ("It has state.", CheckStatus.FAILURE)],
 )
 def test_architectures(refusal: str | None, status: CheckStatus) -> None:
-    assert judge_architecture("m", refusal).status is status
+    engine = None if refusal is None else EngineFacts(refusal=refusal)
+    assert judge_architecture("m", engine).status is status
 
 
 def test_an_architecture_that_is_slower_is_told_with_the_reason() -> None:
-    found = judge_architecture("m", "", "it keeps a recurrent state")
+    found = judge_architecture("m", EngineFacts(obstacle="it keeps a recurrent state"))
     assert found.status is CheckStatus.OK
     assert found.found.endswith("slower than packed passes: it keeps a recurrent state")

@@ -10,28 +10,30 @@ import pytest
 
 from cosine_node import zoo
 from cosine_node.doctor.finding import CheckStatus
+from cosine_node.doctor.machine import EngineFacts
 from cosine_node.doctor.model_files import (
     ModelFiles,
     ModelMemory,
     estimate_memory,
     judge_memory,
     judge_model,
-    kv_width,
     read_folder,
     read_model,
 )
 from cosine_node.gguf.writing import write_gguf
 from cosine_node.pool_size import PoolSize, TokenBytes
+from cosine_p2p.target import read_target_facts
 from cosine_p2p.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 
 GIB = 1 << 30
 LLAMA = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64}
 CONTEXT_TOKENS = 512
+TOKEN = TokenBytes(1024)
 HERE = ModelFiles(
     source="m",
     folder=Path("m"),
-    config=LLAMA | {"max_position_embeddings": CONTEXT_TOKENS},
+    config=LLAMA,
     weight_bytes=2000,
     parameters=1000,
 )
@@ -53,7 +55,7 @@ def test_a_gguf_file_is_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert judge_model(files, is_verifier=True).status is CheckStatus.OK
     assert files.weight_bytes == (tmp_path / "target.gguf").stat().st_size
     assert files.parameters == own.parameters
-    assert kv_width(files.config) == kv_width(own.config)
+    assert files.config["num_hidden_layers"] == own.config["num_hidden_layers"]
     (tmp_path / "target.gguf").write_bytes(b"GGUF\x03")
     found = judge_model(read_model(str(tmp_path / "target.gguf")), is_verifier=True)
     assert (found.status, "damaged GGUF file" in found.found) == (CheckStatus.FAILURE, True)
@@ -88,6 +90,19 @@ def test_what_is_broken_is_named(tmp_path: Path, name: str, content: str | None,
     assert (found.status, part in found.found) == (CheckStatus.FAILURE, True), found
 
 
+@pytest.mark.parametrize("content", ["{", "[]", '{"eos_token_id": "end"}'])
+def test_a_generation_config_that_join_refuses_is_named_as_join_names_it(tmp_path: Path, content: str) -> None:
+    folder = Path(shutil.copytree(zoo.folder("target"), tmp_path / "model"))
+    (folder / "generation_config.json").write_text(content)
+    files = read_folder("mine", folder)
+    found = judge_model(files, is_verifier=True)
+    with pytest.raises(UsageError) as refusal:
+        read_target_facts(folder, name="mine")
+    assert (found.status, found.found) == (CheckStatus.FAILURE, str(refusal.value))
+    assert "\n" not in found.found
+    assert judge_model(files, is_verifier=False).status is CheckStatus.OK
+
+
 def test_weights_of_another_kind_are_not_used(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     (tmp_path / "pytorch_model.bin").touch()
@@ -118,27 +133,26 @@ def test_without_a_network_a_hub_id_is_not_judged_wrong(source: str, monkeypatch
 
 def estimated(files: ModelFiles, pool_size: PoolSize = POOL, **options: Any) -> ModelMemory | None:
     chosen: dict[str, Any] = {"dtype": "auto", "quantize": None, "on_cpu": True, "base_bytes": 0, "free_bytes": 0}
+    token = options.pop("token", TOKEN)
+    chosen |= {"engine": EngineFacts(token=token, context_tokens=CONTEXT_TOKENS)}
     return estimate_memory(files, pool_size=pool_size, **chosen | options)
 
 
 @pytest.mark.parametrize(
-    ("dtype", "quantize", "on_cpu", "weights", "width"),
+    ("dtype", "quantize", "on_cpu", "weights"),
     [
-        ("auto", None, True, 4000, 4),
-        ("auto", None, False, 2000, 2),
-        ("bfloat16", None, True, 2000, 2),
-        ("auto", "int8", False, 1000, 2),
-        ("bfloat16", "int4", False, 500, 2),
+        ("auto", None, True, 4000),
+        ("auto", None, False, 2000),
+        ("bfloat16", None, True, 2000),
+        ("auto", "int8", False, 1000),
+        ("bfloat16", "int4", False, 500),
     ],
 )
-def test_memory_is_weights_and_pool(
-    dtype: str, quantize: str | None, on_cpu: bool, weights: int, width: int
-) -> None:
+def test_memory_is_weights_and_pool(dtype: str, quantize: str | None, on_cpu: bool, weights: int) -> None:
     found = estimated(HERE, dtype=dtype, quantize=quantize, on_cpu=on_cpu)
-    keys_and_values = 2 * 2 * 2 * 16 * width
     assert found == ModelMemory(
         weight_bytes=weights,
-        pool_bytes=4 * CONTEXT_TOKENS * keys_and_values,
+        pool_bytes=4 * CONTEXT_TOKENS * TOKEN.total,
         pool_tokens=4 * CONTEXT_TOKENS,
         base_bytes=0,
     )
@@ -157,71 +171,15 @@ def test_too_little_memory_for_a_request_is_said_as_a_node_says_it() -> None:
         estimated(HERE, free_bytes=100_000)
 
 
-@pytest.mark.parametrize("config", [{}, {"num_attention_heads": 0}, {"text_config": 3}])
-def test_a_configuration_that_does_not_tell_leaves_the_pool_out(config: dict[str, object]) -> None:
-    found = estimated(replace(HERE, config=config), dtype="float32")
+def test_where_nobody_knows_what_a_token_takes_the_pool_is_left_out() -> None:
+    found = estimated(HERE, dtype="float32", token=TokenBytes(0))
     assert (found and found.total_bytes, found and found.pool_tokens) == (4000, 0)
 
 
-@pytest.mark.parametrize(
-    ("config", "width"),
-    [
-        (LLAMA, 2 * 2 * 2 * 16),
-        (LLAMA | {"head_dim": 32}, 2 * 2 * 2 * 32),
-        ({"n_layer": 3, "n_head": 4, "n_embd": 64}, 2 * 3 * 64),
-        ({"n_layer": 3, "n_head": 4, "n_embd": 64, "multi_query": True}, 2 * 3 * 16),
-        ({"n_layers": 3, "n_heads": 4, "d_model": 64}, 2 * 3 * 64),
-        ({"num_layers": 3, "num_heads": 4, "hidden_size": 64}, 2 * 3 * 64),
-        (
-            {"n_layer": 3, "n_head": 4, "hidden_size": 64, "multi_query": True}
-            | {"new_decoder_architecture": True, "num_kv_heads": 2},
-            2 * 3 * 2 * 16,
-        ),
-        (LLAMA | {"layer_types": ["linear_attention", "full_attention"]}, 2 * 1 * 2 * 16),
-        (
-            LLAMA | {"kv_lora_rank": 8, "qk_nope_head_dim": 10, "qk_rope_head_dim": 6, "v_head_dim": 12},
-            2 * (8 + 6),
-        ),
-    ],
-)
-def test_the_width_of_keys_and_values_follows_from_the_configuration(config: dict[str, Any], width: int) -> None:
-    assert kv_width(config) == TokenBytes(width)
-
-
-WINDOW = {"sliding_window": 64}
-LAYER = 2 * 2 * 16
-
-
-@pytest.mark.parametrize(
-    ("config", "expected"),
-    [
-        (LLAMA | WINDOW, TokenBytes(2 * LAYER)),
-        (LLAMA | WINDOW | {"model_type": "mistral"}, TokenBytes(2 * LAYER, 2 * LAYER, 64)),
-        (LLAMA | {"model_type": "mistral", "sliding_window": None}, TokenBytes(2 * LAYER)),
-        (
-            LLAMA | WINDOW | {"layer_types": ["sliding_attention", "sliding_attention", "full_attention"]},
-            TokenBytes(3 * LAYER, 2 * LAYER, 64),
-        ),
-        (
-            LLAMA
-            | WINDOW
-            | {"layer_types": ["sliding_attention", "full_attention"] * 3, "num_kv_shared_layers": 3},
-            TokenBytes(3 * LAYER, 2 * LAYER, 64),
-        ),
-    ],
-)
-def test_windows_and_shared_layers_are_told_by_the_configuration(
-    config: dict[str, Any], expected: TokenBytes
-) -> None:
-    assert kv_width(config) == expected
-
-
 def test_windows_leave_a_verifier_room_for_more_tokens() -> None:
-    windowed = replace(
-        HERE, config={**HERE.config, **WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
-    )
     size = PoolSize(requests=4, is_verifier=True, size_bytes=GIB)
-    whole, partly = estimated(HERE, size), estimated(windowed, size)
+    whole = estimated(HERE, size)
+    partly = estimated(HERE, size, token=replace(TOKEN, windowed=512, window_tokens=64))
     assert whole is not None and partly is not None
     assert partly.pool_tokens > 1.9 * whole.pool_tokens
     assert whole.pool_bytes == pytest.approx(partly.pool_bytes, rel=1e-3) == pytest.approx(GIB, rel=1e-3)
