@@ -24,6 +24,8 @@ from cosine_node.engine.ngram import NgramEngine
 from cosine_node.engine.reduced_vocabulary import ReducedVocabularyEngine
 from cosine_protocol.errors import UsageError
 
+RECORD: Final = "training.json"
+"""The file of a finished drafter that says how it was made and how often it agrees."""
 POOL_TOKENS: Final = 4096
 """A choice: more than any answer and its prompt have."""
 
@@ -60,6 +62,8 @@ def train_drafter(settings: DrafterSettings, source: TargetSource, say: Say) -> 
 
     Raises `UsageError`.
     """
+    if (settings.out / RECORD).is_file():
+        raise UsageError(f"{settings.out} holds a drafter that is finished; give another folder with --out.")
     if settings.init is not None and DraftVocabulary.read(settings.init) is None:
         raise UsageError(f"{settings.init} is no drafter that was trained so: it has no draft vocabulary.")
     device = resolve_device(settings.device)
@@ -92,7 +96,7 @@ def train_drafter(settings: DrafterSettings, source: TargetSource, say: Say) -> 
     record["agreement"] = measured_agreement(
         settings.out, held_out, vocab_tokens=source.codec.vocab_tokens, device=str(device)
     )
-    (settings.out / "training.json").write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+    (settings.out / RECORD).write_text(json.dumps(record, indent=1) + "\n", "utf-8")
     (settings.out / "README.md").write_text(drafter_card(settings.out.name, record), "utf-8")
     checkpoint.unlink()
     return record

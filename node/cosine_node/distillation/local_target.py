@@ -153,7 +153,9 @@ class LocalTarget:
         with room.filling(taken):
             hidden = self._model.base_model(input_ids=padded, slots=room, use_cache=False)[0]
         room.positions[taken] = ends + 1
-        self._write(taken, self._model.get_output_embeddings()(hidden[torch.arange(len(taken)), ends]))
+        self._write(
+            taken, self._model.get_output_embeddings()(hidden[torch.arange(len(taken), device=ends.device), ends])
+        )
 
     def _write(self, slots: Sequence[int], logits: Tensor) -> None:
         """Choose the next token of these slots by `logits` [slots, vocabulary]."""
@@ -167,7 +169,8 @@ class LocalTarget:
             writing.tokens.append(choice.token)
             writing.likely_ids.append(likely[row])
             writing.likely_logs.append(logs[row])
-            self._last[slots[row]] = choice.token
+        fresh = [writing.tokens[-1] for writing in writings]
+        self._last[list(slots)] = torch.tensor(fresh, device=self._last.device)
 
     def _ended(self, room: AnswerSlots) -> Iterator[Answer]:
         """Empty the slots whose answers have come to their end."""

@@ -37,6 +37,14 @@ def trained(work: Path, out: Path, capsys: pytest.CaptureFixture[str], *argument
     return record
 
 
+def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The sentence that the command ends with."""
+    with pytest.raises(SystemExit) as exit_:
+        main(["zoo", "train", *arguments])
+    assert exit_.value.code == 2
+    return capsys.readouterr().err
+
+
 @pytest.mark.thorough
 @pytest.mark.timeout(240)
 def test_the_agreement_rises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,9 +86,7 @@ def test_answers_of_another_target_are_not_learned_from(tmp_path: Path, capsys: 
     (tmp_path / "work" / "target.txt").write_text("zoo:other", "utf-8")
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n', "utf-8")
     given = ["--texts", str(tmp_path), "--work", str(tmp_path / "work"), "--out", str(tmp_path / "out")]
-    with pytest.raises(SystemExit):
-        main(["zoo", "train", *given])
-    assert "zoo:other" in capsys.readouterr().err
+    assert "zoo:other" in refused(given, capsys)
 
 
 @pytest.mark.parametrize(
@@ -98,8 +104,10 @@ def test_what_cannot_be_is_refused_in_a_sentence(
     arguments: list[str], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n', "utf-8")
-    given = ["--texts", str(tmp_path), "--out", str(tmp_path / "out")] if arguments else []
-    with pytest.raises(SystemExit) as exit_:
-        main(["zoo", "train", *given, *arguments])
-    assert exit_.value.code == 2
-    assert named in capsys.readouterr().err
+    given = ["--texts", str(tmp_path), "--out", str(tmp_path / "out"), *arguments] if arguments else []
+    assert named in refused(given, capsys)
+
+
+def test_a_finished_drafter_is_not_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "training.json").write_text("{}", "utf-8")
+    assert "finished" in refused(["--texts", str(tmp_path), "--out", str(tmp_path)], capsys)
