@@ -55,11 +55,12 @@ def tokenizer_files(model: GgufFile) -> dict[str, bytes]:
     kind = model.metadata.get("tokenizer.ggml.model")
     if kind in (None, "none", "no_vocab"):
         return {}
-    tokens = model.metadata.get("tokenizer.ggml.tokens")
-    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-        raise UsageError(f"{model.path} has no list of its tokens; fetch it again.")
-    kinds = model.metadata.get("tokenizer.ggml.token_type") or [1] * len(tokens)
-    vocabulary = _Vocabulary(tokens, kinds, model.metadata)
+    tokens = _list(model, "tokens", str)
+    # A file may leave the types out: then all tokens are normal ones.
+    has_kinds = "tokenizer.ggml.token_type" in model.metadata
+    vocabulary = _Vocabulary(
+        tokens, _list(model, "token_type", int, len(tokens)) if has_kinds else (), model.metadata
+    )
     if kind == "gpt2":
         tokenizer = _byte_level(vocabulary, model)
     elif kind == "llama":
@@ -83,16 +84,22 @@ def tokenizer_files(model: GgufFile) -> dict[str, bytes]:
     return files
 
 
+def _list(model: GgufFile, key: str, kind: type, length: int | None = None) -> list[Any]:
+    """A list of the tokenizer's metadata; raises `UsageError` for anything else."""
+    found = model.metadata.get(f"tokenizer.ggml.{key}")
+    if isinstance(found, list) and all(isinstance(item, kind) for item in found) and length in (None, len(found)):
+        return found
+    raise UsageError(f"{model.path} has no list of its {key}; fetch it again.")
+
+
 def _byte_level(vocabulary: _Vocabulary, model: GgufFile) -> JsonObject:
-    name = vocabulary.get("pre", "default")
+    name = str(vocabulary.get("pre", "default"))
     if name not in PRE_TOKENIZERS:
         raise UsageError(
             f"{model.path} splits texts in the way {name!r}, which is not known here; those known are "
             f"{', '.join(PRE_TOKENIZERS)}."
         )
-    merges = vocabulary.get("merges")
-    if not isinstance(merges, list):
-        raise UsageError(f"{model.path} has no merges of its tokens; fetch it again.")
+    merges = _list(model, "merges", str)
     takes_whole_words = PRE_TOKENIZERS[name] == WHOLE_WORDS_FIRST
     return _tokenizer(
         vocabulary,
@@ -114,9 +121,7 @@ def _byte_level(vocabulary: _Vocabulary, model: GgufFile) -> JsonObject:
 
 
 def _sentence_piece(vocabulary: _Vocabulary, model: GgufFile) -> JsonObject:
-    scores = vocabulary.get("scores")
-    if not isinstance(scores, list) or len(scores) != len(vocabulary.tokens):
-        raise UsageError(f"{model.path} has no scores of its tokens; fetch it again.")
+    scores = _list(model, "scores", float, len(vocabulary.tokens))
     has_prefix = vocabulary.get("add_space_prefix", True)
     steps: list[JsonObject] = [{"type": "Replace", "pattern": {"String": " "}, "content": SPACE}]
     decoders: list[JsonObject] = [

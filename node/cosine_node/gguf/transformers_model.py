@@ -128,4 +128,7 @@ def _halves(rows: npt.NDArray[np.float32], heads: int) -> npt.NDArray[np.float32
 
 def _decimal(model: GgufFile, key: str, default: float) -> float:
     """A number that the file has in float32, as the decimal it was before: 1e-05, not 9.999999747378752e-06."""
-    return float(str(np.float32(model.metadata.get(f"{model.architecture}.{key}", default))))
+    value = model.metadata.get(f"{model.architecture}.{key}", default)
+    if not isinstance(value, int | float):
+        raise UsageError(f"{model.path} has a {model.architecture}.{key} that is no number; fetch it again.")
+    return float(str(np.float32(value)))

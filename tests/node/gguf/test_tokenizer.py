@@ -22,6 +22,7 @@ from cosine_protocol.errors import UsageError
 from tests.cosine_p2p.gguf_samples import write_sample
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
+ARCHITECTURE = {"general.architecture": "llama"}
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 WORDS = ["▁", "a", "b", "c", "▁a", "ab", "▁ab", "bc", "<tool>"]
 SCORES = [-9.0, -9.0, -9.0, -9.0, -2.0, -3.0, -4.0, -1.0, 0.0]
@@ -144,12 +145,28 @@ def test_every_way_to_make_a_piece_is_a_merge_the_highest_score_first() -> None:
         ({"model": "bert"}, "tokenizer of the kind 'bert'"),
         ({"pre": "other"}, "splits texts in the way 'other'"),
         ({"tokens": None}, "has no list of its tokens"),
-        ({"merges": None}, "has no merges"),
+        ({"merges": None}, "has no list of its merges"),
         ({"merges": ["a x"]}, "a tokenizer that makes no sense"),
         ({"merges": ["ab"]}, "a tokenizer that makes no sense"),
-        ({"model": "llama"}, "has no scores"),
+        ({"model": "llama"}, "has no list of its scores"),
+        ({"token_type": [1, 1]}, "has no list of its token_type"),
     ],
 )
 def test_what_cannot_be_read_is_one_sentence(metadata: dict[str, Any], reason: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=reason):
         tokenizer_of(byte_level(**metadata), tmp_path)
+
+
+ANYTHING = st.one_of(
+    st.none(), st.integers(0, 9), st.text(max_size=3), st.lists(st.text(max_size=3)), st.lists(st.integers(0, 9))
+)
+
+
+@given(key=st.sampled_from(sorted(byte_level())), value=ANYTHING, is_spm=st.booleans())
+def test_no_metadata_raise_anything_else(key: str, value: Any, is_spm: bool) -> None:
+    metadata = (sentence_piece() if is_spm else byte_level()) | {key: value}
+    keys = {f"tokenizer.ggml.{name}": value for name, value in metadata.items()}
+    try:
+        tokenizer_files(GgufFile(Path("a.gguf"), keys | {"llama.context_length": 9, **ARCHITECTURE}, {}))
+    except UsageError as error:
+        assert "a.gguf" in str(error)

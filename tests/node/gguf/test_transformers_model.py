@@ -62,3 +62,10 @@ def test_a_tensor_of_another_model_is_named(tmp_path: Path) -> None:
     model = GgufFile.open(write_sample(tmp_path / "a.gguf", vector="blk.0.ssm_a.weight"))
     with pytest.raises(UsageError, match=r"has a tensor blk\.0\.ssm_a\.weight"):
         dict(transformers_weights(model))
+
+
+def test_a_number_that_is_none_is_named(tmp_path: Path) -> None:
+    wrong = {"llama.feed_forward_length": 64, "llama.rope.freq_base": "10000"}
+    model = GgufFile.open(write_sample(tmp_path / "a.gguf", wrong))
+    with pytest.raises(UsageError, match=r"llama\.rope\.freq_base that is no number"):
+        transformers_config(model)
