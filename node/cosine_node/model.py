@@ -14,6 +14,7 @@ from cosine_node import zoo
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import PROMPT_TOKENS, CostCurve, measure_curve
 from cosine_node.engine.draft_vocabulary import DraftVocabulary
+from cosine_node.engine.engine_kind import EngineKind, EngineOptions, check_engine_options, load_with
 from cosine_node.engine.reduced_vocabulary import ReducedVocabularyEngine
 from cosine_node.engine.retokenized import RetokenizedEngine
 from cosine_node.engine.text_alignment import PlainTokens, typical_own_per_target
@@ -56,6 +57,19 @@ class ModelSource:
     quantize: str | None = None
     pool_size: PoolSize = field(default_factory=PoolSize)
     is_deterministic: bool = False
+    engine: EngineKind = EngineKind.AUTO
+
+    @property
+    def engine_options(self) -> EngineOptions:
+        return EngineOptions(
+            kind=self.engine,
+            device=self.device,
+            dtype=self.dtype,
+            quantize=self.quantize,
+            threads=self.threads,
+            pool_size=self.pool_size,
+            is_deterministic=self.is_deterministic,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +89,7 @@ class ServedModel:
 def load_served(source: ModelSource, role: Role, emit: Emit, *, measure_s: float = MEASURE_S) -> ServedModel:
     """Fetch, load and measure a model, for about so long. Blocks; raises `UsageError` with one sentence."""
     if source.model != NGRAM:
-        from cosine_node.engine.loading import check_options
-
-        check_options(dtype=source.dtype, device=source.device, quantize=source.quantize)
+        check_engine_options(source.engine_options, zoo.resolve(source.model))
     target_folder = _fetch(source.model if role is Role.VERIFIER else source.target, emit)
     generation_defaults = read_generation_config(target_folder)
     if role is Role.VERIFIER and generation_defaults is not None:
@@ -174,20 +186,8 @@ def _load_engine(source: ModelSource, folder: Path, target_folder: Path) -> Engi
 
         vocab_tokens, context_tokens = _target_sizes(folder)
         return NgramEngine(vocab_tokens=vocab_tokens, context_tokens=context_tokens)
-    from cosine_node.engine.loading import load_engine
-    from cosine_node.engine.threads import limit_threads
-
-    limit_threads(source.threads, folder)
     vocabulary = None if folder == target_folder else DraftVocabulary.read(folder)
-    engine = load_engine(
-        str(folder),
-        dtype=source.dtype,
-        device=source.device,
-        quantize=source.quantize,
-        pool_tokens=source.pool_size,
-        is_deterministic=source.is_deterministic,
-        vocabulary=vocabulary,
-    )
+    engine = load_with(source.engine_options, folder, zoo.resolve(source.model), vocabulary)
     if vocabulary is None:
         return engine
     return ReducedVocabularyEngine(engine, vocabulary, vocab_tokens=_target_sizes(target_folder)[0])

@@ -21,6 +21,7 @@ from cosine_node.cli.options import (
     AsJson,
     Device,
     Dtype,
+    EngineName,
     HostMaddrs,
     IdentityFile,
     InitialPeers,
@@ -38,6 +39,7 @@ from cosine_node.cli.options import (
 from cosine_node.cli.printing import printable
 from cosine_node.cli.waiting import WaitingLine, columns_of, telling_stages
 from cosine_node.doctor.finding import CheckStatus, Finding
+from cosine_node.engine.engine_kind import parse_engine
 from cosine_node.pool_size import parse_pool_size
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
@@ -77,6 +79,7 @@ def doctor(
     host_maddr: HostMaddrs = None,
     announce_maddr: AnnounceMaddrs = None,
     relay: Relays = None,
+    engine: EngineName = "auto",
     device: Device = "auto",
     dtype: Dtype = "auto",
     quantize: Quantize = None,
@@ -92,10 +95,6 @@ def doctor(
     chosen = parse_role(role) if role is not None else Role.DRAFTER if models else None
     default_models = {None: (), Role.DRAFTER: (DEFAULT_DRAFTER,), Role.VERIFIER: (DEFAULT_TARGET,)}
     named_config: Path | None = context.find_root().params.get("config")
-    try:
-        unknown = unknown_names(read_config(named_config), commands_of(context))
-    except UsageError:
-        unknown = []
     options = DoctorOptions(
         initial_peers=several(initial_peers),
         relays=several(relay),
@@ -107,13 +106,14 @@ def doctor(
         role=chosen,
         models=models or default_models[chosen],
         identity=identity,
+        engine=parse_engine(engine),
         device=device,
         dtype=dtype,
         quantize=quantize,
         pool_size=parse_pool_size(kv_memory, requests=max_requests, is_verifier=chosen is Role.VERIFIER),
         config=named_config or default_config_file(),
         is_config_named=named_config is not None,
-        unknown=tuple(unknown),
+        unknown=_unknown_names(context, named_config),
     )
     findings = run_interruptibly(_examine(options, is_quiet=as_json))
     counts = Counter(finding.status for finding in findings)
@@ -126,6 +126,14 @@ def doctor(
         sys.stdout.write(f"{len(findings)} checks: {counted}.\n")
     if failures:
         raise typer.Exit(FAILURE_EXIT)
+
+
+def _unknown_names(context: typer.Context, config: Path | None) -> tuple[str, ...]:
+    """The names in the configuration file that no command has; none of one that cannot be read."""
+    try:
+        return tuple(unknown_names(read_config(config), commands_of(context)))
+    except UsageError:
+        return ()
 
 
 async def _examine(options: "DoctorOptions", *, is_quiet: bool) -> list[Finding]:

@@ -17,6 +17,7 @@ from cosine_node.cli.options import (
     AsJson,
     Device,
     Dtype,
+    EngineName,
     HostMaddrs,
     IdentityFile,
     InitialPeers,
@@ -33,6 +34,7 @@ from cosine_node.cli.options import (
     several,
 )
 from cosine_node.emulation import Emulation
+from cosine_node.engine.engine_kind import EngineKind, parse_engine
 from cosine_node.pool_size import PoolSize, parse_pool_size
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
@@ -129,6 +131,7 @@ def join(
     host_maddr: HostMaddrs = None,
     announce_maddr: AnnounceMaddrs = None,
     relay: Relays = None,
+    engine: EngineName = "auto",
     device: Device = "auto",
     dtype: Dtype = "auto",
     quantize: Quantize = None,
@@ -150,9 +153,9 @@ def join(
     chosen = parse_role(role)
     if max_requests < 1 or (threads is not None and threads < 1):
         raise UsageError("--max-requests and --threads must be 1 or more.")
-    size = parse_pool_size(kv_memory, requests=max_requests, is_verifier=chosen is Role.VERIFIER)
-    loading = {"device": device, "dtype": dtype, "threads": threads, "quantize": quantize, "pool_size": size}
-    sources = _sources(chosen, several(model), target, deterministic, **loading)
+    loading: dict[str, Any] = {"device": device, "dtype": dtype, "threads": threads, "quantize": quantize}
+    loading["pool_size"] = parse_pool_size(kv_memory, requests=max_requests, is_verifier=chosen is Role.VERIFIER)
+    sources = _sources(chosen, several(model), target, deterministic, engine=parse_engine(engine), **loading)
     network_options = NetworkOptions(
         network=network,
         identity_file=identity,
@@ -209,6 +212,7 @@ def _home_source(role: Role, model: str | None, target: "ModelSource") -> "Model
         target=target.model,
         dtype="auto",
         quantize=None,
+        engine=EngineKind.AUTO,
         pool_size=PoolSize(),
         is_deterministic=False,
     )

@@ -97,12 +97,21 @@ TargetName = Annotated[
         rich_help_panel=MODEL_PANEL,
     ),
 ]
+EngineName = Annotated[
+    str,
+    typer.Option(
+        metavar="ENGINE",
+        envvar="COSINE_ENGINE",
+        help="torch, llama (llama.cpp, for GGUF files), or auto: llama for a GGUF file where it is installed.",
+        rich_help_panel=MODEL_PANEL,
+    ),
+]
 Device = Annotated[
     str,
     typer.Option(
         metavar="DEVICE",
         envvar="COSINE_DEVICE",
-        help="auto, cpu, cuda, cuda:0 or mps.",
+        help="auto, cpu, cuda, cuda:0 or mps; of llama.cpp also vulkan or metal.",
         rich_help_panel=MODEL_PANEL,
     ),
 ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from cosine_node.doctor import addresses, disk, installation, machine, model_files, swarm
+from cosine_node.doctor import addresses, disk, installation, llama, machine, model_files, swarm
 from cosine_node.doctor.configuration_file import judge_configuration
 from cosine_node.doctor.dialling import try_port
 from cosine_node.doctor.facts import DoctorOptions, Facts
@@ -168,34 +168,6 @@ def _model_checks(options: DoctorOptions, facts: Facts) -> list[Check]:
         is_verifier = options.role is Role.VERIFIER
         return [model_files.judge_model(await facts.model(source), is_verifier=is_verifier)]
 
-    async def look_at_fit(source: str) -> Sequence[Finding]:
-        model = await facts.model(source)
-        if not model.config or installation.missing_packages()["node"]:
-            return []
-        try:
-            found = await facts.machine()
-        except ProbeFailed:
-            return [machine.judge_architecture(source, None)]
-        on_cpu = found.runs_on_cpu(options.device)
-        free_bytes, where = found.memory_of(options.device)
-        engine = found.engines.get(str(model.folder))
-        architecture = machine.judge_architecture(source, engine)
-        try:
-            memory = model_files.estimate_memory(
-                model,
-                dtype=options.dtype,
-                quantize=options.quantize,
-                on_cpu=on_cpu,
-                base_bytes=found.base_bytes if on_cpu else 0,
-                free_bytes=free_bytes,
-                pool_size=options.pool_size,
-                engine=engine or machine.EngineFacts(),
-            )
-        except UsageError as error:
-            fix = "Free memory, or choose a smaller --model, --dtype bfloat16 or more --kv-memory."
-            return [architecture, failure(f"memory for {source}", str(error), fix)]
-        return [architecture, model_files.judge_memory(source, memory, free_bytes, where=where)]
-
     async def look_at_disk() -> Sequence[Finding]:
         download_bytes = sum(model.remote_bytes or 0 for model in await facts.models())
         folders = await in_thread(disk.written_folders)
@@ -203,13 +175,45 @@ def _model_checks(options: DoctorOptions, facts: Facts) -> list[Check]:
 
     slow = "Loading PyTorch takes too long; look at the disk it is installed on, then try again."
     hub = "The Hugging Face hub does not answer; fetch the model to a folder and name that with --model."
-    models = options.loaded_models
+    models, fit = options.loaded_models, partial(_look_at_fit, options, facts)
     return [
         *(Check(f"model {m}", partial(look_at_model, m), NETWORK_S, if_stuck=hub) for m in models),
         Check("disk", look_at_disk, NETWORK_S, if_stuck="A disk does not answer; look at it."),
         Check(installation.PACKAGES, look_at_packages, PROBE_S, if_stuck=slow),
-        *(Check(f"fit of {m}", partial(look_at_fit, m), PROBE_S, if_stuck=slow) for m in models),
+        *(Check(f"fit of {m}", partial(fit, m), PROBE_S, if_stuck=slow) for m in models),
     ]
+
+
+async def _look_at_fit(options: DoctorOptions, facts: Facts, source: str) -> Sequence[Finding]:
+    """Judge whether the engine can run a model on this machine."""
+    model = await facts.model(source)
+    if by_llama := await in_thread(partial(llama.look_at_llama, model, options.engine_options)):
+        return by_llama
+    if not model.config or installation.missing_packages()["node"]:
+        return []
+    try:
+        found = await facts.machine()
+    except ProbeFailed:
+        return [machine.judge_architecture(source, None)]
+    on_cpu = found.runs_on_cpu(options.device)
+    free_bytes, where = found.memory_of(options.device)
+    engine = found.engines.get(str(model.folder))
+    architecture = machine.judge_architecture(source, engine)
+    try:
+        memory = model_files.estimate_memory(
+            model,
+            dtype=options.dtype,
+            quantize=options.quantize,
+            on_cpu=on_cpu,
+            base_bytes=found.base_bytes if on_cpu else 0,
+            free_bytes=free_bytes,
+            pool_size=options.pool_size,
+            engine=engine or machine.EngineFacts(),
+        )
+    except UsageError as error:
+        fix = "Free memory, or choose a smaller --model, --dtype bfloat16 or more --kv-memory."
+        return [architecture, failure(f"memory for {source}", str(error), fix)]
+    return [architecture, model_files.judge_memory(source, memory, free_bytes, where=where)]
 
 
 def _swarm_check(options: DoctorOptions, facts: Facts) -> Check:

@@ -23,6 +23,8 @@ MAX_HEADER_BYTES: Final = 100 << 20
 
 # Bytes of one weight.
 DTYPE_BYTES: Final[Mapping[str, int]] = {"float32": 4, "bfloat16": 2, "float16": 2}
+AS_STORED: Final = "stored"
+"""Stands for the types of a file's own weights, beside which llama.cpp keeps keys and values in 16 bits."""
 QUANTISED_BYTES: Final[Mapping[str, float]] = {"int8": 1.0, "int4": 0.5}
 
 TIGHT: Final = 0.85
@@ -250,12 +252,14 @@ def estimate_memory(
 ) -> ModelMemory | None:
     """The memory that a model would take; None where its files do not tell.
 
-    `dtype` is as of `join`: auto means float32 on a CPU and the stored one elsewhere. Of `base_bytes` and
-    `free_bytes` 0 is for what is not known. Raises `UsageError` if too little is free for a KV cache.
+    `dtype` is as of `join`: auto means float32 on a CPU and the stored one elsewhere; or it is `AS_STORED`. Of
+    `base_bytes` and `free_bytes` 0 is for what is not known. Raises `UsageError` if too little is free for a KV
+    cache.
     """
     if not model.is_usable or not model.parameters:
         return None
-    element_bytes = DTYPE_BYTES.get(dtype, 4 if on_cpu else model.weight_bytes / model.parameters)
+    stored_bytes = model.weight_bytes / model.parameters
+    element_bytes = DTYPE_BYTES.get(dtype, 4 if on_cpu and dtype != AS_STORED else stored_bytes)
     weight_bytes = round(model.parameters * QUANTISED_BYTES.get(quantize or "", element_bytes))
     pool = PoolTokens(tokens=0)
     if engine.token.total > 0 and engine.context_tokens > 0:

@@ -14,6 +14,8 @@ from cosine_protocol.errors import UsageError
 
 FILE_NAME: Final = "draft_vocabulary.json"
 """The file beside a drafter's weights: a list of the target's token ids, the first being the drafter's id 0."""
+RESERVED_NOISE: Final = 0.5772156649015329
+"""Euler's constant, the mean of the noise: many tokens of one joint probability score as one token of it would."""
 
 
 @dataclass(frozen=True, eq=False)

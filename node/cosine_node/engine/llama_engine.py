@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cosine_node.engine.base import PREFIX, BadLogits, Choice, Row, RowResult
+from cosine_node.engine.draft_vocabulary import DraftVocabulary
 from cosine_node.engine.idle_lanes import IdleLanes, PrefixLane, parts_of, shared_tokens
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.lanes import LaneMemory, Lanes, NoLane
@@ -89,8 +90,16 @@ class LlamaEngine(PagedEngine):
     """
 
     def __init__(
-        self, model: LaneModel, *, pool_tokens: int, vocab_tokens: int, context_tokens: int, numerics: str
+        self,
+        model: LaneModel,
+        *,
+        pool_tokens: int,
+        vocab_tokens: int,
+        context_tokens: int,
+        numerics: str,
+        vocabulary: DraftVocabulary | None = None,
     ) -> None:
+        """`vocabulary` is that of a drafter's own ids."""
         pool = PagePool(tokens=pool_tokens)
         super().__init__(
             pool,
@@ -99,6 +108,7 @@ class LlamaEngine(PagedEngine):
             numerics=numerics,
         )
         self._model = model
+        self._vocabulary = vocabulary
         self._lanes = Lanes(model, lanes=model.lanes)
         self._idle = IdleLanes(model, self._lanes, self._prefixes)
         self._pending: list[_Pending] = []
@@ -304,6 +314,7 @@ class LlamaEngine(PagedEngine):
         chosen = choose(
             logits if len(scored) == len(wanted) else logits[scored],
             [want.query for want in wanted if want.query is not None],
+            self._vocabulary,
         )
         for place, choice in zip(scored, chosen, strict=True):
             wanted[place].outcome.choices.append(choice)

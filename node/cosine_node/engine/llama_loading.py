@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+from cosine_node.engine.draft_vocabulary import DraftVocabulary
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.llama_engine import LlamaEngine
 from cosine_node.engine.llama_library import LlamaLibrary, llama_library
@@ -35,11 +36,13 @@ def load_llama(
     device: str = "auto",
     threads: int | None = None,
     pool_tokens: int | PoolSize = 16_384,
+    vocabulary: DraftVocabulary | None = None,
 ) -> LlamaEngine:
     """An engine around a GGUF file, with a KV cache of so many tokens, or of a size that is found here.
 
-    `device` is auto, cpu, cuda, cuda:N, vulkan, metal or mps, as far as the installed wheel has it. Raises
-    `UsageError` for a file that is damaged or not exact in a trial, an unknown device, and too little memory.
+    `device` is auto, cpu, cuda, cuda:N, vulkan, metal or mps, as far as the installed wheel has it; `vocabulary` is
+    that of a drafter's own ids. Raises `UsageError` for a file that is damaged or not exact in a trial, an unknown
+    device, and too little memory.
     """
     library = llama_library()
     handle = find_device(library, device)
@@ -66,7 +69,7 @@ def load_llama(
         on_error.callback(context.close)
         check_exactness(_engine(context, POOL_TOKENS), name=path.name, is_exact=file.weights == "F32")
         on_error.pop_all()
-    return _engine(context, size)
+    return _engine(context, size, vocabulary)
 
 
 def refuse_by_kind(model: LlamaModel) -> None:
@@ -80,7 +83,7 @@ def refuse_by_kind(model: LlamaModel) -> None:
         raise UsageError(f"{model.file.path.name} is no model that generates token after token.")
 
 
-def _engine(context: LlamaContext, pool_tokens: int) -> LlamaEngine:
+def _engine(context: LlamaContext, pool_tokens: int, vocabulary: DraftVocabulary | None = None) -> LlamaEngine:
     model = context.model
     return LlamaEngine(
         context,
@@ -88,6 +91,7 @@ def _engine(context: LlamaContext, pool_tokens: int) -> LlamaEngine:
         vocab_tokens=model.vocab_tokens,
         context_tokens=model.file.context_tokens,
         numerics=f"gguf:{model.file.weights}+llama.cpp",
+        vocabulary=vocabulary,
     )
 
 

@@ -41,6 +41,16 @@ class FedToken:
     is_wanted: bool
 
 
+def kv_type_of(file: GgufFile) -> int:
+    """ggml's number for the type of a file's keys and values: as exact as its weights, where those are exact."""
+    return F32 if file.weights == "F32" else F16
+
+
+def token_bytes_of(file: GgufFile) -> int:
+    """Memory that the keys and values of a token take in all layers."""
+    return file.kv_bytes_per_token(VALUE_BYTES[kv_type_of(file)])
+
+
 class LlamaModel:
     """The weights of a GGUF file. Close it after its contexts."""
 
@@ -49,7 +59,7 @@ class LlamaModel:
         self.library = library
         self.file = file
         self.on_card = device is not None
-        self.kv_type = F32 if file.weights == "F32" else F16
+        self.kv_type = kv_type_of(file)
         c = library.c
         params = c.llama_model_default_params()
         # A list that ends with nothing; it must live until the file is loaded.
@@ -68,7 +78,7 @@ class LlamaModel:
     @property
     def token_bytes(self) -> int:
         """Memory that the keys and values of a token take in all layers."""
-        return self.file.kv_bytes_per_token(VALUE_BYTES[self.kv_type])
+        return token_bytes_of(self.file)
 
     def close(self) -> None:
         if self.handle is not None:

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cosine_node.engine.draft_vocabulary import DraftVocabulary
+from cosine_node.engine.draft_vocabulary import RESERVED_NOISE, DraftVocabulary
 from cosine_protocol.noise import GAMMA, MIX_A, MIX_B, position_key
 
 SeedPosition = tuple[int, int]
@@ -23,8 +22,6 @@ REUSED_POSITIONS: Final = 128
 """Bounds memory: noise vectors kept. The siblings of a tree and the next pass need the same positions again."""
 DRAWN_ROWS: Final = 16
 """Bounds memory: rows drawn at a time on a GPU, whose intermediates are float64."""
-RESERVED_NOISE: Final = float(np.euler_gamma)
-"""Euler's constant, the mean of the noise: many tokens of one joint probability score as one token of it would."""
 
 
 def _signed(word: int) -> int:

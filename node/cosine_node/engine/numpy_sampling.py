@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cosine_node.engine.base import Choice
+from cosine_node.engine.draft_vocabulary import RESERVED_NOISE, DraftVocabulary
 from cosine_node.engine.recipe import COLDEST, Query, Recipe, rows_by_recipe
 from cosine_protocol.noise import GAMMA, MIX_A, MIX_B, position_key
 
@@ -27,10 +28,14 @@ WORTH_SPLITTING: Final = 1 << 14
 """Scores from which that is faster than to select among all of them: so many as in torch's sampler."""
 
 
-def choose(logits: Floats, queries: Sequence[Query]) -> list[Choice | None]:
+def choose(
+    logits: Floats, queries: Sequence[Query], vocabulary: DraftVocabulary | None = None
+) -> list[Choice | None]:
     """One choice for each row of `logits` [rows, vocab]; None where the row holds NaN or infinity.
 
-    Infinity here is +inf, or a row of nothing but -inf: a model may rule out single tokens by -inf.
+    Infinity here is +inf, or a row of nothing but -inf: a model may rule out single tokens by -inf. With a
+    `vocabulary`, ids are a drafter's own and have the noise of the target's; reserved ids are never chosen, but
+    their probability lessens that of the candidates.
     """
     choices: list[Choice | None] = [None] * len(queries)
     # What is infinite or NaN is found in the result, row by row.
@@ -38,12 +43,14 @@ def choose(logits: Floats, queries: Sequence[Query]) -> list[Choice | None]:
         for recipe, rows in rows_by_recipe(queries).items():
             block = logits if len(rows) == len(queries) else logits[rows]
             asked = [queries[row] for row in rows]
-            for row, choice in zip(rows, _choose_alike(block, asked, recipe), strict=True):
+            for row, choice in zip(rows, _choose_alike(block, asked, recipe, vocabulary), strict=True):
                 choices[row] = choice
     return choices
 
 
-def _choose_alike(logits: Floats, queries: Sequence[Query], recipe: Recipe) -> list[Choice | None]:
+def _choose_alike(
+    logits: Floats, queries: Sequence[Query], recipe: Recipe, vocabulary: DraftVocabulary | None
+) -> list[Choice | None]:
     scores = logits
     if recipe.repetition_penalty != 1:
         scores = penalise(scores, queries, penalty=recipe.repetition_penalty)
@@ -51,11 +58,14 @@ def _choose_alike(logits: Floats, queries: Sequence[Query], recipe: Recipe) -> l
         # The maximum of log-probabilities plus Gumbel noise is a sample (Gumbel-max; Maddison et al. 2014).
         vocab_tokens = scores.shape[1]
         noise = [
-            gumbel_noise(seed=query.sampling.seed, position=query.position, vocab_tokens=vocab_tokens)
+            gumbel_noise(
+                seed=query.sampling.seed, position=query.position, vocab_tokens=vocab_tokens, vocabulary=vocabulary
+            )
             for query in queries
         ]
         scores = log_probabilities(scores, recipe) + np.stack(noise)
-    return [_choice(row, query.candidates) for row, query in zip(scores, queries, strict=True)]
+    known = scores.shape[1] if vocabulary is None else vocabulary.reserved_id
+    return [_choice(row, query.candidates, known) for row, query in zip(scores, queries, strict=True)]
 
 
 def penalise(scores: Floats, queries: Sequence[Query], *, penalty: float) -> Floats:
@@ -108,24 +118,29 @@ def _softmax(scores: Floats) -> Floats:
 
 
 @lru_cache(maxsize=8)
-def _token_steps(vocab_tokens: int) -> npt.NDArray[np.uint64]:
-    return np.arange(1, vocab_tokens + 1, dtype=np.uint64) * np.uint64(GAMMA)
+def _token_steps(vocab_tokens: int, vocabulary: DraftVocabulary | None) -> npt.NDArray[np.uint64]:
+    ids = range(vocab_tokens) if vocabulary is None else vocabulary.target_ids
+    return (np.array(ids, dtype=np.uint64) + np.uint64(1)) * np.uint64(GAMMA)
 
 
 @lru_cache(maxsize=REUSED_POSITIONS)
-def gumbel_noise(*, seed: int, position: int, vocab_tokens: int) -> Floats:
+def gumbel_noise(
+    *, seed: int, position: int, vocab_tokens: int, vocabulary: DraftVocabulary | None = None
+) -> Floats:
     """Standard Gumbel noise of every token at one output position, float32 [vocab]; shared, read-only.
 
+    A drafter's own ids have the noise of the target's ids in its `vocabulary`, reserved ones `RESERVED_NOISE`.
     `cosine_protocol.noise` is the reference. The logarithms are numpy's, good to an ulp or so of float64, before
     the one rounding to float32.
     """
     # Words of 64 bits wrap around.
-    words: Any = _token_steps(vocab_tokens) + np.uint64(position_key(seed=seed, position=position))
+    words: Any = _token_steps(vocab_tokens, vocabulary) + np.uint64(position_key(seed=seed, position=position))
     words = (words ^ (words >> np.uint64(30))) * np.uint64(MIX_A)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(MIX_B)
     words ^= words >> np.uint64(31)
     uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-    noise: Floats = (-np.log(-np.log(uniform))).astype(np.float32)
+    noise: Floats = np.full(vocab_tokens, RESERVED_NOISE, dtype=np.float32)
+    noise[: len(words)] = -np.log(-np.log(uniform))
     noise.flags.writeable = False
     return noise
 
@@ -144,8 +159,9 @@ def best_tokens(scores: Floats, count: int) -> Integers:
     return found[np.lexsort((found, -scores[found]))]
 
 
-def _choice(scores: Floats, count: int) -> Choice | None:
-    """The choice after one row of scores [vocab], with `count` candidates."""
+def _choice(all_scores: Floats, count: int, known_tokens: int) -> Choice | None:
+    """The choice after one row of scores [vocab], with `count` candidates, all of them known tokens."""
+    scores = all_scores[:known_tokens]
     if not math.isfinite(scores.max()):
         return None
     ids = best_tokens(scores, min(max(2, count), len(scores))).tolist()
@@ -157,7 +173,7 @@ def _choice(scores: Floats, count: int) -> Choice | None:
         ids = [best, *(token for token in ids if token != best)][: len(ids)]
     candidates: tuple[tuple[int, float], ...] = ()
     if count:
-        total = values[0] + math.log(float(np.exp(scores - np.float32(values[0])).sum()))
+        total = values[0] + math.log(float(np.exp(all_scores - np.float32(values[0])).sum()))
         candidates = tuple(
             (token, min(1.0, math.exp(value - total)))
             for token, value in zip(ids[:count], values, strict=False)

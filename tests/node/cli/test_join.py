@@ -8,6 +8,7 @@ import pytest
 
 from cosine_node import node
 from cosine_node.cli import main
+from cosine_node.engine.engine_kind import EngineKind
 from cosine_node.node_options import NetworkOptions, NodeOptions
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
@@ -63,6 +64,18 @@ def test_what_is_given_once_holds_for_every_drafter(started: list[Any]) -> None:
         source = each.source
         assert each.expertise == ("law", "code")
         assert (source.dtype, source.device, source.quantize, source.threads) == ("bfloat16", "cpu", "int8", 2)
+
+
+def test_the_engine_is_found_by_the_model_unless_it_is_named(started: list[Any]) -> None:
+    join("--role", "verifier")
+    join("--role", "verifier", "--engine", "llama", "--model", "zoo:target")
+    assert [options[0].source.engine for _, options in started] == [EngineKind.AUTO, EngineKind.LLAMA]
+
+
+def test_an_unknown_engine_is_refused(started: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    join("--role", "verifier", "--engine", "vllm")
+    assert not started
+    assert "--engine must be auto, torch or llama" in capsys.readouterr().err
 
 
 def test_a_verifier_can_be_deterministic_and_is_not_by_itself(started: list[Any]) -> None:

@@ -1,0 +1,53 @@
+import pytest
+
+from cosine_node.doctor.finding import CheckStatus
+from cosine_node.doctor.llama import look_at_llama
+from cosine_node.doctor.model_files import read_model
+from cosine_node.engine import llama_library
+from cosine_node.engine.engine_kind import EngineKind, EngineOptions
+from cosine_node.pool_size import PoolSize
+from cosine_protocol.errors import UsageError
+from tests.node.engine.gguf_models import tiny_gguf
+
+LLAMA = EngineOptions(kind=EngineKind.LLAMA, device="cpu")
+
+
+def test_the_library_and_the_memory_of_a_file_are_told() -> None:
+    model = read_model(str(tiny_gguf("Q8_0")))
+    library, memory = look_at_llama(model, LLAMA)
+    assert (library.status, memory.status) == (CheckStatus.OK, CheckStatus.OK)
+    assert "xllamacpp has it, with the devices cpu" in library.found
+    # The weights stay as they are in the file, keys and values have 16 bits: 16 requests fill the context of 256.
+    assert "of KV cache for 4096 tokens" in memory.found
+    assert model.weight_bytes < 200_000
+
+
+def test_a_device_that_is_not_there_is_a_failure() -> None:
+    [only] = look_at_llama(read_model(str(tiny_gguf())), EngineOptions(kind=EngineKind.LLAMA, device="cuda"))
+    assert only.status is CheckStatus.FAILURE
+    assert "has no device 'cuda' on this machine" in only.found
+
+
+def test_without_the_wheel_its_name_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise UsageError("--engine llama needs the package xllamacpp: pip install it.")
+
+    monkeypatch.setattr(llama_library, "llama_library", missing)
+    [only] = look_at_llama(read_model(str(tiny_gguf())), LLAMA)
+    assert (only.status, "needs the package xllamacpp" in only.found) == (CheckStatus.FAILURE, True)
+
+
+def test_what_is_no_such_file_is_a_failure() -> None:
+    [only] = look_at_llama(read_model("zoo:target"), LLAMA)
+    assert "--engine llama runs GGUF files, and 'target' is none" in only.found
+
+
+def test_what_torch_runs_is_no_business_of_llamas() -> None:
+    assert look_at_llama(read_model("zoo:target"), EngineOptions(device="cpu")) == []
+
+
+def test_too_little_memory_is_a_failure() -> None:
+    options = EngineOptions(kind=EngineKind.LLAMA, device="cpu", pool_size=PoolSize(size_bytes=1000))
+    _, memory = look_at_llama(read_model(str(tiny_gguf())), options)
+    assert memory.status is CheckStatus.FAILURE
+    assert "The KV cache would hold" in memory.found
