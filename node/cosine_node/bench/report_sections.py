@@ -130,7 +130,14 @@ BEST: Final = "{best_other}"
 SAMPLED: Final = "T {temperature}, {strategy}"
 EXACT: Final = FindingLine("texts that differ from the target's own", "mismatches", found(), most=0)
 KEPT: Final = FindingLine("other promises broken", "violations", found(), most=0)
+
+
 # Limits below are targets as they were set before anything was measured.
+def decoding(result: Row) -> Rows:
+    """The rows that time whole texts."""
+    return [row for row in result["rows"] if "tokens_per_s" in row]
+
+
 SECTIONS: Final[Mapping[str, Section]] = {
     "here": Section(
         "By the clock, everything on one machine",
@@ -368,6 +375,19 @@ SECTIONS: Final[Mapping[str, Section]] = {
                 rows(part="bandwidth"),
                 "model dtype requests pass_ms limit_ms share_of_limit",
             ),
+        ),
+    ),
+    "llama": Section(
+        "GGUF files in llama.cpp and in PyTorch",
+        (FindingLine("{part}, of a plain loop's speed", "ratio", found("of_loop"), least=0.95),),
+        (),
+        (
+            columns(
+                "Passes after a context, and the memory that loading took:",
+                rows(part="passes"),
+                "engine resident_mib ms_of_1 ms_of_4 ms_of_8 ms_of_16",
+            ),
+            columns("Greedy texts, prompts included:", decoding, "part engine tokens_per_s ratio"),
         ),
     ),
 }

@@ -30,6 +30,7 @@ EXPERIMENTS: Mapping[str, tuple[str, ...]] = {
     "scale": ("scale",),
     "acceptance": ("acceptance",),
     "engine": ("engine",),
+    "llama": ("llama",),
     "load": ("load",),
 }
 """The modules of `cosine_node.bench` that each name runs; `strategies` is four of the others.
@@ -49,7 +50,7 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="here, rtt, strategies, scale, acceptance, load, engine, or report; of strategies also one alone.",
+        help="here, rtt, strategies, scale, acceptance, load, engine, llama or report; of strategies also one.",
     ),
 ]
 Out = Annotated[
@@ -67,7 +68,8 @@ TokenCount = Annotated[int | None, typer.Option(help="Output tokens of a request
 Repeats = Annotated[int | None, typer.Option(help="How often real time is taken.")]
 EngineDevice = Annotated[str | None, typer.Option(help="Of engine: auto, cpu, cuda, cuda:N or mps.")]
 EngineDtype = Annotated[str | None, typer.Option(help="Of engine: auto, float32, bfloat16 or float16.")]
-Threads = Annotated[int | None, typer.Option(help="Of engine: processor threads.")]
+LlamaModel = Annotated[str | None, typer.Option(help="Of llama: the GGUF file, zoo:smol-target if not given.")]
+Threads = Annotated[int | None, typer.Option(help="Of engine and llama: processor threads.")]
 Seconds = Annotated[float | None, typer.Option(help="Of load: virtual seconds.")]
 Temperatures = Annotated[
     list[float] | None, typer.Option(help="Of here: may be repeated; 0, 0.8 and 1 if not given.")
@@ -89,6 +91,7 @@ def bench(
     device: EngineDevice = None,
     dtype: EngineDtype = None,
     threads: Threads = None,
+    model: LlamaModel = None,
     seconds: Seconds = None,
     initial_peers: InitialPeers = None,
     network: Network = DEFAULT_NETWORK,
@@ -124,7 +127,7 @@ def bench(
         }
         _measure_here(client, {**asked, **counts}, quick=quick, as_json=as_json, out=out)
         return
-    others = {"seed": seed, "device": device, "dtype": dtype}
+    others = {"seed": seed, "device": device, "dtype": dtype, "model": model}
     chosen = {key: value for key, value in {**others, **counts}.items() if value is not None}
     _measure(name, chosen, quick=quick, as_json=as_json, out=folder)
 
