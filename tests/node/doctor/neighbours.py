@@ -36,6 +36,7 @@ def looked_around(*, roles: Sequence[Role], clock_off_s: float = 0.0, silent: bo
         records = {}
         for number, role in enumerate(roles, start=1):
             record = record_of(identity_of(number), now_s=NOW_S, role=role, target=TARGET)
+            record = replace(record, target_digest=record.facts.digest())
             cell = cell_name(network=NETWORK, role=role, target=TARGET, prefix="")
             records[cell] = seal_record(record, identity_of(number), key=cell)
             await swarm.announce(number, None if silent else account(), role=role, target=TARGET)
