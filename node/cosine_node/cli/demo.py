@@ -29,7 +29,9 @@ LOG_COLUMNS = 110
 
 
 def demo(
-    max_new_tokens: Annotated[int, typer.Option(help="Output tokens of each prompt.")] = 96,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(help="Output tokens of each prompt: 96 of toy, 48 of smol if not given.")
+    ] = None,
     temperature: Annotated[
         list[float] | None, typer.Option(help="May be repeated; 0 and 0.8 if not given.")
     ] = None,
@@ -50,18 +52,17 @@ def demo(
     """Race plain decoding, copying alone and cosine with drafters in a swarm on this machine."""
     from cosine_node.demo.swarm import run_demo
 
-    if max_new_tokens < 2:
+    if max_new_tokens is not None and max_new_tokens < 2:
         raise UsageError("--max-new-tokens must be 2 or more.")
     temperatures = tuple(temperature or (0.0, 0.8))
     if not all(0.0 <= value <= MAX_TEMPERATURE for value in temperatures):
         raise UsageError(f"--temperature must lie between 0 and {MAX_TEMPERATURE:g}.")
     cast = choose_cast(family, emulate)
+    tokens = max_new_tokens or cast.new_tokens
 
     def run(show: "Show") -> "Report":
         seen = _saving_picture(show, picture) if picture else show
-        return asyncio.run(
-            run_demo(cast, max_new_tokens=max_new_tokens, temperatures=temperatures, say=say, show=seen)
-        )
+        return asyncio.run(run_demo(cast, max_new_tokens=tokens, temperatures=temperatures, say=say, show=seen))
 
     if as_json:
         report = run(_log_result)

@@ -168,7 +168,7 @@ def _account(report: Report, machine: SharedMachine) -> Sequence[str]:
     sharing = f"{machine.drafters} drafters" if machine.drafters else "no drafters, which are not installed,"
     lines = [
         f"By the clock, nothing emulated: a verifier with {machine.target}, {sharing} and the client shared "
-        f"{machine.processors} processors; the three ways took turns, once for each prompt."
+        f"{machine.processors} processors; the three ways took turns, and of several turns the median counts."
     ]
     slower = [f"{t:g}" for t in report.temperatures if report.median_speedup(Way.COSINE, t) < 1.0]
     if slower:

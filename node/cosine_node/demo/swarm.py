@@ -5,16 +5,17 @@ import os
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from cosine_node import zoo
 from cosine_node.demo.processes import NodeProcess
-from cosine_node.demo.race import OPTIONS, Race, RacedPrompt, Way
+from cosine_node.demo.race import OPTIONS, Lane, Race, RacedPrompt, Way, typical
 from cosine_node.demo.report import EmulatedDevices, PassTiming, Report, SharedMachine
 from cosine_node.emulation import Emulation
 from cosine_p2p import AsyncClient
+from cosine_p2p.generation import Generation
 from cosine_p2p.options import GenerationOptions
 from cosine_protocol.records import Role
 
@@ -22,6 +23,8 @@ SEED: Final = 1
 """Any: all lanes have the same, so their texts are equal at every temperature."""
 SETTLE_S: Final = 0.2
 """A drafter goes on for a moment after its release; the next race should not pay for it."""
+TURNS: Final = len(Way)
+"""Of each way by the clock: the median leaves a disturbed one out, and each way is the first once."""
 Say = Callable[[str], None]
 Show = Callable[[Race | RacedPrompt], None]
 """Is given a race whenever it has gone on, and its result in the end."""
@@ -40,6 +43,11 @@ class Cast:
     @property
     def target(self) -> str:
         return f"zoo:{zoo.target_of(self.family)}"
+
+    @property
+    def new_tokens(self) -> int:
+        """Tokens of an output where nobody says it: of the real family fewer, for they take their time."""
+        return 96 if self.emulation else 48
 
     @property
     def drafters(self) -> tuple[str, ...]:
@@ -77,7 +85,6 @@ async def run_demo(
     """Start verifiers and all drafters of a family as processes, and generate every prompt in all ways."""
     with tempfile.TemporaryDirectory(prefix="cosine-demo-") as folder:
         async with _nodes(cast, Path(folder), say) as nodes:
-            domains = nodes.domains
             rows = []
             # An emulated device computes in float32; of a real one every numerics is its own.
             numerics = "float32" if cast.emulation else None
@@ -85,17 +92,17 @@ async def run_demo(
                 for temperature in temperatures:
                     for domain in cast.domains:
                         race = _race_of(domain, temperature, max_new_tokens)
-                        rows.append(await _run_race(client, race, nodes.serving, domains, cast.emulation, show))
+                        rows.append(await _run_race(client, race, nodes, cast.emulation, show))
                         show(rows[-1])
                         await asyncio.sleep(SETTLE_S)
         if cast.emulation is None:
-            return Report(tuple(rows), SharedMachine(cast.target, len(domains), os.cpu_count() or 1))
+            return Report(tuple(rows), SharedMachine(cast.target, len(nodes.domains), os.cpu_count() or 1))
         processes = [*nodes.verifiers, *([nodes.drafters] if nodes.drafters else [])]
         stopped = [event for node in processes for event in node.stopped]
         timing = PassTiming(
             sum(event["passes"] for event in stopped),
             sum(event["late_passes"] for event in stopped),
-            len(stopped) == len(nodes.verifiers) + len(domains),
+            len(stopped) == len(nodes.verifiers) + len(nodes.domains),
         )
     return Report(tuple(rows), EmulatedDevices(cast.emulation.describe(), timing))
 
@@ -107,48 +114,50 @@ def _race_of(domain: str, temperature: float, max_new_tokens: int) -> Race:
 
 
 async def _run_race(
-    client: AsyncClient,
-    race: Race,
-    serving: Mapping[Way, str],
-    domains: Mapping[str, str],
-    emulation: Emulation | None,
-    show: Show,
+    client: AsyncClient, race: Race, nodes: _Nodes, emulation: Emulation | None, show: Show
 ) -> RacedPrompt:
-    """All lanes at once, each at a verifier of its own; or one after the other at one verifier."""
-    loop = asyncio.get_running_loop()
+    """All ways at once, each at a verifier of its own; or, by the clock, several times in turn at one verifier."""
     prompt = zoo.prompts(race.domain)[0].asked
+    runs: dict[Way, list[Generation]] = {way: [] for way in Way}
 
-    async def run_lane(way: Way) -> None:
+    async def run_lane(way: Way, race: Race) -> None:
         lane = race.lanes[way]
         options: GenerationOptions = {
             **OPTIONS[way],
-            "verifier": serving[way],
+            "verifier": nodes.serving[way],
             "temperature": race.temperature,
             "seed": SEED,
             "max_new_tokens": race.max_new_tokens,
         }
+        loop = asyncio.get_running_loop()
         run = await client.start(prompt, **options)
         began_s = loop.time()
         async for chunk in run.chunks():
-            lane.add(chunk, domains, seconds=loop.time() - began_s)
+            lane.add(chunk, nodes.domains, seconds=loop.time() - began_s)
             show(race)
         lane.done = run.result()
+        runs[way].append(lane.done)
         show(race)
 
-    if emulation is None:
-        # The first lane would pay for the prompt, which the verifier then keeps for the others.
-        await client.generate(prompt, strategy="plain", max_new_tokens=1)
-        for way in Way:
-            await run_lane(way)
-            await asyncio.sleep(SETTLE_S)
-    else:
+    if emulation is not None:
         async with asyncio.TaskGroup() as lanes:
             for way in Way:
-                lanes.create_task(run_lane(way))
-    done = {way: lane.done for way, lane in race.lanes.items() if lane.done is not None}
-    pass_s = emulation.curve(Role.VERIFIER).seconds(1) if emulation else None
+                lanes.create_task(run_lane(way, race))
+    else:
+        # The first lane would pay for the prompt, which the verifier then keeps for the others.
+        await client.generate(prompt, strategy="plain", max_new_tokens=1)
+        for turn in range(TURNS):
+            shown = replace(race, lanes={way: Lane() for way in Way})
+            # Each way is the first once, so that none profits from its place.
+            for way in [*Way, *Way][turn : turn + len(Way)]:
+                await run_lane(way, shown)
+                await asyncio.sleep(SETTLE_S)
     return RacedPrompt(
-        domain=race.domain, prompt=race.prompt, temperature=race.temperature, pass_s=pass_s, done=done
+        domain=race.domain,
+        prompt=race.prompt,
+        temperature=race.temperature,
+        pass_s=emulation.curve(Role.VERIFIER).seconds(1) if emulation else None,
+        done=typical(runs),
     )
 
 
@@ -164,12 +173,15 @@ async def _nodes(cast: Cast, folder: Path, say: Say) -> AsyncIterator[_Nodes]:
     try:
         names = [f"verifier {way.value}" for way in Way] if cast.emulation else ["verifier"]
         who = "a verifier for each way" if cast.emulation else "one verifier"
-        say(f"Starting {who} with {cast.target}, and {len(cast.drafters)} drafters in one process ...")
+        beside = f"{len(cast.drafters)} drafters in one process" if cast.drafters else "no drafters"
+        say(f"Starting {who} with {cast.target}, and {beside} ...")
         bootstrap = await start("bootstrap", "bootstrap")
         await bootstrap.wait_ready()
         emulated = ("--emulate", cast.emulation.name) if cast.emulation else ()
+        # In float32 the texts of all ways are equal; what llama.cpp gives depends on what is computed together.
+        numerics = () if cast.emulation else ("--dtype", "float32")
         shared = ("--target", cast.target, *emulated, "--initial-peers", bootstrap.maddrs[0])
-        verifiers = [await start(name, "join", "--role", "verifier", *shared) for name in names]
+        verifiers = [await start(name, "join", "--role", "verifier", *numerics, *shared) for name in names]
         models = [word for drafter in cast.drafters for word in ("--model", drafter)]
         drafters = await start("drafters", "join", "--role", "drafter", *models, *shared) if models else None
         awaited = [_readied(verifier, 1) for verifier in verifiers]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cosine_node.demo.race import COPIED, Lane, Way
+from cosine_node.demo.race import COPIED, Lane, Way, typical
 from cosine_p2p.generation import TARGET_SOURCE, Chunk
 from tests.node.demo.generations import generation, raced
 
@@ -52,3 +52,14 @@ def test_texts_are_compared_in_all_lanes() -> None:
     row = raced()
     assert row.identical
     assert not replace(row, done={**row.done, Way.COPYING: generation(0.3, tokens=9)}).identical
+
+
+def test_of_several_runs_the_median_counts() -> None:
+    runs = {way: [generation(3.0), generation(1.0), generation(2.0)] for way in Way}
+    assert {done.seconds for done in typical(runs).values()} == {2.0}
+
+
+def test_a_text_that_differs_in_one_run_of_several_is_not_passed_over() -> None:
+    runs = {way: [generation(1.0), generation(2.0), generation(3.0)] for way in Way}
+    runs[Way.COSINE][2] = generation(3.0, tokens=9)
+    assert not replace(raced(), done=typical(runs)).identical
