@@ -15,16 +15,14 @@ MOST_COPIED: Final = 0.05
 
 def copy_out_of_files(model: Any, *, but: Collection[torch.nn.Parameter] = ()) -> None:
     """Copy the weights that lie in files, unless nearly all of a model's do; `but` are those soon replaced."""
-    leaving = {id(parameter) for parameter in but}
-    parameters = list(model.parameters())
+    leaving = {id(weight) for weight in but}
+    weights = [*model.parameters(), *model.buffers()]
     mapped = [
         # Memory that PyTorch has allocated itself can be resized.
-        parameter
-        for parameter in parameters
-        if parameter.device.type == "cpu"
-        and not parameter.untyped_storage().resizable()
-        and id(parameter) not in leaving
+        weight
+        for weight in weights
+        if weight.device.type == "cpu" and not weight.untyped_storage().resizable() and id(weight) not in leaving
     ]
-    if sum(each.nbytes for each in mapped) < (1 - MOST_COPIED) * sum(each.nbytes for each in parameters):
-        for parameter in mapped:
-            parameter.data = parameter.data.clone()
+    if sum(weight.nbytes for weight in mapped) < (1 - MOST_COPIED) * sum(weight.nbytes for weight in weights):
+        for weight in mapped:
+            weight.data = weight.data.clone()

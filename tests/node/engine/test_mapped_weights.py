@@ -9,16 +9,20 @@ import torch
 from cosine_node.engine.flat_decoder import FlatDecoder
 from cosine_node.engine.loading import load_engine
 from cosine_node.engine.mapped_weights import copy_out_of_files
+from tests.node.engine.surveyed_models import tiny_configs
 from tests.node.engine.tiny_models import ARCHITECTURES, build
+
+MAKES = ARCHITECTURES | {"DeepseekV3": lambda: tiny_configs("deepseek_v3")[0]}
 
 
 def weights_in_files(model: Any) -> set[str]:
     """The names of weights whose memory PyTorch has not allocated itself."""
-    return {name for name, each in model.named_parameters() if not each.untyped_storage().resizable()}
+    weights = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    return {name for name, weight in weights.items() if not weight.untyped_storage().resizable()}
 
 
 def loaded(name: str, folder: Path) -> Any:
-    build(ARCHITECTURES[name]()).save_pretrained(folder)
+    build(MAKES[name]()).save_pretrained(folder)
     return load_engine(str(folder), dtype="float32", pool_tokens=512)._passes.model
 
 
@@ -33,8 +37,9 @@ def test_a_model_that_uses_its_weights_as_they_are_leaves_them_in_the_file(tmp_p
     assert weights_in_files(model) == {name for name, _ in model.named_parameters()}
 
 
-def test_experts_that_are_joined_when_they_are_read_take_the_others_with_them(tmp_path: Path) -> None:
-    assert weights_in_files(loaded("Mixtral", tmp_path)) == set()
+@pytest.mark.parametrize("name", ["Mixtral", "DeepseekV3"])
+def test_experts_that_are_joined_when_they_are_read_take_the_others_with_them(name: str, tmp_path: Path) -> None:
+    assert weights_in_files(loaded(name, tmp_path)) == set()
 
 
 @pytest.mark.parametrize(("count", "is_copied"), [(1, False), (2, True)])
