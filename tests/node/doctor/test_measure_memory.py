@@ -20,7 +20,7 @@ from tests.thoroughness import THOROUGH
 
 MOST_OFF = 0.15
 HELD_TWICE = {("deepseek_v3", "float32")}
-"""Of these transformers keeps a tensor of the file, and with it all of the file, which counts as resident."""
+"""Of these the file of the weights stays mapped beside the weights; the cause is not known."""
 TABLE = PAGE.read_text("utf-8").partition(BEGIN)[2].partition(END)[0]
 ROWS = [
     (found[1], found[2], int(found[3]), int(found[4]))
