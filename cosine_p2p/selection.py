@@ -48,7 +48,7 @@ def rank_verifiers(
         and (not trust or record.peer_id in trust)
     ]
     ranked = _ranked(allowed, rtts_s, chance)
-    return tuple(sorted(ranked, key=lambda record: record.peer_id in avoided))
+    return tuple(sorted(ranked, key=lambda record: record.peer_id in avoided) if avoided else ranked)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,9 @@ def drafter_of(target: Any, *, layers: Sequence[int], vocabulary: DraftVocabular
         config.layer_types = [kinds[layer] for layer in chosen]
     # A mark of the file that the target was read from.
     vars(config).pop("gguf_weights", None)
-    drafter: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
+    drafter: Any = AutoModelForCausalLM.from_config(
+        config, dtype=torch.float32, attn_implementation="sdpa", trust_remote_code=False
+    )
     known = torch.tensor(vocabulary.target_ids)
     weights = target.state_dict()
     by_token = _named_by_token(drafter)

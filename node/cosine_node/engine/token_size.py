@@ -24,7 +24,9 @@ def token_bytes_of(config: Any, dtype: torch.dtype) -> TokenBytes | None:
     # then as large as in this dtype but for states that are kept in float32 in any case.
     for run_as in dict.fromkeys((dtype, torch.bfloat16)):
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, dtype=run_as, attn_implementation="eager")
+            model = AutoModelForCausalLM.from_config(
+                config, dtype=run_as, attn_implementation="eager", trust_remote_code=False
+            )
         for way in possible_ways(model):
             try:
                 token = way.pass_model(model, slots=PAGE_TOKENS).token_bytes
