@@ -14,7 +14,7 @@ from cosine_node import zoo
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import PROMPT_TOKENS, CostCurve, measure_curve
 from cosine_node.engine.draft_vocabulary import DraftVocabulary
-from cosine_node.engine.engine_kind import EngineKind, EngineOptions, check_engine_options, load_with
+from cosine_node.engine.engine_kind import EngineChoice, EngineKind, check_engine_options, load_with
 from cosine_node.engine.reduced_vocabulary import ReducedVocabularyEngine
 from cosine_node.engine.retokenized import RetokenizedEngine
 from cosine_node.engine.text_alignment import PlainTokens, typical_own_per_target
@@ -60,8 +60,8 @@ class ModelSource:
     engine: EngineKind = EngineKind.AUTO
 
     @property
-    def engine_options(self) -> EngineOptions:
-        return EngineOptions(
+    def engine_options(self) -> EngineChoice:
+        return EngineChoice(
             kind=self.engine,
             device=self.device,
             dtype=self.dtype,

@@ -14,7 +14,7 @@ from cosine_node.bench.experiment import ExperimentOptions, JsonRow, Say, setup_
 from cosine_node.bench.texts import Tokens, random_prompts
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import measure_curve
-from cosine_node.engine.engine_kind import EngineKind, EngineOptions, load_with
+from cosine_node.engine.engine_kind import EngineChoice, EngineKind, load_with
 from cosine_node.engine.llama_library import llama_library
 from cosine_node.engine.llama_model import FedToken, LlamaContext, LlamaModel
 from cosine_node.gguf.file import GgufFile
@@ -72,7 +72,7 @@ def _rows(file: Path, options: LlamaOptions, cache: Path, say: Say) -> Iterator[
     before_bytes = resident_bytes()
     engines: dict[str, Engine] = {}
     for name, kind in ((OURS, EngineKind.LLAMA), (TORCH, EngineKind.TORCH)):
-        loading = EngineOptions(
+        loading = EngineChoice(
             kind=kind, device="cpu", threads=options.threads, pool_size=PoolSize(requests=options.requests)
         )
         engines[name] = load_with(loading, unfold(file, cache_folder=cache), file)

@@ -8,7 +8,7 @@ from cosine_node.engine.base import PREFIX, Engine, Row
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class DraftAgreement:
     """First choices that were the target's token, of so many."""
 
     right: int
@@ -18,11 +18,11 @@ class Agreement:
     def share(self) -> float:
         return self.right / max(1, self.tokens)
 
-    def __add__(self, other: "Agreement") -> "Agreement":
-        return Agreement(self.right + other.right, self.tokens + other.tokens)
+    def __add__(self, other: "DraftAgreement") -> "DraftAgreement":
+        return DraftAgreement(self.right + other.right, self.tokens + other.tokens)
 
 
-def agreement_of(drafter: Engine, answer: Answer) -> Agreement:
+def agreement_of(drafter: Engine, answer: Answer) -> DraftAgreement:
     """That of one answer, chosen with the sampling and the noise that the target chose with."""
     sequence = drafter.open(sampling=answer.sampling, prompt_tokens=len(answer.prompt))
     tokens = answer.prompt + answer.tokens[:-1]
@@ -34,10 +34,10 @@ def agreement_of(drafter: Engine, answer: Answer) -> Agreement:
         drafter.release(sequence)
     guesses = [choice.token for choice in result.choices]
     right = sum(guess == token for guess, token in zip(guesses, answer.tokens, strict=True))
-    return Agreement(right, len(answer.tokens))
+    return DraftAgreement(right, len(answer.tokens))
 
 
-def agreement_by_domain(drafter: Engine, answers: Sequence[Answer]) -> dict[str, Agreement]:
+def agreement_by_domain(drafter: Engine, answers: Sequence[Answer]) -> dict[str, DraftAgreement]:
     """The agreement along all answers of each domain, by its name."""
     return {
         domain: sum_of(agreement_of(drafter, answer) for answer in answers if answer.domain == domain)
@@ -45,6 +45,6 @@ def agreement_by_domain(drafter: Engine, answers: Sequence[Answer]) -> dict[str,
     }
 
 
-def sum_of(parts: Iterable[Agreement]) -> Agreement:
+def sum_of(parts: Iterable[DraftAgreement]) -> DraftAgreement:
     """All of them together."""
-    return sum(parts, Agreement(0, 0))
+    return sum(parts, DraftAgreement(0, 0))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from cosine_node.distillation.answers import Answer, AnswerStore
-from cosine_node.distillation.local_target import Prompt
+from cosine_node.distillation.local_target import TargetPrompt
 from cosine_node.distillation.questions import Question, in_turns
 from cosine_p2p.tokenizer import TextCodec
 from cosine_protocol.request import Sampling
@@ -22,23 +22,23 @@ Say = Callable[[str], None]
 class AnsweringTarget(Protocol):
     """A target that can be asked many questions: on this machine, or through a swarm."""
 
-    def answers(self, prompts: Iterator[Prompt]) -> Iterator[Answer]:
+    def answers(self, prompts: Iterator[TargetPrompt]) -> Iterator[Answer]:
         """The answers as they end, in no order."""
         ...
 
-    def readings(self, prompts: Iterator[Prompt]) -> Iterator[Answer]:
+    def readings(self, prompts: Iterator[TargetPrompt]) -> Iterator[Answer]:
         """The answers that were given, with what the target finds likely in them."""
         ...
 
 
 def prompts_of(
     questions: Sequence[Question], codec: TextCodec, *, answers: int, longest_prompt: int, is_asked_twice: bool
-) -> list[Prompt]:
+) -> list[TargetPrompt]:
     """Prompts for so many answers, domains in turn, greedy and sampled in turn or each question both ways.
 
     Questions of more than `longest_prompt` tokens are passed over.
     """
-    found: list[Prompt] = []
+    found: list[TargetPrompt] = []
     for question in in_turns(questions):
         if len(found) >= answers:
             break
@@ -48,15 +48,15 @@ def prompts_of(
             continue
         sampled = Sampling(temperature=TEMPERATURE, seed=question.number)
         ways = [Sampling(), sampled] if is_asked_twice else [sampled if question.number % 2 else Sampling()]
-        found += [Prompt(question.number, question.domain, tokens, way) for way in ways]
+        found += [TargetPrompt(question.number, question.domain, tokens, way) for way in ways]
     return found
 
 
 def readings_of(
     questions: Sequence[Question], codec: TextCodec, *, readings: int, longest_prompt: int, longest_answer: int
-) -> list[Prompt]:
+) -> list[TargetPrompt]:
     """Prompts with what follows them where they were found, domains in turn, cut after so many tokens."""
-    found: list[Prompt] = []
+    found: list[TargetPrompt] = []
     for question in in_turns(questions):
         if len(found) >= readings:
             break
@@ -74,12 +74,15 @@ def readings_of(
         )
         given = whole[common : common + longest_answer]
         if 0 < common <= longest_prompt and given:
-            found.append(Prompt(question.number, question.domain, whole[:common], Sampling(), given))
+            found.append(TargetPrompt(question.number, question.domain, whole[:common], Sampling(), given))
     return found
 
 
 def ask_all(
-    prompts: Sequence[Prompt], folder: Path, ask: Callable[[Iterator[Prompt]], Iterator[Answer]], say: Say
+    prompts: Sequence[TargetPrompt],
+    folder: Path,
+    ask: Callable[[Iterator[TargetPrompt]], Iterator[Answer]],
+    say: Say,
 ) -> list[Answer]:
     """All answers in `folder`, once `ask` has brought those to `prompts` that are missing."""
     store = AnswerStore(folder)

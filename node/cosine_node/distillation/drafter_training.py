@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from cosine_node.distillation.agreement import Agreement, agreement_by_domain
+from cosine_node.distillation.agreement import DraftAgreement, agreement_by_domain
 from cosine_node.distillation.answers import Answer
 from cosine_node.distillation.asking_target import TEMPERATURE, Say, ask_all, prompts_of, readings_of
 from cosine_node.distillation.card import drafter_card
@@ -119,7 +119,7 @@ def measured_agreement(
     return measured
 
 
-def _figures(drafter: Agreement, copying: Agreement) -> dict[str, float]:
+def _figures(drafter: DraftAgreement, copying: DraftAgreement) -> dict[str, float]:
     return {
         "drafter": round(drafter.share, 3),
         "copying": round(copying.share, 3),

@@ -30,7 +30,7 @@ TRIAL_TOLERANCE: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class TargetPrompt:
     """A question in tokens, and how its answer is to be chosen."""
 
     question: int
@@ -45,7 +45,7 @@ class Prompt:
 class _Writing:
     """An answer under way in a slot, with the likely tokens and their logs of each position."""
 
-    prompt: Prompt
+    prompt: TargetPrompt
     tokens: list[int] = field(default_factory=list)
     likely_ids: list[NDArray[np.int32]] = field(default_factory=list)
     likely_logs: list[NDArray[np.float16]] = field(default_factory=list)
@@ -86,7 +86,7 @@ class LocalTarget:
         self._last = torch.zeros(slots, dtype=torch.int64, device=model.device)
 
     @torch.inference_mode()
-    def answers(self, prompts: Iterable[Prompt]) -> Iterator[Answer]:
+    def answers(self, prompts: Iterable[TargetPrompt]) -> Iterator[Answer]:
         """The answers as they end, in no order. Raises `UsageError` for a model that gives NaN."""
         waiting = iter(prompts)
         room = AnswerSlots(slots=len(self._writing), device=self._last.device)
@@ -109,7 +109,7 @@ class LocalTarget:
             yield from self._ended(room)
 
     @torch.inference_mode()
-    def readings(self, prompts: Iterable[Prompt]) -> Iterator[Answer]:
+    def readings(self, prompts: Iterable[TargetPrompt]) -> Iterator[Answer]:
         """The answers that were given, with what the target would have found likely at each of their tokens.
 
         Nothing waits for the token before it, as it does in writing. Raises `UsageError` as `answers`.
@@ -140,7 +140,7 @@ class LocalTarget:
             padded[row, : len(tokens)] = torch.tensor(tokens)
         return padded
 
-    def _begin(self, room: AnswerSlots, free: Sequence[int], prompts: Sequence[Prompt]) -> None:
+    def _begin(self, room: AnswerSlots, free: Sequence[int], prompts: Sequence[TargetPrompt]) -> None:
         """Feed prompts into free slots, and choose the first token of each answer."""
         if not prompts:
             return

@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 import numpy as np
 
 from cosine_node.distillation.answers import Answer
-from cosine_node.distillation.local_target import Prompt
+from cosine_node.distillation.local_target import TargetPrompt
 from cosine_p2p.blocking import Client
 from cosine_p2p.client import AsyncClient, Join, Swarm
 from cosine_p2p.generation import Generation
@@ -34,9 +34,9 @@ class SwarmTarget:
         """Tokens of the target's vocabulary, as far as its tokenizer tells."""
         return self.codec.vocab_tokens
 
-    def answers(self, prompts: Iterable[Prompt]) -> Iterator[Answer]:
+    def answers(self, prompts: Iterable[TargetPrompt]) -> Iterator[Answer]:
         """The answers as they end, in no order."""
-        under_way: dict[Future[Generation], Prompt] = {}
+        under_way: dict[Future[Generation], TargetPrompt] = {}
         with Client(join=self._join, **self._options) as client:
             for prompt in prompts:
                 asked = client.submit(
@@ -52,7 +52,7 @@ class SwarmTarget:
             while under_way:
                 yield from _ended(under_way)
 
-    def readings(self, prompts: Iterable[Prompt]) -> Iterator[Answer]:
+    def readings(self, prompts: Iterable[TargetPrompt]) -> Iterator[Answer]:
         """Raises `UsageError`: a swarm writes, and tells nothing of what is given."""
         raise UsageError("Texts can be read by a target on this machine alone; leave --read out for a swarm.")
 
@@ -67,7 +67,7 @@ class SwarmTarget:
             return await joined[0].text_codec(await client.find_verifiers())
 
 
-def _ended(under_way: dict[Future[Generation], Prompt]) -> Iterator[Answer]:
+def _ended(under_way: dict[Future[Generation], TargetPrompt]) -> Iterator[Answer]:
     """Wait for some of the requests, which then are under way no more."""
     for future in wait(under_way, return_when=FIRST_COMPLETED).done:
         prompt, tokens = under_way.pop(future), future.result().token_ids

@@ -13,7 +13,7 @@ from cosine_node.doctor.machine import MachineFacts
 from cosine_node.doctor.model_files import ModelFiles, read_model
 from cosine_node.doctor.processes import ask_child, in_thread
 from cosine_node.doctor.swarm import Neighbourhood
-from cosine_node.engine.engine_kind import EngineKind, EngineOptions
+from cosine_node.engine.engine_kind import EngineChoice, EngineKind
 from cosine_node.free_memory import free_memory_bytes
 from cosine_node.pool_size import PoolSize
 from cosine_protocol.records import Role
@@ -53,8 +53,8 @@ class DoctorOptions:
     unknown: tuple[str, ...]
 
     @property
-    def engine_options(self) -> EngineOptions:
-        return EngineOptions(
+    def engine_options(self) -> EngineChoice:
+        return EngineChoice(
             kind=self.engine,
             device=self.device,
             dtype=self.dtype,

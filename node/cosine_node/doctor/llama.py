@@ -9,7 +9,7 @@ from cosine_node.doctor import model_files
 from cosine_node.doctor.finding import Finding, failure, fine
 from cosine_node.doctor.machine import EngineFacts
 from cosine_node.doctor.model_files import ModelFiles
-from cosine_node.engine.engine_kind import EngineKind, EngineOptions, check_engine_options
+from cosine_node.engine.engine_kind import EngineChoice, EngineKind, check_engine_options
 from cosine_node.free_memory import free_memory_bytes
 from cosine_node.pool_size import TokenBytes
 from cosine_protocol.errors import UsageError
@@ -17,7 +17,7 @@ from cosine_protocol.errors import UsageError
 FIX: Final = "Choose a smaller --model or one in fewer bits, or free memory."
 
 
-def look_at_llama(model: ModelFiles, options: EngineOptions) -> Sequence[Finding]:
+def look_at_llama(model: ModelFiles, options: EngineChoice) -> Sequence[Finding]:
     """Judge a model that llama.cpp is to run on this machine; nothing to judge for others. Reads no weights."""
     try:
         resolved = zoo.resolve(model.source)

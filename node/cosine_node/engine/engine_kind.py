@@ -28,7 +28,7 @@ def parse_engine(text: str) -> EngineKind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineOptions:
+class EngineChoice:
     """The way in which a model is to be loaded, as `join` is told it."""
 
     kind: EngineKind = EngineKind.AUTO
@@ -49,7 +49,7 @@ class EngineOptions:
         return EngineKind.LLAMA if is_for_llama and not is_for_torch else EngineKind.TORCH
 
 
-def check_engine_options(options: EngineOptions, resolved: Path | str) -> None:
+def check_engine_options(options: EngineChoice, resolved: Path | str) -> None:
     """Raise `UsageError` for options that suit no model of that name on this machine, before it is fetched."""
     if options.kind_for(resolved) is EngineKind.TORCH:
         from cosine_node.engine.loading import check_options
@@ -75,7 +75,7 @@ def check_engine_options(options: EngineOptions, resolved: Path | str) -> None:
 
 
 def load_with(
-    options: EngineOptions, folder: Path, resolved: Path | str, vocabulary: DraftVocabulary | None = None
+    options: EngineChoice, folder: Path, resolved: Path | str, vocabulary: DraftVocabulary | None = None
 ) -> Engine:
     """An engine around the model in a folder, fetched from what was resolved; `vocabulary` is a drafter's own.
 

@@ -29,7 +29,7 @@ class NoLane(OutOfPages):
 
 
 @dataclass(slots=True, eq=False)
-class Lane:
+class TreeLane:
     """The kept prefix of a sequence and the nodes of one path below it. `used` tells when it was last extended."""
 
     number: int
@@ -51,14 +51,14 @@ class Lanes:
     def __init__(self, memory: LaneMemory, *, lanes: int) -> None:
         self._memory = memory
         self._free = list(range(lanes))[::-1]
-        self._of: dict[int, list[Lane]] = {}
+        self._of: dict[int, list[TreeLane]] = {}
         self._uses = 0
 
     @property
     def free_lanes(self) -> int:
         return len(self._free)
 
-    def of(self, sequence: int) -> Sequence[Lane]:
+    def of(self, sequence: int) -> Sequence[TreeLane]:
         """The lanes of a sequence; its first one lasts longest."""
         return self._of.get(sequence, ())
 
@@ -80,7 +80,7 @@ class Lanes:
         holding = [lane for lane in self.of(sequence) if lane.has(parent, depth)]
         lane = next((lane for lane in holding if len(lane.path) == depth), None)
         if lane is None:
-            lane = Lane(self._take())
+            lane = TreeLane(self._take())
             self._of.setdefault(sequence, []).append(lane)
             if holding:
                 self._memory.share(holding[0].number, lane.number, 0, prefix_tokens + depth)
@@ -90,14 +90,14 @@ class Lanes:
 
     def begin(self, sequence: int) -> int:
         """Give a sequence without lanes its first one; its number. Raises `NoLane`."""
-        lane = Lane(self._take())
+        lane = TreeLane(self._take())
         self._of[sequence] = [lane]
         return lane.number
 
     def keep(self, sequence: int, path: Sequence[int]) -> None:
         """Make a path below the prefix a part of it. One lane at least holds all of the path."""
-        kept: list[Lane] = []
-        dropped: list[Lane] = []
+        kept: list[TreeLane] = []
+        dropped: list[TreeLane] = []
         for lane in self.of(sequence):
             (kept if lane.path[: len(path)] == list(path) else dropped).append(lane)
         for lane in kept:
@@ -167,5 +167,5 @@ class Lanes:
             raise NoLane("All lanes are in use.")
         return self._free.pop()
 
-    def _give_back(self, lane: Lane) -> None:
+    def _give_back(self, lane: TreeLane) -> None:
         self.free(lane.number)

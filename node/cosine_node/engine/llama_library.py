@@ -147,7 +147,7 @@ CONTEXT_DEFAULTS: Final[dict[str, object]] = {
 """The same of a context."""
 
 
-class Batch(Structure):
+class LlamaBatch(Structure):
     """llama_batch: tokens with their positions, the sequences each belongs to, and whose logits are wanted."""
 
     _fields_ = [
@@ -177,7 +177,7 @@ FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
     "llama_init_from_model": (c_void_p, c_void_p, ContextParams),
     "llama_free": (None, c_void_p),
     "llama_set_abort_callback": (None, c_void_p, c_void_p, c_void_p),
-    "llama_decode": (c_int32, c_void_p, Batch),
+    "llama_decode": (c_int32, c_void_p, LlamaBatch),
     "llama_get_logits": (POINTER(c_float), c_void_p),
     "llama_get_memory": (c_void_p, c_void_p),
     "llama_memory_clear": (None, c_void_p, c_bool),

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cosine_node.engine.base import OutOfMemory, PassAbandoned
-from cosine_node.engine.llama_library import Batch, LlamaLibrary
+from cosine_node.engine.llama_library import LlamaBatch, LlamaLibrary
 from cosine_node.gguf.file import GgufFile
 from cosine_protocol.errors import LocalProtocolError, UsageError
 
@@ -158,7 +158,7 @@ class LlamaContext:
         wanted = np.array([token.is_wanted for token in fed], dtype=np.int8)
         # The arrays hold what the batch points to.
         arrays = (tokens, None, positions, counts, pointers, wanted)
-        batch = Batch(len(fed), *(None if array is None else array.ctypes.data for array in arrays))
+        batch = LlamaBatch(len(fed), *(None if array is None else array.ctypes.data for array in arrays))
         self.model.library.errors.clear()
         result = self._c.llama_decode(self._handle, batch)
         if result == ABORTED:

@@ -61,7 +61,6 @@ class HomeDrafter:
         self._calibration = Calibration(first_power=FIRST_CHOICE_POWER)
         self._rates = USUAL_RATES
         self._slowness = 1.0
-        self.passes = 0
 
     def close(self) -> None:
         self._runner.close()
@@ -106,9 +105,10 @@ class HomeDrafter:
             self._ended.append(text)
 
     def _give_up(self, request: VerifierRequest) -> None:
-        """Draft no more for a request."""
-        self.forget(request)
-        self._given_up.add(request)
+        """Draft no more for a request, unless it has ended meanwhile and is forgotten already."""
+        if text := self._texts.pop(request, None):
+            self._ended.append(text)
+            self._given_up.add(request)
 
     def _follow(self, request: VerifierRequest) -> None:
         asked = request.request
@@ -181,7 +181,6 @@ class HomeDrafter:
             for request, _, _ in rows:
                 self._give_up(request)
             return False
-        self.passes += 1
         ratio = done.elapsed_s / self._curve.seconds(count_tokens(fed))
         self._slowness = moving_average(self._slowness, min(ratio, MAX_SLOWNESS), weight=SLOWNESS_WEIGHT)
         for (request, text, row), result in zip(rows, done.results, strict=True):

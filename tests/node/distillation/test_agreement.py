@@ -2,7 +2,7 @@
 
 import pytest
 
-from cosine_node.distillation.agreement import Agreement, agreement_by_domain, agreement_of
+from cosine_node.distillation.agreement import DraftAgreement, agreement_by_domain, agreement_of
 from cosine_node.engine.base import PREFIX, Row
 from cosine_node.engine.scripted import ScriptedEngine
 from cosine_protocol.request import Sampling
@@ -28,7 +28,7 @@ def written(sampling: Sampling, tokens: int = 40) -> tuple[int, ...]:
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, seed=4)])
 def test_the_target_guesses_all_of_its_own_tokens(sampling: Sampling) -> None:
     engine = ScriptedEngine(vocab_tokens=VOCAB)
-    assert agreement_of(engine, answer(written(sampling), sampling=sampling)) == Agreement(40, 40)
+    assert agreement_of(engine, answer(written(sampling), sampling=sampling)) == DraftAgreement(40, 40)
     assert engine.open_sequences == 0
 
 
@@ -41,6 +41,6 @@ def test_a_worse_drafter_guesses_some() -> None:
 def test_domains_are_told_apart() -> None:
     right, wrong = answer(written(Sampling()), domain="a"), answer((31,) * 20, domain="b")
     found = agreement_by_domain(ScriptedEngine(vocab_tokens=VOCAB), [right, wrong, right])
-    assert found["a"] == Agreement(80, 80)
+    assert found["a"] == DraftAgreement(80, 80)
     assert found["b"].tokens == 20
     assert found["b"].share < 0.5

@@ -5,7 +5,7 @@ import pytest
 
 from cosine_node.distillation.answers import Answer
 from cosine_node.distillation.asking_target import TEMPERATURE, ask_all, prompts_of, readings_of
-from cosine_node.distillation.local_target import Prompt
+from cosine_node.distillation.local_target import TargetPrompt
 from cosine_node.distillation.questions import Question
 from cosine_p2p.tokenizer import TextCodec
 from tests.node.distillation.samples import answer
@@ -25,10 +25,10 @@ class Echo:
     """A target that answers with the prompt, until it breaks."""
 
     def __init__(self, lasts: int = 99) -> None:
-        self.asked: list[Prompt] = []
+        self.asked: list[TargetPrompt] = []
         self._lasts = lasts
 
-    def answers(self, prompts: Iterator[Prompt]) -> Iterator[Answer]:
+    def answers(self, prompts: Iterator[TargetPrompt]) -> Iterator[Answer]:
         for prompt in prompts:
             if len(self.asked) == self._lasts:
                 raise ConnectionError
@@ -48,7 +48,7 @@ class Echo:
 QUESTIONS = [Question("a", f"question {number}") for number in range(20)]
 
 
-def asked(count: int, *, is_asked_twice: bool = False, longest_prompt: int = 99) -> list[Prompt]:
+def asked(count: int, *, is_asked_twice: bool = False, longest_prompt: int = 99) -> list[TargetPrompt]:
     return prompts_of(
         QUESTIONS, Letters(), answers=count, longest_prompt=longest_prompt, is_asked_twice=is_asked_twice
     )

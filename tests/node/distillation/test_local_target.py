@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers as tf
 
-from cosine_node.distillation.local_target import LIKELY_TOKENS, LocalTarget, Prompt
+from cosine_node.distillation.local_target import LIKELY_TOKENS, LocalTarget, TargetPrompt
 from cosine_node.engine.base import PREFIX, Row
 from cosine_node.engine.torch_engine import TorchEngine
 from cosine_protocol.errors import UsageError
@@ -29,11 +29,13 @@ def llama() -> Any:
     return model.eval()
 
 
-def prompts(sampling: Sampling) -> list[Prompt]:
-    return [Prompt(n, "code", tuple(range(3 + n, 3 + n + length)), sampling) for n, length in enumerate(LENGTHS)]
+def prompts(sampling: Sampling) -> list[TargetPrompt]:
+    return [
+        TargetPrompt(n, "code", tuple(range(3 + n, 3 + n + length)), sampling) for n, length in enumerate(LENGTHS)
+    ]
 
 
-def plain(engine: TorchEngine, prompt: Prompt) -> list[int]:
+def plain(engine: TorchEngine, prompt: TargetPrompt) -> list[int]:
     """The tokens that a verifier commits without any draft."""
     sequence = engine.open(sampling=prompt.sampling, prompt_tokens=len(prompt.tokens))
     row = Row.chain(sequence, prompt.tokens, scored_from=len(prompt.tokens) - 1)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from cosine_node.distillation.local_target import Prompt
+from cosine_node.distillation.local_target import TargetPrompt
 from cosine_node.distillation.swarm_target import SwarmTarget
 from cosine_p2p.client import Join
 from cosine_protocol.request import Sampling
@@ -20,7 +20,7 @@ def test_answers_are_the_texts_of_the_swarm(slots: int) -> None:
     target = SwarmTarget(join, {}, slots=slots, new_tokens=NEW_TOKENS)
     texts = [prompt_of(random.Random(number)) for number in range(4)]
     prompts = [
-        Prompt(
+        TargetPrompt(
             number,
             "letters",
             tuple(target.codec.encode(text)),

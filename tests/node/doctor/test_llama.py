@@ -4,12 +4,12 @@ from cosine_node.doctor.finding import CheckStatus
 from cosine_node.doctor.llama import look_at_llama
 from cosine_node.doctor.model_files import read_model
 from cosine_node.engine import llama_library
-from cosine_node.engine.engine_kind import EngineKind, EngineOptions
+from cosine_node.engine.engine_kind import EngineChoice, EngineKind
 from cosine_node.pool_size import PoolSize
 from cosine_protocol.errors import UsageError
 from tests.node.engine.gguf_models import tiny_gguf
 
-LLAMA = EngineOptions(kind=EngineKind.LLAMA, device="cpu")
+LLAMA = EngineChoice(kind=EngineKind.LLAMA, device="cpu")
 
 
 def test_the_library_and_the_memory_of_a_file_are_told() -> None:
@@ -23,7 +23,7 @@ def test_the_library_and_the_memory_of_a_file_are_told() -> None:
 
 
 def test_a_device_that_is_not_there_is_a_failure() -> None:
-    [only] = look_at_llama(read_model(str(tiny_gguf())), EngineOptions(kind=EngineKind.LLAMA, device="cuda"))
+    [only] = look_at_llama(read_model(str(tiny_gguf())), EngineChoice(kind=EngineKind.LLAMA, device="cuda"))
     assert only.status is CheckStatus.FAILURE
     assert "has no device 'cuda' on this machine" in only.found
 
@@ -43,11 +43,11 @@ def test_what_is_no_such_file_is_a_failure() -> None:
 
 
 def test_what_torch_runs_is_no_business_of_llamas() -> None:
-    assert look_at_llama(read_model("zoo:target"), EngineOptions(device="cpu")) == []
+    assert look_at_llama(read_model("zoo:target"), EngineChoice(device="cpu")) == []
 
 
 def test_too_little_memory_is_a_failure() -> None:
-    options = EngineOptions(kind=EngineKind.LLAMA, device="cpu", pool_size=PoolSize(size_bytes=1000))
+    options = EngineChoice(kind=EngineKind.LLAMA, device="cpu", pool_size=PoolSize(size_bytes=1000))
     _, memory = look_at_llama(read_model(str(tiny_gguf())), options)
     assert memory.status is CheckStatus.FAILURE
     assert "The KV cache would hold" in memory.found

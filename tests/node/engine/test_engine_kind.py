@@ -5,7 +5,7 @@ import pytest
 
 from cosine_node import zoo
 from cosine_node.engine import llama_library
-from cosine_node.engine.engine_kind import EngineKind, EngineOptions, check_engine_options, load_with, parse_engine
+from cosine_node.engine.engine_kind import EngineChoice, EngineKind, check_engine_options, load_with, parse_engine
 from cosine_node.engine.llama_engine import LlamaEngine
 from cosine_node.engine.torch_engine import TorchEngine
 from cosine_node.gguf.unfolding import unfold
@@ -14,7 +14,7 @@ from cosine_protocol.errors import UsageError
 from tests.node.engine.gguf_models import tiny_gguf
 
 SMALL = PoolSize(requests=1)
-AUTO = EngineOptions(device="cpu", threads=1, pool_size=SMALL)
+AUTO = EngineChoice(device="cpu", threads=1, pool_size=SMALL)
 LLAMA = replace(AUTO, kind=EngineKind.LLAMA)
 
 
@@ -39,7 +39,7 @@ def test_engines_are_named() -> None:
         (replace(AUTO, is_deterministic=True), Path("/models/some.gguf"), EngineKind.TORCH),
     ],
 )
-def test_auto_is_llama_for_gguf_files(options: EngineOptions, resolved: Path | str, kind: EngineKind) -> None:
+def test_auto_is_llama_for_gguf_files(options: EngineChoice, resolved: Path | str, kind: EngineKind) -> None:
     assert options.kind_for(resolved) is kind
 
 
@@ -57,7 +57,7 @@ def test_auto_is_torch_where_llama_is_not_installed(monkeypatch: pytest.MonkeyPa
         (replace(LLAMA, device="cuda:5"), "has no device 'cuda:5' on this machine"),
     ],
 )
-def test_options_that_llama_has_not_are_refused(options: EngineOptions, sentence: str) -> None:
+def test_options_that_llama_has_not_are_refused(options: EngineChoice, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         check_engine_options(options, tiny_gguf())
 
