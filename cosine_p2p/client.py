@@ -32,6 +32,8 @@ from cosine_p2p.options import (
     merge_options,
 )
 from cosine_p2p.peer_failures import PeerFailures
+from cosine_p2p.peer_file import PeerFile
+from cosine_p2p.peer_speeds import PeerSpeeds
 from cosine_p2p.prompt import encode_prompt, read_prompt
 from cosine_p2p.recent_finds import REUSE_S, RecentFinds
 from cosine_p2p.run import Run
@@ -103,8 +105,8 @@ class AsyncClient:
     `initial_peers` are addresses of bootstrap nodes; `cosine_p2p.options` says what each option means. `join`
     replaces the way into the network (`cosine_p2p.network`), `offload` the thread that checks signatures,
     `strategies` the known ones and `nonces` the source of each request's nonce, for tests, simulations and other
-    transports. What was measured of verifiers is kept in `trial_file`, if there is one; look-ups are used again for
-    `reuse_finds_s`. Raises `UsageError` for options that are unknown or mean nothing.
+    transports. What was measured of verifiers is kept in `trial_file` and `peer_file`, if there are; look-ups are
+    used again for `reuse_finds_s`. Raises `UsageError` for options that are unknown or mean nothing.
     """
 
     @lists_options(ClientOptions)
@@ -117,6 +119,7 @@ class AsyncClient:
         strategies: Mapping[str, StrategyKind] = STRATEGIES,
         nonces: Callable[[], bytes] = lambda: secrets.token_bytes(NONCE_BYTES),
         trial_file: TrialFile | None = None,
+        peer_file: PeerFile | None = None,
         reuse_finds_s: float = REUSE_S,
         **options: Unpack[ClientOptions],
     ) -> None:
@@ -127,6 +130,8 @@ class AsyncClient:
         self._trials = {kind.name: SpeedTrials(kind.drafter_counts) for kind in strategies.values()}
         self._trial_file = trial_file
         self._failures = PeerFailures()
+        self._speeds = PeerSpeeds()
+        self._peer_file = peer_file
         self._reuse_finds_s = reuse_finds_s
         if trial_file is not None:
             trial_file.read_into(self._trials)
@@ -154,6 +159,8 @@ class AsyncClient:
         links = Links(swarm.transport)
         clock = asyncio.get_running_loop().time
         finds = RecentFinds(swarm.directory, links, clock, reuse_s=self._reuse_finds_s)
+        if self._peer_file is not None:
+            self._peer_file.read_into(self._failures, self._speeds, now_s=clock())
         self._place = _Place(swarm, links, finds)
         return self
 
@@ -165,6 +172,9 @@ class AsyncClient:
         self._lifetime.end()
         if self._trial_file is not None:
             self._trial_file.write(self._trials)
+        if self._peer_file is not None:
+            now_s = asyncio.get_running_loop().time()
+            self._peer_file.write(self._failures, self._speeds, now_s=now_s)
         if self._place is not None:
             await self._place.links.close()
             await self._place.swarm.close()
@@ -236,10 +246,14 @@ class AsyncClient:
                 verifiers=able,
                 drafters=drafters,
                 trial=self._trials[strategy.name].find(able[0].peer_id, request.sampling.temperature),
+                has_other_offers=index < len(requests),
+                more_numbers=self._numbers,
             )
-            for request, able in requests
+            for index, (request, able) in enumerate(requests, start=1)
         ]
-        sessions = (Session(job, place.links, self._offload, failures=self._failures) for job in jobs)
+        sessions = (
+            Session(job, place.links, self._offload, failures=self._failures, speeds=self._speeds) for job in jobs
+        )
         return Run(sessions, codec, place.links, stop=asked["stop"], observer=self._observer, applied=applied)
 
     @property
@@ -292,6 +306,7 @@ class AsyncClient:
                 f"No verifier serves {target!r} in this network; check --initial-peers, or start one with "
                 f"`cosine-node join --role verifier --model {target}`."
             )
+        now_s = asyncio.get_running_loop().time()
         ranked = rank_verifiers(
             found,
             chance=chance,
@@ -299,7 +314,8 @@ class AsyncClient:
             only=only,
             trust=trust,
             rtts_s=_known_rtts_s(found, place.links, VERIFY),
-            avoided=self._failures.avoided(asyncio.get_running_loop().time()),
+            passes_s=self._speeds.passes_s((record.peer_id for record in found), now_s=now_s),
+            avoided=self._failures.avoided(now_s),
         )
         if not ranked:
             offered = ", ".join(sorted({f"{record.peer_id} ({record.numerics})" for record in found}))

@@ -1,6 +1,7 @@
 """The work of a session: one request, and who may serve it."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from cosine_p2p.speed_trial import SpeedTrial
 from cosine_p2p.strategies.base import StrategyKind
@@ -12,7 +13,9 @@ from cosine_protocol.request import Request
 class Job:
     """The work of a session: the request, who may serve it in order of preference, who may draft.
 
-    `trial` is that of the first verifier, if numbers of drafters are compared.
+    `trial` is that of the first verifier, if numbers of drafters are compared. `has_other_offers` is true if, until
+    something is committed, others could serve the request in another form. `more_numbers` are for verifiers asked
+    once more, which may not have ended the request of the first number yet.
     """
 
     number: int
@@ -22,3 +25,5 @@ class Job:
     verifiers: tuple[NodeRecord, ...]
     drafters: tuple[NodeRecord, ...]
     trial: SpeedTrial | None = None
+    has_other_offers: bool = False
+    more_numbers: Iterator[int] = field(default_factory=lambda: iter(()))

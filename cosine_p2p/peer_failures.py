@@ -1,8 +1,9 @@
 """The peers that failed this client lately: they are asked after all others until that has faded. Pure."""
 
+import math
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 FIRST_PAUSE_S: Final = 60.0
 """A choice: longer than most requests, and short for a machine that was only restarted."""
@@ -44,3 +45,19 @@ class PeerFailures:
     def avoided(self, now_s: float) -> frozenset[str]:
         """The peers to ask after all others now."""
         return frozenset(peer_id for peer_id, known in self._peers.items() if known.until_s > now_s)
+
+    def state(self, now_s: float) -> list[list[Any]]:
+        """All failures as values of JSON: [peer id, count, seconds left to avoid it, seconds since the latest]."""
+        return [
+            [peer_id, known.count, known.until_s - now_s, now_s - known.latest_s]
+            for peer_id, known in self._peers.items()
+        ]
+
+    def restore(self, states: Any, *, now_s: float, away_s: float) -> None:
+        """Take in the failures that another process kept `away_s` ago; what is broken is left out."""
+        for state in states[-MAX_PEERS:] if isinstance(states, list) else ():
+            match state:
+                case [str(peer_id), int(count), float(left_s), float(age_s)]:
+                    if count > 0 and left_s <= LONGEST_PAUSE_S and 0.0 <= age_s < math.inf:
+                        until_s, latest_s = now_s + left_s - away_s, now_s - age_s - away_s
+                        self._peers[peer_id] = _Failures(count, until_s, latest_s)

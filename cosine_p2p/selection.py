@@ -2,6 +2,11 @@
 
 Records are seconds old, so whoever looks best in them looks best to everybody: if all took the best, all would take
 the same. Nodes whose expected speed differs by less than `NEAR_EQUAL` are therefore taken in random order.
+
+The speed of a verifier must be earned. What this client measured counts before what a record says, and whoever was
+never measured counts as no faster than the median: of those measured, or of what all announce where nobody was.
+Measured ones come first among near-equals, except in one of `EXPLORE_EVERY` requests, in which the fastest of the
+others by its own words is asked first, if it says to be faster than all that were measured.
 """
 
 import math
@@ -17,9 +22,11 @@ from cosine_protocol.records import NodeRecord
 
 NEAR_EQUAL: Final = 1.25
 """A choice: within a quarter the announced speeds do not say who is faster."""
+EXPLORE_EVERY: Final = 8
+"""A choice: the share of requests that a stranger can attract by what it announces, and that finds a faster one."""
 BEHIND_ALL: Final = 1e6
 """More than any number of steps of `NEAR_EQUAL` between two waits."""
-NOT_KNOWN: Final[Mapping[str, float]] = MappingProxyType({})  # no round-trip time is known
+NOT_KNOWN: Final[Mapping[str, float]] = MappingProxyType({})  # nothing was measured
 
 Chance = Callable[[], float]
 """Gives numbers from 0 to below 1, such as `random.Random(seed).random`."""
@@ -33,12 +40,13 @@ def rank_verifiers(
     only: str | None = None,
     trust: Collection[str] = (),
     rtts_s: Mapping[str, float] = NOT_KNOWN,
+    passes_s: Mapping[str, float] = NOT_KNOWN,
     avoided: Collection[str] = (),
 ) -> tuple[NodeRecord, ...]:
     """Verifiers that may be asked, best first.
 
     The best has a place free and the shortest pass under its load, plus the RTT; near-equals come in random order.
-    `rtts_s` holds what is known by peer id. Those `avoided` come after all others.
+    `rtts_s` and `passes_s` hold what was measured by peer id. Those `avoided` come after all others.
     """
     allowed = [
         record
@@ -47,8 +55,33 @@ def rank_verifiers(
         and (only is None or record.peer_id == only)
         and (not trust or record.peer_id in trust)
     ]
-    ranked = _ranked(allowed, rtts_s, chance)
+    if not allowed:
+        return ()
+    ranked = _ranked(allowed, _earned_passes_us(allowed, passes_s), rtts_s, chance, measured=passes_s)
+    if any(record.peer_id in passes_s for record in ranked) and chance() * EXPLORE_EVERY < 1:
+        ranked = _explored(ranked, passes_s)
     return tuple(sorted(ranked, key=lambda record: record.peer_id in avoided) if avoided else ranked)
+
+
+def _explored(ranked: list[NodeRecord], passes_s: Mapping[str, float]) -> list[NodeRecord]:
+    """The order with the stranger in front that has a place free and says to be the fastest of all, if one does."""
+    best_us = 1e6 * min(passes_s[record.peer_id] for record in ranked if record.peer_id in passes_s)
+    strangers = [record for record in ranked if record.peer_id not in passes_s and not _is_full(record)]
+    fastest = min(strangers, key=lambda record: record.pass_us, default=None)
+    if fastest is None or fastest.pass_us >= best_us:
+        return ranked
+    return [fastest, *(record for record in ranked if record is not fastest)]
+
+
+def _earned_passes_us(records: Sequence[NodeRecord], passes_s: Mapping[str, float]) -> list[float]:
+    """The measured passes, and the announced ones of others, where these are not faster than the median."""
+    announced_us = [float(record.pass_us or 1) for record in records]
+    measured_us = [1e6 * passes_s[record.peer_id] for record in records if record.peer_id in passes_s]
+    usual_us = median_low(measured_us or announced_us)
+    return [
+        1e6 * passes_s[record.peer_id] if record.peer_id in passes_s else max(usual_us, pass_us)
+        for record, pass_us in zip(records, announced_us, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +128,8 @@ def pick_drafters(
         if record.tokenizer_digest == tokenizer_digest and (not trust or record.peer_id in trust)
     ]
     by_expertise: dict[tuple[str, ...], list[NodeRecord]] = defaultdict(list)
-    for record in _ranked(allowed, rtts_s, chance):
+    announced_us = [float(record.pass_us or 1) for record in allowed]
+    for record in _ranked(allowed, announced_us, rtts_s, chance):
         by_expertise[record.expertise].append(record)
     # With more kinds of expertise than drafters it is not the last in the alphabet that are always left out.
     groups = [group for _, group in sorted(islice(by_expertise.items(), limit))]
@@ -104,21 +138,40 @@ def pick_drafters(
     return tuple(islice(ordered, limit))
 
 
-def _ranked(records: list[NodeRecord], rtts_s: Mapping[str, float], chance: Chance) -> list[NodeRecord]:
-    """Best first; each full one far behind all that have a place free."""
+def _ranked(
+    records: list[NodeRecord],
+    passes_us: Sequence[float],
+    rtts_s: Mapping[str, float],
+    chance: Chance,
+    *,
+    measured: Collection[str] = (),
+) -> list[NodeRecord]:
+    """Best first, those measured before near-equals; each full one far behind all that have a place free."""
     if not records:
         return []
-    waits_us = _waits_us(records, rtts_s)
+    waits_us = _waits_us(records, passes_us, rtts_s)
     log2, per_band, shortest = math.log2, 1 / math.log2(NEAR_EQUAL), math.log2(min(waits_us))
     keys = [int((log2(wait_us) - shortest) * per_band) + chance() for wait_us in waits_us]
-    for index in [i for i, record in enumerate(records) if record.load_requests >= record.capacity_requests]:
+    if measured:
+        keys = [
+            (key + int(key) + (record.peer_id not in measured)) / 2
+            for key, record in zip(keys, records, strict=True)
+        ]
+    for index in [i for i, record in enumerate(records) if _is_full(record)]:
         keys[index] += BEHIND_ALL
     return [records[index] for index in sorted(range(len(records)), key=keys.__getitem__)]
 
 
-def _waits_us(records: list[NodeRecord], rtts_s: Mapping[str, float]) -> list[float]:
-    """The announced pass under the announced load, twice as long for a full node as batched passes are; the RTT."""
-    waits_us = [(r.pass_us or 1) * (1 + r.load_requests / (r.capacity_requests or 1)) for r in records]
+def _is_full(record: NodeRecord) -> bool:
+    return record.load_requests >= record.capacity_requests
+
+
+def _waits_us(records: list[NodeRecord], passes_us: Sequence[float], rtts_s: Mapping[str, float]) -> list[float]:
+    """The passes under the announced load, at most twice as long as batched passes are; the RTT."""
+    waits_us = [
+        pass_us * (1 + min(1.0, record.load_requests / (record.capacity_requests or 1)))
+        for record, pass_us in zip(records, passes_us, strict=True)
+    ]
     if not rtts_s:
         return waits_us
     usual_s = median_low(rtts_s.values())

@@ -1,9 +1,8 @@
 """One generation as it happens: messages from links become events of a strategy, its actions messages again."""
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from cosine_p2p.drafter_count import DrafterCount
@@ -13,6 +12,9 @@ from cosine_p2p.fragments import Offload
 from cosine_p2p.job import Job
 from cosine_p2p.link import Delivery, Link, Links
 from cosine_p2p.peer_failures import PeerFailures
+from cosine_p2p.peer_speeds import PeerSpeeds
+from cosine_p2p.session_counts import SessionCounts
+from cosine_p2p.stall import Stalled, TooSlow, Watch
 from cosine_p2p.strategies.base import (
     Action,
     Committed,
@@ -29,7 +31,7 @@ from cosine_p2p.strategies.base import (
     VerifierOpened,
     WakeAt,
 )
-from cosine_p2p.upstream import Upstream, Watch, end_of
+from cosine_p2p.upstream import Upstream, end_of
 from cosine_p2p.verifier_queue import VerifierQueue
 from cosine_protocol import messages as m
 from cosine_protocol.digests import request_digest
@@ -50,10 +52,6 @@ CHECK_EVERY_S: Final = 0.5
 """A choice: how late a verifier that makes no progress may be noticed."""
 EXPECTED_REFUSALS: Final = frozenset({ErrorCode.OVERLOADED, ErrorCode.SHUTTING_DOWN, ErrorCode.OUT_OF_MEMORY})
 """Refusals of a verifier that is busy or leaves, whatever its record said some seconds ago."""
-MAX_WHY: Final = 64
-"""Bounds memory: the first reasons that a session keeps for people."""
-LATEST_WHY: Final = 16
-"""Bounds memory: the latest reasons, which a display of progress shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,28 +62,16 @@ class Tokens:
     authors: bytes
 
 
-@dataclass(slots=True)
-class SessionCounts:
-    """Counts of one session, and for people which verifiers were tried in vain and why drafters were told what."""
-
-    rounds: int = 0
-    near_ties: int = 0
-    accepted: int = 0
-    home_tokens: int = 0
-    tokens_by_verifier: dict[str, int] = field(default_factory=dict)
-    tried: list[str] = field(default_factory=list)
-    why: list[str] = field(default_factory=list)
-    latest_why: deque[str] = field(default_factory=lambda: deque(maxlen=LATEST_WHY))
-    decisions: int = 0
-
-
 class Session:
     """Runs one job. `stream` yields tokens; everything else is there to read once it has ended."""
 
-    def __init__(self, job: Job, links: Links, offload: Offload, *, failures: PeerFailures) -> None:
-        """`failures` is told of verifiers that fail or serve."""
+    def __init__(
+        self, job: Job, links: Links, offload: Offload, *, failures: PeerFailures, speeds: PeerSpeeds
+    ) -> None:
+        """`failures` is told of verifiers that fail or serve, `speeds` of their pace."""
         self.job = job
         self._failures = failures
+        self._speeds = speeds
         self.output: list[int] = []
         self.finish: FinishReason | None = None
         self.counts = SessionCounts()
@@ -96,8 +82,11 @@ class Session:
         self._strategy = job.strategy.make(self.d_0)
         self._wake_at_s: float | None = None
         self._inbox: asyncio.Queue[Delivery | FragmentReceived] = asyncio.Queue()
-        self._queue = VerifierQueue(record.peer_id for record in job.verifiers)
+        peer_ids = [record.peer_id for record in job.verifiers]
+        self._usual = speeds.usual(peer_ids, now_s=_now_s())
+        self._queue = VerifierQueue(peer_ids)
         self._upstreams: dict[str, Upstream] = {}
+        self._asked: set[str] = set()
         self._drafters = Drafters(
             self.ledger,
             number=job.number,
@@ -134,6 +123,7 @@ class Session:
         finally:
             self._count.end()
             for upstream in self._upstreams.values():
+                upstream.note_pace(self._speeds, _now_s(), is_stepped=self.job.strategy.is_stepped)
                 self._hang_up(upstream)
             tasks = {checking, *self._dials}
             for task in tasks:
@@ -176,20 +166,25 @@ class Session:
             self._open(link)
 
     def _open(self, link: Link) -> None:
-        job = self.job
+        job, peer_id = self.job, link.channel.peer_id
         taken = {upstream.slot for upstream in self._upstreams.values()}
+        number = next(job.more_numbers, job.number) if peer_id in self._asked else job.number
+        self._asked.add(peer_id)
         upstream = Upstream(
             slot=next(slot for slot in range(job.strategy.verifiers) if slot not in taken),
+            number=number,
             link=link,
             request=job.request,
             d_0=self.d_0,
             digest=self._digest,
             position=len(self.output),
-            watch=Watch(since_s=_now_s()),
+            watch=Watch(
+                since_s=_now_s(), prompt_tokens=len(job.request.prompt) + len(self.output), usual=self._usual
+            ),
         )
-        self._upstreams[upstream.peer_id] = upstream
-        link.subscribe(job.number, self._inbox.put_nowait)
-        link.post(m.Open(job.number, job.request, tuple(self.output), job.strategy.pacing, self.ledger.peer_ids))
+        self._upstreams[peer_id] = upstream
+        link.subscribe(number, self._inbox.put_nowait)
+        link.post(m.Open(number, job.request, tuple(self.output), job.strategy.pacing, self.ledger.peer_ids))
 
     async def _step(self) -> Tokens | None:
         """Wait for one message or the strategy's tick and act on it; a verifier that fails is noted and let go."""
@@ -206,12 +201,22 @@ class Session:
                 self._on_event(event)
         # What is still unread may be the very progress that is missed.
         if self._inbox.empty():
-            for upstream in list(self._upstreams.values()):
-                try:
-                    upstream.check_progress(_now_s())
-                except PeerLost as lost:
-                    self._drop(upstream, lost)
+            self._leave_slow()
         return tokens
+
+    def _leave_slow(self) -> None:
+        """Drop verifiers that take too long; one that may still serve is asked again after all others."""
+        has_offers = self.job.has_other_offers and not self.output
+        for upstream in list(self._upstreams.values()):
+            is_lone = not (self._queue.has_fresh or self._dials or len(self._upstreams) > 1 or has_offers)
+            try:
+                upstream.check_progress(_now_s(), is_lone=is_lone)
+            except Stalled as stall:
+                self._drop(upstream, PeerLost(upstream.peer_id, str(stall)))
+            except TooSlow as slow:
+                self._drop(upstream, PeerLost(upstream.peer_id, str(slow)))
+                if not has_offers:
+                    self._queue.ask_last(upstream.peer_id)
 
     async def _next(self) -> Delivery | FragmentReceived | Tick | None:
         """The next message, or the tick that the strategy asked for; None after `CHECK_EVERY_S` without any."""
@@ -245,7 +250,7 @@ class Session:
                     raise PeerLost(delivery.peer_id, delivery.lost or "the link ended")
                 case m.Opened(_, pass_us):
                     upstream.is_opened = True
-                    upstream.watch.pass_s = pass_us / 1e6
+                    upstream.watch.announced_pass_s = pass_us / 1e6
                     self._count.note_pass(pass_us / 1e6)
                     opened = VerifierOpened(pass_us / 1e6, upstream.link.rtt_s, upstream.position, upstream.slot)
                     self._on_event(opened)
@@ -293,7 +298,7 @@ class Session:
             return
         self._allowed = count
         if count is not None:
-            self._note_line(self._count.why())
+            self.counts.note_line(self._count.why())
             self._on_event(DraftersAllowed(count))
         if count != 0 and not self._are_drafters_asked:
             self._are_drafters_asked = True
@@ -307,6 +312,7 @@ class Session:
             self._on_event(DraftersAllowed(max(self.job.strategy.drafter_counts)))
             self._allow_drafters()
         self._note_failure(upstream.peer_id, error)
+        upstream.note_pace(self._speeds, _now_s(), is_stepped=self.job.strategy.is_stepped)
         self._upstreams.pop(upstream.peer_id)
         self._hang_up(upstream)
         # A verifier that leaves after the last token owes only its account; nobody else could add to the stream.
@@ -314,8 +320,8 @@ class Session:
             self.finish = end_of(self.output, self.job.request)
 
     def _hang_up(self, upstream: Upstream) -> None:
-        upstream.link.post(m.Cancel(self.job.number))
-        upstream.link.unsubscribe(self.job.number)
+        upstream.link.post(m.Cancel(upstream.number))
+        upstream.link.unsubscribe(upstream.number)
 
     def _note_failure(self, peer_id: str, error: PeerError | PeerLost | RemoteProtocolError) -> None:
         if not (isinstance(error, PeerError) and error.code in EXPECTED_REFUSALS):
@@ -356,25 +362,19 @@ class Session:
 
     def _post_block(self, action: SendTree | SendVerify) -> None:
         """Send a tree to every verifier that has opened the request, or a block to the one that is to verify it."""
-        number, block = self.job.number, action.block
+        block = action.block
         nodes, authors = NodeBlock.of(block.nodes), bytes(block.authors)
         for upstream in self._upstreams.values():
             if not upstream.is_opened:
                 continue
             if isinstance(action, SendTree):
-                upstream.link.post(m.Tree(number, block.base, block.position, nodes, authors))
+                upstream.link.post(m.Tree(upstream.number, block.base, block.position, nodes, authors))
             elif upstream.slot == action.verifier:
                 upstream.watch.expect(_now_s())
-                upstream.link.post(m.Verify(number, block.base, block.position, nodes, authors))
+                upstream.link.post(m.Verify(upstream.number, block.base, block.position, nodes, authors))
 
     def _note_why(self, author: int, why: str) -> None:
-        self._note_line(f"{self.ledger.domain_of(author)}: {why}")
-
-    def _note_line(self, line: str) -> None:
-        self.counts.decisions += 1
-        self.counts.latest_why.append(line)
-        if len(self.counts.why) < MAX_WHY:
-            self.counts.why.append(line)
+        self.counts.note_line(f"{self.ledger.domain_of(author)}: {why}")
 
 
 def _now_s() -> float:

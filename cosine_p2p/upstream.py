@@ -1,50 +1,29 @@
-"""One verifier as a session sees it: what it has committed, whether it still makes progress."""
+"""One verifier as a session sees it: what it has committed, and that this continues the stream."""
 
 from dataclasses import dataclass
 from typing import Final
 
 from cosine_p2p.link import Link
+from cosine_p2p.peer_speeds import PeerSpeeds
+from cosine_p2p.stall import SLOW_AFTER_S, Watch
 from cosine_protocol import messages as m
 from cosine_protocol.digests import roll_digest
-from cosine_protocol.errors import PeerLost, RemoteProtocolError
+from cosine_protocol.errors import RemoteProtocolError
 from cosine_protocol.identity import verify
 from cosine_protocol.limits import HOME_AUTHOR
 from cosine_protocol.messages import FinishReason
 from cosine_protocol.request import Request
 
-STALL_S: Final = 4.0
-"""A choice: a verifier that shows no step for so long stalls, unless its own passes are that long."""
-STALL_PASSES: Final = 5
-"""A choice: passes that a verifier may take without showing a step."""
-
-
-@dataclass(slots=True)
-class Watch:
-    """The time since which a verifier has shown no progress, and whether it owes any."""
-
-    since_s: float
-    pass_s: float = 0.0
-    mark: tuple[int, int, int] = (0, 0, 0)
-    is_waiting: bool = True
-    is_prefilling: bool = True
-
-    def expect(self, now_s: float) -> None:
-        """The verifier owes us an answer from now on; before, its silence was ours."""
-        if not self.is_waiting:
-            self.is_waiting, self.since_s = True, now_s
-
-    def settle(self, now_s: float, *, owes_more: bool) -> None:
-        """The verifier has committed."""
-        self.is_prefilling = False
-        self.is_waiting = owes_more
-        self.since_s = now_s
+LEAST_COMMITS: Final = 4
+"""A choice: what fewer commits say of a verifier's pace is not remembered."""
 
 
 @dataclass(slots=True)
 class Upstream:
-    """A verifier that serves the request in slot `slot`, `position` tokens into the stream."""
+    """A verifier that serves the request in slot `slot` under `number`, `position` tokens into the stream."""
 
     slot: int
+    number: int
     link: Link
     request: Request
     d_0: bytes
@@ -57,20 +36,22 @@ class Upstream:
     def peer_id(self) -> str:
         return self.link.channel.peer_id
 
-    def check_progress(self, now_s: float) -> None:
-        """Raise `PeerLost` if a verifier that owes us something shows no steps."""
-        watch = self.watch
-        if not watch.is_waiting:
-            return
+    def check_progress(self, now_s: float, *, is_lone: bool) -> None:
+        """Raise `Stalled` or `TooSlow` if a verifier that owes us a commit takes too long."""
         progress = self.link.channel.remote_progress
-        mark = (progress.steps, progress.prefill_tokens, self.position)
-        if mark != watch.mark:
-            watch.mark, watch.since_s = mark, now_s
-        limit_s = max(STALL_S, STALL_PASSES * watch.pass_s)
-        if watch.is_prefilling:
-            limit_s = max(limit_s, watch.pass_s * (len(self.request.prompt) + self.position))
-        if now_s - watch.since_s > limit_s:
-            raise PeerLost(self.peer_id, f"it made no progress for {limit_s:.0f} s")
+        self.watch.check(now_s, report=(progress.steps, progress.prefill_tokens), is_lone=is_lone)
+
+    def note_pace(self, speeds: PeerSpeeds, now_s: float, *, is_stepped: bool) -> None:
+        """Remember how fast the verifier was, for requests to come."""
+        watch, round_trip_s = self.watch, self.link.rtt_s
+        pass_s = watch.pass_s(now_s)
+        if pass_s is not None and (watch.commits > LEAST_COMMITS or watch.waited_s > SLOW_AFTER_S):
+            # Between the commits of a stepped request lies a round trip.
+            own_s = max(0.0, pass_s - round_trip_s) if is_stepped else pass_s
+            speeds.note_pass(self.peer_id, own_s, now_s=now_s)
+        if watch.commits:
+            prefill_s = max(0.0, watch.first_commit_s - round_trip_s)
+            speeds.note_prefill(self.peer_id, prefill_s / watch.prompt_tokens, now_s=now_s)
 
     def take(self, commit: m.Commit | m.Verified, output: list[int], *, authors: int) -> tuple[int, ...]:
         """Check a commit against this verifier's account of the stream; returns what `output` lacks of it.

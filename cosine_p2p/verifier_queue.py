@@ -1,4 +1,4 @@
-"""The order in which a request asks verifiers: by preference, and an overloaded one again later. Pure."""
+"""The order in which a request asks verifiers: by preference, overloaded ones again later, slow ones last. Pure."""
 
 from collections import Counter, deque
 from collections.abc import Iterable
@@ -15,6 +15,8 @@ class VerifierQueue:
         self._fresh = deque(peer_ids)
         self._backing_off: dict[str, float] = {}
         self._backoffs: Counter[str] = Counter()
+        self._last: deque[str] = deque()
+        self._left: set[str] = set()
 
     def back_off(self, peer_id: str, *, until_s: float) -> None:
         """Ask this one again at that time, unless that was done too often."""
@@ -22,11 +24,24 @@ class VerifierQueue:
         if self._backoffs[peer_id] <= MAX_BACKOFFS:
             self._backing_off[peer_id] = until_s
 
+    def ask_last(self, peer_id: str) -> None:
+        """Ask this one, which was left for being slow, once more when all others have failed."""
+        if peer_id not in self._left:
+            self._left.add(peer_id)
+            self._last.append(peer_id)
+
+    @property
+    def has_fresh(self) -> bool:
+        """True if somebody has not been asked yet."""
+        return bool(self._fresh)
+
     def next(self, now_s: float) -> str | None:
         """Whom to ask now, if anybody; it is then no longer in the queue."""
         if self._fresh:
             return self._fresh.popleft()
         first = min(self._backing_off, key=self._backing_off.__getitem__, default=None)
+        if first is None and self._last:
+            return self._last.popleft()
         if first is None or self._backing_off[first] > now_s:
             return None
         del self._backing_off[first]

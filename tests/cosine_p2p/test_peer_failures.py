@@ -1,5 +1,9 @@
 """Peers that failed come last for a while, longer each time, and are never forgotten for good or for ever."""
 
+import math
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,6 +44,33 @@ def test_the_oldest_failures_are_forgotten_first() -> None:
         failures.note_failed(f"peer {number}", now_s=0.0)
     avoided = failures.avoided(0.0)
     assert len(avoided) == MAX_PEERS and "peer 0" not in avoided
+
+
+def test_another_process_goes_on_where_this_one_ended() -> None:
+    failures, later = PeerFailures(), PeerFailures()
+    failures.note_failed("a", now_s=1000.0)
+    later.restore(failures.state(1000.0), now_s=5.0, away_s=0.5 * FIRST_PAUSE_S)
+    assert later.avoided(5.0) == {"a"} and later.avoided(5.0 + 0.5 * FIRST_PAUSE_S) == frozenset()
+    later.note_failed("a", now_s=5.0)
+    assert later.avoided(5.0 + 1.9 * FIRST_PAUSE_S) == {"a"}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        None,
+        {},
+        ["a"],
+        [["a", 1, 60.0]],
+        [["a", 0, 60.0, 0.0]],
+        [["a", 1, math.inf, 0.0]],
+        [["a", 1, 60.0, math.nan]],
+    ],
+)
+def test_what_is_broken_is_left_out(broken: Any) -> None:
+    failures = PeerFailures()
+    failures.restore(broken, now_s=0.0, away_s=0.0)
+    assert failures.avoided(0.0) == frozenset()
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 1e5)), max_size=60))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_p2p.selection import NEAR_EQUAL, Offer, offers_of, pick_drafters, rank_verifiers
+from cosine_p2p.selection import EXPLORE_EVERY, NEAR_EQUAL, Offer, offers_of, pick_drafters, rank_verifiers
 from cosine_protocol.records import NodeRecord
 from tests.cosine_p2p.samples import identity_of, record_of
 
@@ -89,6 +89,47 @@ def test_those_that_failed_come_after_all_others_however_fast_they_say_they_are(
     assert ranked([fast, slow], avoided={fast.peer_id}) == (slow, fast)
 
 
+def test_a_pass_that_was_never_measured_counts_as_no_faster_than_the_median() -> None:
+    """Of those measured; and of what all announce where nobody was."""
+    liar, fast, usual, slow = (record(number, pass_us=us) for number, us in enumerate((1, 10_000, 60_000, 90_000)))
+    measured = {fast.peer_id: 0.01, usual.peer_id: 0.06, slow.peer_id: 0.09}
+    orders = [ranked([liar, fast, usual, slow], seed=seed, passes_s=measured) for seed in range(200)]
+    explored = sum(order[0] is liar for order in orders)
+    assert 0 < explored < 2 * len(orders) / EXPLORE_EVERY
+    assert {order for order in orders if order[0] is not liar} == {(fast, usual, liar, slow)}
+    firsts = {ranked([liar, fast, usual, slow], seed=seed)[0] for seed in range(50)}
+    assert firsts == {liar, fast}
+
+
+def test_those_measured_come_before_near_equals_that_were_not() -> None:
+    known, strange = record(0, pass_us=60_000), record(1, pass_us=60_000)
+    orders = {ranked([strange, known], seed=seed, passes_s={known.peer_id: 0.06}) for seed in range(100)}
+    assert orders == {(known, strange)}
+
+
+def test_what_was_measured_counts_before_what_is_announced() -> None:
+    boaster, modest = record(0, pass_us=1), record(1, pass_us=3_600_000_000)
+    assert ranked([boaster, modest], passes_s={boaster.peer_id: 3.5, modest.peer_id: 0.06}) == (modest, boaster)
+
+
+def test_an_absurd_pass_or_load_costs_its_own_place_only() -> None:
+    honest = [record(number, pass_us=60_000) for number in range(3)]
+    absurd = [
+        record(3, pass_us=3_600_000_000),
+        record(4, load_requests=1 << 20, capacity_requests=1),
+        record(5, load_requests=0, capacity_requests=0),
+    ]
+    for measured in ({}, {honest[0].peer_id: 0.06}):
+        assert set(ranked([*absurd, *honest], passes_s=measured)[:3]) == set(honest)
+
+
+def test_nobody_explores_one_that_failed_or_is_full() -> None:
+    known, failed, full = record(0), record(1, pass_us=1), record(2, pass_us=1, load_requests=4)
+    for seed in range(50):
+        order = ranked([failed, full, known], seed=seed, passes_s={known.peer_id: 0.1}, avoided={failed.peer_id})
+        assert order[0] is known
+
+
 def offered(*records: NodeRecord, prompt_tokens: int = 100, wanted_tokens: int = 200) -> list[Offer]:
     return offers_of(records, prompt_tokens=prompt_tokens, wanted_tokens=wanted_tokens)
 
@@ -144,7 +185,7 @@ def test_whoever_is_chosen_is_near_the_best_of_those_left(seed: int) -> None:
         )
         for number in range(len(PEERS))
     ]
-    order = ranked(records, seed=seed)
+    order = ranked(records, seed=seed, passes_s={record.peer_id: record.pass_us / 1e6 for record in records})
     assert set(order) == set(records), f"seed {seed}"
     for index, first in enumerate(order):
         left = order[index:]

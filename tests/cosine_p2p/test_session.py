@@ -14,6 +14,7 @@ from cosine_p2p.channel import Channel, serve_channel
 from cosine_p2p.job import Job
 from cosine_p2p.link import Links
 from cosine_p2p.peer_failures import PeerFailures
+from cosine_p2p.peer_speeds import PeerSpeeds
 from cosine_p2p.session import Session
 from cosine_p2p.speculation.tree import Block
 from cosine_p2p.speed_trial import SpeedTrial
@@ -123,7 +124,11 @@ def played(
             drafters=tuple(record_of(identity_of(n), now_s=0.0) for n in (*drafters, *lost_drafters)),
             trial=trial,
         )
-        session, tokens, error = Session(job, links, _at_once, failures=PeerFailures()), list[int](), ""
+        session, tokens, error = (
+            Session(job, links, _at_once, failures=PeerFailures(), speeds=PeerSpeeds()),
+            list[int](),
+            "",
+        )
         try:
             async for some in session.stream():
                 tokens += some.tokens

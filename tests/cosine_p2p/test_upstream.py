@@ -1,6 +1,5 @@
-"""What a session knows of one verifier: its own place in the stream, and whether its silence is its fault."""
+"""What a session knows of one verifier: its own place in the stream, and the pace to remember it by."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -8,10 +7,12 @@ import pytest
 
 from cosine_p2p.channel import StepCounts
 from cosine_p2p.link import Link
-from cosine_p2p.upstream import STALL_S, Upstream, Watch, end_of
+from cosine_p2p.peer_speeds import PeerSpeeds, UsualSpeeds
+from cosine_p2p.stall import Watch
+from cosine_p2p.upstream import LEAST_COMMITS, Upstream, end_of
 from cosine_protocol import messages as m
 from cosine_protocol.digests import request_digest, roll_digest
-from cosine_protocol.errors import PeerLost, RemoteProtocolError
+from cosine_protocol.errors import RemoteProtocolError
 from cosine_protocol.messages import FinishReason
 from cosine_protocol.request import Request, Sampling
 
@@ -35,7 +36,7 @@ def upstream(after: tuple[int, ...] = (), *, is_opened: bool = True, **watch: An
     link = SimpleNamespace(channel=SimpleNamespace(peer_id="verifier", remote_progress=StepCounts()))
     digest = roll_digest(D_0, after)
     seen = Watch(since_s=0.0, **watch)
-    return Upstream(0, cast("Link", link), REQUEST, D_0, digest, len(after), seen, is_opened)
+    return Upstream(0, 1, cast("Link", link), REQUEST, D_0, digest, len(after), seen, is_opened)
 
 
 def commit(tokens: tuple[int, ...], *, after: tuple[int, ...] = ()) -> m.Commit:
@@ -82,33 +83,25 @@ def test_the_end_is_in_the_tokens() -> None:
     assert end_of([1] * 6, REQUEST) is FinishReason.LENGTH
 
 
-def test_a_verifier_that_owes_an_answer_must_show_progress() -> None:
-    verifier = upstream((1,), is_prefilling=False)
-    verifier.check_progress(0.0)
-    verifier.link.channel.remote_progress = StepCounts(steps=1)
-    verifier.check_progress(STALL_S)
-    verifier.check_progress(2 * STALL_S)
-    with pytest.raises(PeerLost, match="no progress for 4 s"):
-        verifier.check_progress(2 * STALL_S + 0.1)
+def noted(verifier: Upstream, *, is_stepped: bool = False, rtt_s: float = 0.1) -> PeerSpeeds:
+    speeds = PeerSpeeds()
+    cast("SimpleNamespace", verifier.link).rtt_s = rtt_s
+    verifier.note_pace(speeds, 10.0, is_stepped=is_stepped)
+    return speeds
 
 
-def test_slow_passes_and_a_long_prefill_are_no_stall() -> None:
-    slow, reading = upstream(pass_s=10.0, is_prefilling=False), upstream(pass_s=10.0)
-    reading.request = replace(REQUEST, prompt=(1,) * 6)
-    slow.check_progress(49.0)
-    with pytest.raises(PeerLost):
-        slow.check_progress(51.0)
-    reading.check_progress(59.0)
-    with pytest.raises(PeerLost):
-        reading.check_progress(61.0)
-
-
-def test_a_verifier_that_was_asked_nothing_for_long_has_its_full_time_once_it_is() -> None:
+def test_the_pace_of_a_verifier_is_remembered_without_round_trips() -> None:
     verifier = upstream()
-    verifier.watch.settle(0.0, owes_more=False)
-    verifier.check_progress(100.0)
-    verifier.watch.expect(100.0)
-    verifier.check_progress(100.0 + STALL_S)
-    verifier.watch.expect(103.0)
-    with pytest.raises(PeerLost):
-        verifier.check_progress(100.1 + STALL_S)
+    for number in range(LEAST_COMMITS + 1):
+        verifier.watch.settle(1.1 + number, owes_more=number < LEAST_COMMITS)
+    usual = noted(verifier).usual(["verifier"], now_s=10.0)
+    assert usual.pass_s == pytest.approx(1.0) and usual.prefill_token_s == pytest.approx(1.0)
+    assert noted(verifier, is_stepped=True).usual(["verifier"], now_s=10.0).pass_s == pytest.approx(0.9)
+
+
+def test_a_few_commits_say_nothing_of_the_pace() -> None:
+    verifier = upstream()
+    assert noted(verifier).usual(["verifier"], now_s=10.0) == UsualSpeeds()
+    verifier.watch.settle(1.0, owes_more=True)
+    verifier.watch.settle(2.0, owes_more=False)
+    assert noted(verifier, rtt_s=0.0).usual(["verifier"], now_s=10.0) == UsualSpeeds(prefill_token_s=1.0)

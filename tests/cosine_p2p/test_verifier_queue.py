@@ -22,3 +22,13 @@ def test_who_is_always_overloaded_is_given_up() -> None:
         assert queue.next(0.0) == "a"
         queue.back_off("a", until_s=0.0)
     assert queue.next(0.0) is None and queue.next_at_s is None
+
+
+def test_who_was_too_slow_is_asked_once_more_after_all_others() -> None:
+    queue = VerifierQueue(["a", "b", "c"])
+    queue.ask_last(queue.next(0.0) or "")
+    queue.back_off(queue.next(0.0) or "", until_s=5.0)
+    assert queue.has_fresh and queue.next(0.0) == "c" and not queue.has_fresh
+    assert [queue.next(4.0), queue.next(5.0), queue.next(5.0)] == [None, "b", "a"]
+    queue.ask_last("a")
+    assert queue.next(9.0) is None

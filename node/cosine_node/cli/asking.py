@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 def client_that_asks_once(initial_peers: tuple[str, ...], options: "ClientOptions") -> "AsyncClient":
     """A client of a command, which goes on from what earlier ones measured. Raises `UsageError`."""
     from cosine_p2p.client import AsyncClient
+    from cosine_p2p.peer_file import PeerFile
     from cosine_p2p.target import Target
     from cosine_p2p.trial_file import TrialFile
 
     join = joining_once(initial_peers, options["network"], Target.parse(options["target"]).folder)
-    return AsyncClient(join=join, trial_file=TrialFile(), **options)
+    return AsyncClient(join=join, trial_file=TrialFile(), peer_file=PeerFile(), **options)
 
 
 def joining_once(initial_peers: tuple[str, ...], network: str, tokenizer_folder: Path | None = None) -> "Join":

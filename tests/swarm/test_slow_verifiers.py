@@ -1,0 +1,175 @@
+"""Verifiers that are slow on purpose, or only say that they work: they cost seconds once, never a text."""
+
+import asyncio
+import random
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import pytest
+
+from cosine_node.simulation.swarm import TARGET, VERIFY_CURVE, SimulatedSwarm, numbered_identity
+from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_p2p.channel import Channel, StepCounts, serve_channel
+from cosine_p2p.generation import Generation
+from cosine_p2p.stall import COUNTING, LONE_S, SLOW_AFTER_S, STALL_S
+from cosine_p2p.transport.base import Stream
+from cosine_protocol import messages as m
+from cosine_protocol.digests import request_digest, roll_digest
+from cosine_protocol.errors import GenerationFailed
+from cosine_protocol.protocols import VERIFY
+from cosine_protocol.records import Role
+from cosine_protocol.request import Sampling
+from tests.swarm.reference import plain_stream, prompt_of, target_engine
+
+TOKENS: Final = 40
+PROMPT: Final = prompt_of(random.Random("slow"))
+EXPECTED: Final = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
+HOUR_US: Final = 3_600_000_000
+TRICKLE_S: Final = 3.5
+LIAR: Final = numbered_identity(9100)
+STATS: Final = m.PassStats(0, 0, 1, 0)
+
+
+@dataclass(slots=True)
+class SlowVerifier:
+    """Commits the right tokens, one every `pause_s`, at most `commits`; `counts` if it reports passes as well."""
+
+    pause_s: float
+    commits: int = TOKENS
+    counts: bool = False
+    pass_us: int = 1
+    steps: StepCounts = field(default_factory=StepCounts)
+    asked: int = 0
+
+    async def handle(self, stream: Stream) -> None:
+        tasks: list[asyncio.Task[None]] = []
+
+        def receive(channel: Channel, message: m.Message) -> None:
+            if isinstance(message, m.Open):
+                self.asked += 1
+                channel.post(m.Opened(message.number, self.pass_us))
+                tasks.append(asyncio.ensure_future(self._commit(channel, message)))
+
+        tasks.append(asyncio.ensure_future(self._count()))
+        await serve_channel(stream, VERIFY, receive, progress=self.steps)
+        for task in tasks:
+            task.cancel()
+
+    async def _count(self) -> None:
+        while self.counts:
+            self.steps.steps += 1
+            self.steps.prefill_tokens += 7
+            await asyncio.sleep(0.1)
+
+    async def _commit(self, channel: Channel, opened: m.Open) -> None:
+        digest = roll_digest(request_digest(opened.request), opened.committed)
+        first = len(opened.committed)
+        for position in range(first, min(first + self.commits, TOKENS)):
+            await asyncio.sleep(self.pause_s)
+            tokens = EXPECTED[position : position + 1]
+            digest = roll_digest(digest, tokens)
+            channel.post(m.Commit(opened.number, position, tokens, digest, bytes(1), STATS))
+
+
+async def announce(swarm: SimulatedSwarm, liar: SlowVerifier, **record: Any) -> None:
+    """The liar, by its own words the fastest of all."""
+    true = (await swarm.directory.find(Role.VERIFIER, TARGET))[0]
+    await swarm.join(LIAR).serve(VERIFY, liar.handle)
+    lies: dict[str, Any] = {"peer_id": LIAR.peer_id, "pass_us": 1, "load_requests": 0, "capacity_requests": 1000}
+    await swarm.directory.announce(replace(true, **(lies | record)), [TARGET])
+
+
+def generated(
+    liar: SlowVerifier | None, *, requests: int = 1, honest: int = 1, strategy: str = "plain", **record: Any
+) -> list[Generation]:
+    async def run() -> list[Generation]:
+        async with SimulatedSwarm() as swarm:
+            for _ in range(honest):
+                await swarm.verifier(target_engine())
+            if liar is not None:
+                await announce(swarm, liar, **record)
+            client = await swarm.client(strategy=strategy, timeout_s=36_000.0)
+            return [await client.generate(PROMPT, max_new_tokens=TOKENS) for _ in range(requests)]
+
+    return run_virtual(run())
+
+
+def first_asked(liar: SlowVerifier, **options: Any) -> Generation:
+    """A generation whose client asked the liar first, as half of them do that have measured nobody."""
+    for honest in range(1, 6):
+        generation = generated(liar, honest=honest, **options)[0]
+        if liar.asked:
+            return generation
+    raise AssertionError("no client asked the liar")
+
+
+ALONE: Final = generated(None)[0]
+LIES: Final = {
+    "an hour a pass, and nothing committed": (SlowVerifier(1e9, pass_us=HOUR_US), STALL_S),
+    "an hour a pass, and nothing after two tokens": (SlowVerifier(0.1, commits=2, pass_us=HOUR_US), STALL_S),
+    "counts, and nothing committed": (SlowVerifier(1e9, counts=True), COUNTING * STALL_S),
+    "counts, and nothing after two tokens": (SlowVerifier(0.1, commits=2, counts=True), SLOW_AFTER_S),
+    "a token now and then": (SlowVerifier(TRICKLE_S), SLOW_AFTER_S + 2 * TRICKLE_S),
+    "a token now and then, and counts": (SlowVerifier(TRICKLE_S, counts=True), SLOW_AFTER_S + 2 * TRICKLE_S),
+}
+
+
+@pytest.mark.parametrize(("liar", "most_s"), LIES.values(), ids=LIES)
+@pytest.mark.parametrize("strategy", ["plain", "speculative"])
+def test_a_lying_verifier_costs_seconds_and_the_next_one_goes_on(
+    liar: SlowVerifier, most_s: float, strategy: str
+) -> None:
+    generation = first_asked(replace(liar, steps=StepCounts()), strategy=strategy)
+    assert generation.token_ids == EXPECTED
+    assert generation.seconds <= ALONE.seconds + most_s + 1.0
+
+
+@pytest.mark.parametrize(("liar", "most_s"), LIES.values(), ids=LIES)
+def test_it_is_seldom_asked_again(liar: SlowVerifier, most_s: float) -> None:
+    """Once it failed or was measured; nor is it where honest ones were measured first."""
+    liar = replace(liar, steps=StepCounts())
+    later = generated(liar, requests=12)
+    assert all(generation.token_ids == EXPECTED for generation in later)
+    assert liar.asked <= 2
+    assert sum(generation.seconds > 1.1 * ALONE.seconds for generation in later) <= 2
+
+
+def test_numerics_of_its_own_do_not_keep_a_liar_its_place() -> None:
+    """Before the first commit those of other numerics are others too."""
+    generation = generated(SlowVerifier(1e9, counts=True, pass_us=HOUR_US), numerics="bfloat16")[0]
+    assert generation.token_ids == EXPECTED
+    assert generation.seconds <= ALONE.seconds + COUNTING * STALL_S + 1.0
+
+
+def test_the_sole_verifier_is_given_up_within_minutes_and_not_at_the_timeout() -> None:
+    async def run() -> float:
+        async with SimulatedSwarm() as swarm:
+            killed = await swarm.verifier(target_engine())
+            await announce(swarm, SlowVerifier(1e9, counts=True, pass_us=HOUR_US))
+            await killed.kill()
+            client = await swarm.client(strategy="plain", timeout_s=36_000.0)
+            loop = asyncio.get_running_loop()
+            began_s = loop.time()
+            with pytest.raises(GenerationFailed, match="committed nothing"):
+                await client.generate(PROMPT, max_new_tokens=TOKENS)
+            return loop.time() - began_s
+
+    assert run_virtual(run()) <= 3 * COUNTING * LONE_S
+
+
+def test_an_honest_verifier_that_is_slow_for_a_while_is_asked_again_where_nobody_is_better() -> None:
+    """Ten times slower than was measured, and the other one that is announced is dead."""
+
+    async def run() -> tuple[Generation, ...]:
+        async with SimulatedSwarm() as swarm:
+            honest = await swarm.verifier(target_engine())
+            client = await swarm.client(strategy="plain", timeout_s=3600.0)
+            quick = await client.generate(PROMPT, max_new_tokens=TOKENS)
+            honest.machine.slowness = 40.0
+            true = (await swarm.directory.find(Role.VERIFIER, TARGET))[0]
+            await swarm.directory.announce(replace(true, peer_id=LIAR.peer_id, pass_us=HOUR_US), [TARGET])
+            return quick, await client.generate(PROMPT, max_new_tokens=TOKENS)
+
+    quick, slow = run_virtual(run())
+    assert quick.token_ids == slow.token_ids == EXPECTED
+    assert slow.seconds < 40.0 * VERIFY_CURVE.seconds(1) * (TOKENS + 30)
