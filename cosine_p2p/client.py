@@ -226,8 +226,9 @@ class AsyncClient:
                 nonce=nonce,
             )
             found = await looking
+            avoided = self._failures.avoided(asyncio.get_running_loop().time())
             drafters = pick_drafters(
-                found,
+                [record for record in found if record.peer_id not in avoided],
                 tokenizer_digest=verifiers[0].tokenizer_digest,
                 limit=limit,
                 chance=chance,

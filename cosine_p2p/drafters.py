@@ -8,6 +8,7 @@ from typing import Final
 from cosine_p2p.drafter_ledger import DrafterLedger
 from cosine_p2p.fragments import FragmentGate, Offload
 from cosine_p2p.link import Delivery, Link, Links
+from cosine_p2p.peer_failures import PeerFailures
 from cosine_p2p.strategies.base import DrafterLost, DrafterStarted, FragmentReceived
 from cosine_protocol import messages as m
 from cosine_protocol.errors import PeerLost
@@ -32,7 +33,7 @@ class Drafters:
 
     `output` is the session's own stream, which grows. `deliver` gets fragments whose signature was checked, all
     other messages, and a `Delivery` that is lost for each drafter that cannot be reached or signs wrongly.
-    `event_of` then says what a delivery means.
+    `event_of` then says what a delivery means; `failures` is told of those that cannot be reached.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Drafters:
         output: Sequence[int],
         offload: Offload,
         deliver: Callable[[Delivery | FragmentReceived], None],
+        failures: PeerFailures,
     ) -> None:
         self._ledger = ledger
         self._number = number
@@ -53,6 +55,7 @@ class Drafters:
         self._links = links
         self._output = output
         self._deliver = deliver
+        self._failures = failures
         self._gate = FragmentGate(
             d_0,
             offload,
@@ -80,6 +83,7 @@ class Drafters:
             async with asyncio.timeout(START_TIMEOUT_S):
                 link = await self._links.get(peer_id, DRAFT)
         except (PeerLost, TimeoutError):
+            self._failures.note_failed(peer_id, now_s=asyncio.get_running_loop().time())
             self._deliver(Delivery(peer_id, DRAFT, None, lost="it could not be reached"))
             return
         if author in self._wanted and author not in self._followers:

@@ -32,6 +32,7 @@ from cosine_p2p.strategies.base import (
     WakeAt,
 )
 from cosine_p2p.upstream import Upstream, end_of
+from cosine_p2p.verifier_dials import VerifierDials
 from cosine_p2p.verifier_queue import VerifierQueue
 from cosine_protocol import messages as m
 from cosine_protocol.digests import request_digest
@@ -96,8 +97,9 @@ class Session:
             output=self.output,
             offload=offload,
             deliver=self._inbox.put_nowait,
+            failures=failures,
         )
-        self._dials: set[asyncio.Task[None]] = set()
+        self._dials = VerifierDials(self._queue, links, use=self._use, lose=self._note_failure)
         trial = job.trial if job.drafters else None
         self._count = DrafterCount(trial, left_tokens=job.request.max_new_tokens)
         self._allowed: int | None = -1  # nothing is decided yet
@@ -125,10 +127,11 @@ class Session:
             for upstream in self._upstreams.values():
                 upstream.note_pace(self._speeds, _now_s(), is_stepped=self.job.strategy.is_stepped)
                 self._hang_up(upstream)
-            tasks = {checking, *self._dials}
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, self._drafters.close(), return_exceptions=True)
+            for peer_id in self._dials.late(_now_s()):
+                self._failures.note_failed(peer_id, now_s=_now_s())
+            checking.cancel()
+            closing = (self._dials.close(), self._drafters.close())
+            await asyncio.gather(checking, *closing, return_exceptions=True)
 
     async def _fill_slots(self) -> None:
         """Have the request opened wherever a slot for a verifier is free; waits only while nobody serves it.
@@ -139,7 +142,7 @@ class Session:
         while not self._upstreams:
             left_s = self._time_left()
             if self._dials:
-                await asyncio.wait(self._dials, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                await self._dials.wait(left_s)
             else:
                 at_s = self._queue.next_at_s
                 if at_s is None or at_s - _now_s() > left_s:
@@ -148,22 +151,14 @@ class Session:
             self._dial_spares()
 
     def _dial_spares(self) -> None:
-        for dial in [dial for dial in self._dials if dial.done()]:
-            self._dials.remove(dial)
-            dial.result()
-        while len(self._upstreams) + len(self._dials) < self.job.strategy.verifiers:
-            peer_id = self._queue.next(_now_s())
-            if peer_id is None:
-                return
-            self._dials.add(asyncio.ensure_future(self._dial(peer_id)))
+        self._dials.begin(self.job.strategy.verifiers - len(self._upstreams), now_s=_now_s())
 
-    async def _dial(self, peer_id: str) -> None:
-        try:
-            link = await self._links.get(peer_id, VERIFY)
-        except PeerLost as lost:
-            self._note_failure(peer_id, lost)
-        else:
-            self._open(link)
+    def _use(self, link: Link) -> bool:
+        """Open the request on a link if there is a slot for its verifier."""
+        if len(self._upstreams) >= self.job.strategy.verifiers:
+            return False
+        self._open(link)
+        return True
 
     def _open(self, link: Link) -> None:
         job, peer_id = self.job, link.channel.peer_id

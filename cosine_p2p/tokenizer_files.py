@@ -64,12 +64,25 @@ class TokenizerFiles:
 
     @classmethod
     def read(cls, folder: Path) -> "TokenizerFiles | None":
-        """Read a model's folder; None if it holds no vocabulary. Raises `UsageError` if the files are too big."""
-        files = {}
+        """Read a model's folder; None if it holds no vocabulary.
+
+        Raises `UsageError` if the files are too big, or one is a link to elsewhere: what is read here may be served
+        to strangers. In a snapshot of Hugging Face's cache links to its blobs are followed.
+        """
+        root, files = folder.resolve(), {}
+        # https://huggingface.co/docs/huggingface_hub/guides/manage-cache: snapshots/REVISION beside blobs.
+        blobs = root.parent.parent / "blobs" if root.parent.name == "snapshots" else root
         for name in NAMES:
-            if (folder / name).is_file():
-                with (folder / name).open("rb") as file:
-                    files[name] = file.read(limits.MAX_FILE_BYTES + 1)
+            file = (root / name).resolve()
+            if not file.is_file():
+                continue
+            if not (file.is_relative_to(root) or file.is_relative_to(blobs)):
+                raise UsageError(
+                    f"{name} in {folder} is a link to {file}; tokenizer files are served to strangers, so put "
+                    "a copy there if it is one."
+                )
+            with file.open("rb") as opened:
+                files[name] = opened.read(limits.MAX_FILE_BYTES + 1)
         if not _VOCABULARIES & files.keys():
             return None
         if sum(map(len, files.values())) > limits.MAX_FILE_BYTES:

@@ -30,6 +30,10 @@ class VerifierQueue:
             self._left.add(peer_id)
             self._last.append(peer_id)
 
+    def put_back(self, peer_id: str) -> None:
+        """Ask this one before all others after all: it was not needed."""
+        self._fresh.appendleft(peer_id)
+
     @property
     def has_fresh(self) -> bool:
         """True if somebody has not been asked yet."""

@@ -11,6 +11,7 @@ import trio
 
 from cosine_p2p.transport.addresses import Address, AddressBook, parse_initial_peers
 from cosine_p2p.transport.base import StreamHandler
+from cosine_p2p.transport.dial_policy import DialPolicy
 from cosine_p2p.transport.light_host import LightHost
 from cosine_p2p.transport.light_stream import Carrier, LightStream
 from cosine_p2p.transport.trio_thread import TrioThread
@@ -23,6 +24,8 @@ DIAL_TIMEOUT_S: Final = 4.0
 """A choice, as for a client's other transport."""
 # The dial's own timeout gives the better reason; this one holds even if a network stack does not let go.
 GRACE_S: Final = 0.5
+RESOLVE_S: Final = 2.0
+"""A choice: a name server that takes longer tells nothing of the network; the dial itself asks it again."""
 DRAIN_S: Final = 0.5
 """A choice: a last message gets this long to leave."""
 # Where an identity file holds the seed of its key.
@@ -43,7 +46,9 @@ class LightConfig:
 class LightTransport:
     """Implements `Transport`, except that it serves nothing. Made by `start`; end it with `close`."""
 
-    def __init__(self, config: LightConfig, given: Sequence[Address], thread: TrioThread) -> None:
+    def __init__(
+        self, config: LightConfig, given: Sequence[Address], thread: TrioThread, policy: DialPolicy
+    ) -> None:
         self.peer_id = config.identity.peer_id
         self.initial_peers = tuple(dict.fromkeys(address.peer_id for address in given))
         self._config = config
@@ -51,7 +56,7 @@ class LightTransport:
         self._book = AddressBook()
         self._thread = thread
         seed = config.identity.to_file_bytes()[_SEED]
-        self._host = LightHost(seed, thread.spawn, dial_timeout_s=config.dial_timeout_s)
+        self._host = LightHost(seed, thread.spawn, dial_timeout_s=config.dial_timeout_s, given=given, policy=policy)
         self._streams: set[LightStream] = set()
         self._carriers: set[Carrier] = set()
 
@@ -62,7 +67,8 @@ class LightTransport:
         Raises `UsageError` for addresses that cannot be dialled and `PeerLost` if nobody answers.
         """
         given = parse_initial_peers(config.initial_peers)
-        transport = cls(config, given, await TrioThread.start("cosine-libp2p"))
+        policy = DialPolicy(await _hosts_of(given))
+        transport = cls(config, given, await TrioThread.start("cosine-libp2p"), policy)
         try:
             await transport._connect_to_one()
         except BaseException:
@@ -153,3 +159,18 @@ class LightTransport:
             for carrier in list(self._carriers):
                 await carrier.sent.wait()
         self._host.end()
+
+
+async def _hosts_of(given: Sequence[Address]) -> list[str]:
+    """The IP addresses of the peers a user named; names that mean nothing now are left out."""
+    loop = asyncio.get_running_loop()
+
+    async def resolved(address: Address) -> list[str]:
+        try:
+            async with asyncio.timeout(RESOLVE_S):
+                found = await loop.getaddrinfo(address.host, address.port)
+        except (OSError, TimeoutError):
+            return []
+        return [str(place[0]) for *_, place in found]
+
+    return [host for hosts in await asyncio.gather(*map(resolved, given)) for host in hosts]

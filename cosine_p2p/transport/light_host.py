@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 import trio
 
 from cosine_p2p.transport.addresses import Address
+from cosine_p2p.transport.dial_policy import DialPolicy
 from cosine_p2p.transport.libp2p_library import (
     ID,
     Ed25519PrivateKey,
@@ -41,8 +42,10 @@ MAX_HOP_BYTES: Final = 4096
 """go-libp2p's own bound on a message of circuit relay v2."""
 UNLIMITED_BYTES: Final = 1 << 63
 """A reservation without a limit is told as this many."""
-MAX_ATTEMPTS: Final = 8
+MAX_ATTEMPTS: Final = 6
 """Bounds the addresses of one peer that are dialled at once."""
+MAX_DIALS: Final = 48
+"""Bounds the connections that are being made at a time: the addresses of eight peers."""
 # Relays are for peers that cannot be reached directly.
 RELAY_DELAY_S: Final = 0.5
 _HOP: Final = "/libp2p/circuit/relay/0.2.0/hop"  # of circuit relay v2
@@ -52,14 +55,22 @@ Spawn = Callable[[Callable[[], Awaitable[None]]], None]
 
 
 class LightHost:
-    """`spawn` starts the tasks that connections live on; `seed` is that of an Ed25519 key."""
+    """`spawn` starts the tasks that connections live on; `seed` is that of an Ed25519 key.
 
-    def __init__(self, seed: bytes, spawn: Spawn, *, dial_timeout_s: float) -> None:
+    The addresses `given` are dialled as they are, others as `policy` permits.
+    """
+
+    def __init__(
+        self, seed: bytes, spawn: Spawn, *, dial_timeout_s: float, given: Sequence[Address], policy: DialPolicy
+    ) -> None:
         key = Ed25519PrivateKey.from_bytes(seed)
         pair = KeyPair(key, key.get_public_key())
         self._noise = NoiseTransport(pair, noise_privkey=new_noise_keys().private_key)
         self._spawn = spawn
         self._dial_timeout_s = dial_timeout_s
+        self._given = frozenset(given)
+        self._policy = policy
+        self._sockets = trio.CapacityLimiter(MAX_DIALS)
         self._connections: dict[str, Connection] = {}
         self._dialling: dict[str, trio.Lock] = {}
 
@@ -150,20 +161,36 @@ class LightHost:
         self._spawn(connection.run)
 
     async def _dial(self, address: Address) -> Connection:
-        """Raises `OSError` and what `secure` raises."""
+        """Raises `OSError`, `Unreachable` for one that is not permitted, and what `secure` raises."""
+        host = address.host
         if address.relay is None:
-            stream = await trio.open_tcp_stream(address.host, address.port)
+            async with self._sockets:
+                if address not in self._given:
+                    host = await self._permitted(address)
+                stream = await trio.open_tcp_stream(host, address.port)
             raw, cut = RawConnection(TrioTCPStream(stream), True), stream.socket.close
         else:
             # What lies below is the relay's connection, which others may use.
             raw, cut = await self._over_relay(address, address.relay), lambda: None
         try:
-            return await secure(raw, self._noise, address.peer_id, cut)
+            connection = await secure(raw, self._noise, address.peer_id, cut)
+            self._policy.note_peer(host)
+            return connection
         except BaseException:
             cut()
             with trio.CancelScope(shield=True):
                 await raw.close()
             raise
+
+    async def _permitted(self, address: Address) -> str:
+        """The IP address to dial, counted as dialled. Raises `OSError`, and `Unreachable` if none is permitted."""
+        found = await trio.socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        now_s = trio.current_time()
+        for host in dict.fromkeys(str(place[0]) for *_, place in found):
+            if self._policy.permits(host, now_s=now_s):
+                self._policy.note_try(host, now_s=now_s)
+                return host
+        raise Unreachable("strangers' private addresses, and ones that failed too often, are not dialled")
 
     async def _over_relay(self, address: Address, relay: str) -> RawConnection:
         """Circuit relay v2: the relay joins a stream of ours to one of the peer's."""

@@ -9,6 +9,7 @@ from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.drafter_ledger import DrafterLedger
 from cosine_p2p.drafters import Drafters
 from cosine_p2p.link import Delivery, Links, Sink
+from cosine_p2p.peer_failures import PeerFailures
 from cosine_p2p.strategies.base import DrafterLost, DrafterStarted, FragmentReceived
 from cosine_protocol import messages as m
 from cosine_protocol.codec import encode_body
@@ -87,6 +88,7 @@ class Swarm:
             output=self.output,
             offload=_at_once,
             deliver=self.delivered.append,
+            failures=PeerFailures(),
         )
 
     def sends(self, message: m.Message | None, *, sender: int = 1, body: m.Draft | None = None) -> Delivery:

@@ -36,6 +36,7 @@ from cosine_p2p.strategies.base import (
 )
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.memory import MemoryNetwork
+from cosine_p2p.verifier_dials import DIAL_NEXT_S
 from cosine_protocol import messages as m
 from cosine_protocol.codec import encode_body
 from cosine_protocol.digests import request_digest, roll_digest
@@ -77,12 +78,13 @@ def final(number: int, tokens: tuple[int, ...], *, signer: int = 1) -> m.Final:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a session: its tokens, its error, and when it was over."""
+    """What came of a session: its tokens, its error, when it was over, and who is avoided from then on."""
 
     session: Session
     tokens: list[int]
     error: str
     seconds: float
+    failures: frozenset[str]
 
 
 def outcome(script: Script) -> tuple[Session, list[int], str]:
@@ -124,11 +126,9 @@ def played(
             drafters=tuple(record_of(identity_of(n), now_s=0.0) for n in (*drafters, *lost_drafters)),
             trial=trial,
         )
-        session, tokens, error = (
-            Session(job, links, _at_once, failures=PeerFailures(), speeds=PeerSpeeds()),
-            list[int](),
-            "",
-        )
+        failures = PeerFailures()
+        session = Session(job, links, _at_once, failures=failures, speeds=PeerSpeeds())
+        tokens, error = list[int](), ""
         try:
             async for some in session.stream():
                 tokens += some.tokens
@@ -136,7 +136,7 @@ def played(
             error = str(failed)
         seconds = asyncio.get_running_loop().time()
         await links.close()
-        return Outcome(session, tokens, error, seconds)
+        return Outcome(session, tokens, error, seconds, failures.avoided(seconds))
 
     return run_virtual(run())
 
@@ -250,12 +250,22 @@ def test_an_account_that_never_comes_is_not_waited_for(is_stepped: bool) -> None
     assert done.seconds < 6
 
 
-def test_a_verifier_that_cannot_be_dialled_is_named_and_the_next_is_asked() -> None:
+def test_verifiers_that_cannot_be_dialled_are_named() -> None:
+    done = played({}, unreachable=(8, 7))
+    assert done.tokens == []
+    for number in (8, 7):
+        assert f"{identity_of(number).peer_id} was lost: no answer to our dial" in done.error
+
+
+def test_many_that_answer_no_dial_cost_little_more_than_one() -> None:
+    """Twelve tarpits in front of an honest verifier are dialled side by side, and avoided from then on."""
     script = timed((0.0, lambda n: commit(n, (1, 2, 3))), (0.0, lambda n: final(n, (1, 2, 3))))
-    done = played({1: script}, unreachable=(8, 7))
-    assert done.tokens == [1, 2, 3]
-    for tried, number in zip(done.session.counts.tried, (8, 7), strict=True):
-        assert f"{identity_of(number).peer_id} was lost: no answer to our dial" in tried
+    one = played({1: script}, unreachable=(20,))
+    done = played({1: script}, unreachable=tuple(range(20, 32)))
+    assert one.tokens == done.tokens == [1, 2, 3]
+    assert one.seconds < 1.0 and done.seconds <= 12 * DIAL_NEXT_S
+    assert one.failures == {identity_of(20).peer_id}
+    assert len(done.failures) >= 8
 
 
 def test_an_overloaded_verifier_is_asked_again_when_it_said() -> None:

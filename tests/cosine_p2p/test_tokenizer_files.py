@@ -135,6 +135,36 @@ def test_read_takes_known_names_only(tmp_path: Path) -> None:
     assert TokenizerFiles.read(tmp_path) == before
 
 
+def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
+    """What is read is served to strangers: a vocabulary that is a link to a private key would be."""
+    (tmp_path / "key").write_bytes(b"private")
+    folder = tmp_path / "model"
+    FILES.write(folder)
+    (folder / "vocab.txt").symlink_to("../key")
+    with pytest.raises(UsageError, match=r"vocab\.txt .* is a link to .*key"):
+        TokenizerFiles.read(folder)
+    (folder / "vocab.txt").unlink()
+    (folder / "vocab.txt").symlink_to("tokenizer.json")
+    (tmp_path / "linked").symlink_to(folder)
+    read = TokenizerFiles.read(tmp_path / "linked")
+    assert read is not None and read.files["vocab.txt"] == FILES.files["tokenizer.json"]
+
+
+def test_links_of_a_downloaded_snapshot_lead_to_its_blobs_only(tmp_path: Path) -> None:
+    snapshot, blobs = tmp_path / "models--a" / "snapshots" / "1234", tmp_path / "models--a" / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    (blobs / "abcd").write_bytes(b"{}")
+    (snapshot / "tokenizer.json").symlink_to("../../blobs/abcd")
+    read = TokenizerFiles.read(snapshot)
+    assert read is not None and read.files == {"tokenizer.json": b"{}"}
+    (tmp_path / "key").write_bytes(b"private")
+    (blobs / "efgh").symlink_to(tmp_path / "key")
+    (snapshot / "vocab.txt").symlink_to("../../blobs/efgh")
+    with pytest.raises(UsageError, match="link"):
+        TokenizerFiles.read(snapshot)
+
+
 def test_a_folder_without_a_vocabulary_has_no_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_bytes(b"{}")
     assert TokenizerFiles.read(tmp_path) is None

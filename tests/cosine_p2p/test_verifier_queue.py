@@ -16,6 +16,12 @@ def test_who_backs_off_comes_after_the_others_and_when_its_time_has_come() -> No
     assert [queue.next(5.0), queue.next(5.0), queue.next(5.0)] == ["b", "a", None]
 
 
+def test_who_was_not_needed_is_asked_first_again() -> None:
+    queue = VerifierQueue(["a", "b"])
+    queue.put_back(queue.next(0.0) or "")
+    assert [queue.next(0.0), queue.next(0.0)] == ["a", "b"]
+
+
 def test_who_is_always_overloaded_is_given_up() -> None:
     queue = VerifierQueue(["a"])
     for _ in range(MAX_BACKOFFS + 1):

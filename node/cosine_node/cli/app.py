@@ -20,6 +20,7 @@ from cosine_node.cli.generate import generate
 from cosine_node.cli.identity import identity
 from cosine_node.cli.interrupts import raise_on_interrupt
 from cosine_node.cli.join import join
+from cosine_node.cli.printing import LogLines, show
 from cosine_node.cli.serve import serve
 from cosine_node.cli.simulate import simulate
 from cosine_node.cli.status import status
@@ -107,11 +108,9 @@ def configure(
     """Options given here hold for every command."""
     if context.invoked_subcommand not in LEAVING_AT_ONCE:
         raise_on_interrupt()
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    lines = logging.StreamHandler(sys.stderr)
+    lines.setFormatter(LogLines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.WARNING, handlers=[lines])
     logging.getLogger("asyncio").addFilter(is_worth_logging)
     try:
         tables = read_config(config)
@@ -180,5 +179,5 @@ def run(given: Sequence[str]) -> None:
     if "--json" in given:
         sys.stdout.write(json.dumps({"error": sentence}) + "\n")
     clear(sys.stderr)
-    sys.stderr.write(f"Error: {sentence}\n")
+    show(sys.stderr, f"Error: {sentence}\n")
     sys.exit(code)

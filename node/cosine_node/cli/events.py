@@ -10,6 +10,7 @@ from typing import Final
 from rich.console import Console
 
 from cosine_node.cli.json_log import logging_as_json
+from cosine_node.cli.printing import show
 from cosine_node.cli.progress import STAGES, StartProgress
 from cosine_protocol.errors import UsageError
 
@@ -78,8 +79,6 @@ def emitter(log_format: str, *, as_json: bool, sentences: Mapping[str, str] = SE
             text = "\n".join([sentences[event].format(**fields) + problem, *(f"  {maddr}" for maddr in addresses)])
         else:
             return
-        out = sys.stdout if event in on_stdout else sys.stderr
-        out.write(text + "\n")
-        out.flush()
+        show(sys.stdout if event in on_stdout else sys.stderr, text + "\n")
 
     return emit

@@ -23,7 +23,7 @@ from cosine_node.cli.options import (
     parse_generation_config,
     several,
 )
-from cosine_node.cli.printing import json_safe, printable, short_peer_id, without_controls
+from cosine_node.cli.printing import json_safe, printable, short_peer_id, show
 from cosine_node.cli.waiting import WaitingLine, telling_stages
 from cosine_p2p.options import AUTO, ClientOptions, Prompt
 from cosine_p2p.transport.config import DEFAULT_NETWORK
@@ -160,7 +160,7 @@ def generate(
     if as_json:
         sys.stdout.write(json.dumps(json_safe(done)) + "\n")
     else:
-        sys.stderr.write(_summary(done) + "\n")
+        show(sys.stderr, _summary(done) + "\n")
 
 
 def _read_prompt(line: WaitingLine) -> str:
@@ -185,9 +185,7 @@ async def _generate(
             async for chunk in chunks:
                 if chunk.text and not is_quiet:
                     line.end()
-                    # A verifier writes what it likes; a pipe gets every byte of it, a terminal what it can show.
-                    sys.stdout.write(without_controls(chunk.text) if sys.stdout.isatty() else chunk.text)
-                    sys.stdout.flush()
+                    show(sys.stdout, chunk.text)
         line.end()
         if not is_quiet:
             sys.stdout.write("\n")

@@ -1,9 +1,10 @@
-"""Text and JSON as the commands print them."""
+"""Text and JSON as the commands print them, and the one way to a terminal of what a stranger may have written."""
 
+import logging
 import re
 import sys
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """What steers a terminal (ECMA-48, C0 and C1), without tab and line feed."""
@@ -11,8 +12,20 @@ CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 def say(sentence: str) -> None:
     """Tell on stderr how far a long command is; stdout is for its result."""
-    sys.stderr.write(f"  {sentence}\n")
-    sys.stderr.flush()
+    show(sys.stderr, f"  {sentence}\n")
+
+
+def show(stream: TextIO, text: str) -> None:
+    """Write text at once; on a terminal without what would steer it, elsewhere every character as it is."""
+    stream.write(without_controls(text) if stream.isatty() else text)
+    stream.flush()
+
+
+class LogLines(logging.Formatter):
+    """The log for people: what peers said of themselves or of errors steers no terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return without_controls(super().format(record))
 
 
 def printable(text: str) -> str:

@@ -17,7 +17,7 @@ from cosine_node.cli.asking import joining_once
 from cosine_node.cli.exit_codes import FAILURE_EXIT
 from cosine_node.cli.interrupts import run_interruptibly
 from cosine_node.cli.options import DEFAULT_TARGET, AsJson, InitialPeers, Network, Target, several
-from cosine_node.cli.printing import json_safe, printable, short_peer_id
+from cosine_node.cli.printing import json_safe, printable, short_peer_id, show
 from cosine_node.cli.waiting import WaitingLine, telling_stages
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.records import Role
@@ -120,7 +120,7 @@ def _tell(survey: "Survey", network: str, *, as_json: bool) -> None:
         console = Console()
         console.print(picture(survey, network, columns=console.width))
     else:
-        sys.stderr.write(f"Error: {problem_of(survey, network)}\n")
+        show(sys.stderr, f"Error: {problem_of(survey, network)}\n")
 
 
 def problem_of(survey: "Survey", network: str) -> str:
@@ -180,7 +180,7 @@ def picture(survey: "Survey", network: str, *, columns: int) -> RenderableType:
     unreached = f", {len(silent)} not reached" if silent else ""
     summary = f"{' and '.join(counts)} of {survey.target} in the network {network}{unreached}."
     problem = problem_of(survey, network)
-    return Group(table, *reasons, Text(summary), *([Text(problem, "yellow")] if problem else []))
+    return Group(table, *reasons, Text(summary), *([Text(printable(problem), "yellow")] if problem else []))
 
 
 def _cells(sight: "NodeSight") -> dict[str, Text]:

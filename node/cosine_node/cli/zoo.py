@@ -11,6 +11,7 @@ import typer
 
 from cosine_node.cli.asking import joining_once
 from cosine_node.cli.options import DEFAULT_TARGET, AsJson, InitialPeers, Network, several
+from cosine_node.cli.printing import show
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 
@@ -200,7 +201,7 @@ def _train(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
+    show(sys.stderr, f"{line}\n")
 
 
 def _shares(domains: list[str]) -> dict[str, float]:

@@ -94,8 +94,8 @@ def print_report(report: Report, console: Console) -> None:
             f"{row.speedup(Way.COSINE):.2f}x",
             f"{plain.rounds} / {ours.rounds}",
             "yes" if row.identical else "NO",
-            drafted_by(row),
+            printable(drafted_by(row)),
         )
     console.print(table)
     for sentence in summary(report):
-        console.print(sentence, highlight=False, soft_wrap=True)
+        console.print(printable(sentence), markup=False, highlight=False, soft_wrap=True)

@@ -194,6 +194,9 @@ def test_reasons_of_a_dial_that_fails() -> None:
         # The server's address under another's name: the handshake finds out.
         transport.note_addresses(NOBODY, [server.maddr.rpartition("/p2p/")[0]])
         assert "handshake failed" in (await lost(transport.dial(NOBODY, ECHO))).reason
+        # Where clouds tell machines their keys.
+        transport.note_addresses(NOBODY, ["/ip4/169.254.169.254/tcp/80"])
+        assert "not dialled" in (await lost(transport.dial(NOBODY, ECHO))).reason
         relayed = f"{server.maddr}/p2p-circuit"
         transport.note_addresses(NOBODY, [relayed])
         assert "the relay at" in (await lost(transport.dial(NOBODY, ECHO))).reason

@@ -12,6 +12,7 @@ import pytest
 from cosine_node.cli import main
 from cosine_node.cli.app import COMMANDS, is_worth_logging, spread_peers
 from cosine_node.cli.configuration import read_config
+from cosine_node.cli.waiting import CLEAR
 from cosine_p2p import __version__
 from cosine_protocol.errors import GenerationFailed, UsageError
 
@@ -43,6 +44,20 @@ def exit_of(*arguments: str) -> int:
 def test_options_are_taken_with_dashes_and_underscores(asked: dict[str, Any], spelling: str, peers: str) -> None:
     assert exit_of("generate", "hi", spelling, "7", peers, A, "--top_k=3") == 1
     assert (asked["max_new_tokens"], asked["peers"], asked["top_k"]) == (7, (A,), 3)
+
+
+def test_an_error_that_quotes_a_peer_steers_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def refuse(*_: Any, **__: Any) -> None:
+        raise GenerationFailed("No verifier could finish: it refused: \x1b]52;c;cm0=\x07.")
+
+    monkeypatch.setattr(sys.modules["cosine_node.cli.generate"], "_generate", refuse)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert exit_of("generate", "hi", "--initial-peers", A) == 1
+    assert capsys.readouterr().err.removeprefix(CLEAR) == (
+        "Error: No verifier could finish: it refused: \ufffd]52;c;cm0=\ufffd.\n"
+    )
 
 
 def test_values_keep_their_underscores(asked: dict[str, Any]) -> None:

@@ -89,6 +89,19 @@ def test_the_models_own_generation_config_is_applied_overridden_and_left_out(
     assert without["generation_config"] == {"options": {}, "not_honoured": []}
 
 
+@pytest.mark.usefixtures("_swarm")
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_text_that_would_steer_a_terminal_does_not_reach_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_terminal: bool
+) -> None:
+    monkeypatch.setattr(LetterCodec, "decode", lambda self, tokens: "\x1b[2J" * len(tokens))
+    for stream in (sys.stdout, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: is_terminal)
+    with pytest.raises(SystemExit):
+        main(("generate", PROMPT, "--max-new-tokens", "3", "--generation-config", "none"))
+    assert capsys.readouterr().out == (("\ufffd" if is_terminal else "\x1b") + "[2J") * 3 + "\n"
+
+
 def test_what_was_applied_is_told_in_words() -> None:
     applied = AppliedConfig(options={"temperature": 0.7, "top_k": 20}, not_honoured=("num_beams", "\x1b[2J"))
     given, lost = config_lines(applied)

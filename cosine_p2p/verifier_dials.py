@@ -1,0 +1,74 @@
+"""The dials of verifiers: as many as are needed, and further ones beside those that take long."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from cosine_p2p.link import Link, Links
+from cosine_p2p.verifier_queue import VerifierQueue
+from cosine_protocol.errors import PeerLost
+from cosine_protocol.protocols import VERIFY
+
+DIAL_NEXT_S: Final = 0.5
+"""A choice: most dials are over by then, and one that hangs costs no more; RFC 8305 waits half as long."""
+MAX_DIALS: Final = 8
+"""A choice that bounds how many verifiers are dialled at a time where none answers."""
+
+
+class VerifierDials:
+    """Dials verifiers in the order of a queue. `use` takes a link and says if it was needed.
+
+    One that was reached but is not needed comes first in the queue again; `lose` is told of those that are lost.
+    """
+
+    def __init__(
+        self,
+        queue: VerifierQueue,
+        links: Links,
+        *,
+        use: Callable[[Link], bool],
+        lose: Callable[[str, PeerLost], None],
+    ) -> None:
+        self._queue = queue
+        self._links = links
+        self._use = use
+        self._lose = lose
+        self._dials: dict[asyncio.Task[None], tuple[str, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._dials)
+
+    def begin(self, wanted: int, *, now_s: float) -> None:
+        """Have so many under way that do not take long, `MAX_DIALS` in all at most."""
+        for task in [task for task in self._dials if task.done()]:
+            del self._dials[task]
+            task.result()
+        new = wanted - len(self._dials) + len(self.late(now_s))
+        for _ in range(min(new, MAX_DIALS - len(self._dials))):
+            peer_id = self._queue.next(now_s)
+            if peer_id is None:
+                return
+            self._dials[asyncio.ensure_future(self._dial(peer_id))] = peer_id, now_s
+
+    def late(self, now_s: float) -> list[str]:
+        """The peers whose dials take long."""
+        return [peer_id for peer_id, began_s in self._dials.values() if now_s - began_s >= DIAL_NEXT_S]
+
+    async def wait(self, timeout_s: float) -> None:
+        """Return when a dial has ended, when the next one is due, or after the timeout."""
+        patience_s = min(timeout_s, DIAL_NEXT_S)
+        await asyncio.wait(self._dials, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+
+    async def close(self) -> None:
+        for task in self._dials:
+            task.cancel()
+        await asyncio.gather(*self._dials, return_exceptions=True)
+
+    async def _dial(self, peer_id: str) -> None:
+        try:
+            link = await self._links.get(peer_id, VERIFY)
+        except PeerLost as lost:
+            self._lose(peer_id, lost)
+        else:
+            if not self._use(link):
+                self._queue.put_back(peer_id)
