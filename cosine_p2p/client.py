@@ -6,7 +6,6 @@ import random
 import secrets
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass, fields
 from itertools import count
@@ -21,6 +20,7 @@ from cosine_p2p.job import Job
 from cosine_p2p.lifetime import Lifetime
 from cosine_p2p.link import Links
 from cosine_p2p.network import joining
+from cosine_p2p.offload import Threads
 from cosine_p2p.options import (
     AUTO,
     DEFAULTS,
@@ -34,7 +34,7 @@ from cosine_p2p.options import (
 from cosine_p2p.peer_failures import PeerFailures
 from cosine_p2p.peer_file import PeerFile
 from cosine_p2p.peer_speeds import PeerSpeeds
-from cosine_p2p.prompt import encode_prompt, read_prompt
+from cosine_p2p.prompt import encode_elsewhere, read_prompt
 from cosine_p2p.recent_finds import REUSE_S, RecentFinds
 from cosine_p2p.run import Run
 from cosine_p2p.selection import Chance, offers_of, pick_drafters, rank_verifiers
@@ -60,6 +60,9 @@ WANTED_VERIFIERS: Final = 32
 """A choice that bounds what a look-up reads: so large a sample of the directory is enough to choose from."""
 WANTED_DRAFTERS: Final = 128
 """A choice that bounds what a look-up reads: so large a sample of the directory is enough to choose from."""
+
+ENCODERS: Final = 2
+"""A choice: one long prompt does not make others wait."""
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +106,7 @@ class AsyncClient:
     """Generates text with a swarm. Use `async with`.
 
     `initial_peers` are addresses of bootstrap nodes; `cosine_p2p.options` says what each option means. `join`
-    replaces the way into the network (`cosine_p2p.network`), `offload` the thread that checks signatures,
+    replaces the way into the network (`cosine_p2p.network`), `offload` the threads for signatures and prompts,
     `strategies` the known ones and `nonces` the source of each request's nonce, for tests, simulations and other
     transports. What was measured of verifiers is kept in `trial_file` and `peer_file`, if there are; look-ups are
     used again for `reuse_finds_s`. Raises `UsageError` for options that are unknown or mean nothing.
@@ -146,8 +149,9 @@ class AsyncClient:
         self._lifetime = Lifetime()
         self._place: _Place | None = None
         self._numbers = count(1)
-        self._offload = offload or self._check_in_thread
-        self._checker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="signatures")
+        self._checkers, self._encoders = Threads("signatures", 1), Threads("prompts", ENCODERS)
+        self._offload = offload or self._checkers
+        self._offload_prompt = offload or self._encoders
 
     async def __aenter__(self) -> "AsyncClient":
         self._lifetime.begin()
@@ -178,7 +182,8 @@ class AsyncClient:
         if self._place is not None:
             await self._place.links.close()
             await self._place.swarm.close()
-        self._checker.shutdown(wait=False, cancel_futures=True)
+        self._checkers.close()
+        self._encoders.close()
 
     @lists_options(GenerationOptions)
     async def generate(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Generation:
@@ -221,7 +226,7 @@ class AsyncClient:
             requests = _requests(
                 verifiers,
                 {**otherwise, **applied.options, **asked},
-                tokens=encode_prompt(codec, prompt),
+                tokens=await encode_elsewhere(codec, prompt, self._offload_prompt),
                 client=place.swarm.transport.peer_id,
                 nonce=nonce,
             )
@@ -335,9 +340,6 @@ class AsyncClient:
         except PeerLost as lost:
             logger.warning("no drafters could be looked up: %s", lost)
             return []
-
-    async def _check_in_thread(self, check: Callable[[], None]) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._checker, check)
 
 
 def _requests(

@@ -51,7 +51,7 @@ class NetworkSwarm:
         self.directory = directory
         self._leaving = leaving
         self._tokenizer_folder = tokenizer_folder
-        self._codec: TextCodec | None = None
+        self._codecs: dict[bytes, TextCodec] = {}
 
     @classmethod
     async def join(
@@ -72,14 +72,17 @@ class NetworkSwarm:
             return cls(transport, directory, stack.pop_all(), tokenizer_folder)
 
     async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextCodec:
-        if self._codec is None:
-            digest = verifiers[0].tokenizer_digest
+        digest = verifiers[0].tokenizer_digest
+        codec = self._codecs.get(digest)
+        if codec is None:
             if self._tokenizer_folder is not None:
                 files = _local_files(self._tokenizer_folder, digest)
             else:
                 files = await self._fetch_files(verifiers, digest)
-            self._codec = await asyncio.to_thread(TextCodec, files.files)
-        return self._codec
+            codec = await asyncio.to_thread(TextCodec, files.files)
+            # Of a client's one target; another digest means that it was told of another one.
+            self._codecs = {digest: codec}
+        return codec
 
     async def _fetch_files(self, verifiers: Sequence[NodeRecord], digest: bytes) -> TokenizerFiles:
         tried = []

@@ -1,14 +1,19 @@
 """A prompt as a program gives it: text, token ids or a chat; checked before anybody is asked, then encoded."""
 
+import asyncio
 import reprlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from cosine_p2p.arguments import TOKEN_ID
+from cosine_p2p.fragments import Offload
 from cosine_p2p.options import Prompt
 from cosine_p2p.tokenizer import TextCodec
 from cosine_protocol.errors import PromptRefused
 from cosine_protocol.limits import MAX_TOKEN_ID
+
+ENCODE_TIMEOUT_S: Final = 60.0
+"""A choice: the longest prompts take some seconds; a tokenizer whose expressions never end is not waited for."""
 
 
 def read_prompt(value: object) -> Prompt:
@@ -49,6 +54,22 @@ def encode_prompt(codec: TextCodec, prompt: Prompt) -> tuple[int, ...]:
         tokens = codec.encode_chat([message for message in prompt if isinstance(message, Mapping)])
     if not tokens:
         raise PromptRefused("The prompt is empty; give at least one character.")
+    return tokens
+
+
+async def encode_elsewhere(codec: TextCodec, prompt: Prompt, offload: Offload) -> tuple[int, ...]:
+    """As `encode_prompt`, away from the event loop. Raises `PromptRefused` also for one that takes very long."""
+    tokens: tuple[int, ...] = ()
+
+    def encode() -> None:
+        nonlocal tokens
+        tokens = encode_prompt(codec, prompt)
+
+    try:
+        async with asyncio.timeout(ENCODE_TIMEOUT_S):
+            await offload(encode)
+    except TimeoutError:
+        raise PromptRefused(f"The prompt could not be read within {ENCODE_TIMEOUT_S:.0f} s.") from None
     return tokens
 
 

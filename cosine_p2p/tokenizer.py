@@ -1,32 +1,50 @@
 """The target's tokenizer and chat template, without torch or transformers."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
 from tokenizers import Tokenizer
 
+from cosine_p2p.chat_template import ChatTemplate
 from cosine_p2p.token_effects import TokenEffect, TokenEffects
-from cosine_protocol.errors import PromptRefused, UsageError
+from cosine_protocol.errors import CosineError, GenerationFailed, PromptRefused, UsageError
+
+
+@contextmanager
+def panics_as(error: type[CosineError], sentence: str) -> Iterator[None]:
+    """Raise an error where the tokenizer's library panics (pyo3), which no `except Exception` would see."""
+    try:
+        yield
+    except BaseException as panic:
+        if type(panic).__module__ != "pyo3_runtime":
+            raise
+        raise error(sentence) from None
 
 
 class TextCodec:
     """Text to token ids and back, built from tokenizer files (name -> bytes).
 
-    Raises `UsageError` if the files hold no usable tokenizer.
+    The files may be a stranger's, checked against the target's digest and no more: reading and encoding may take
+    long, so that both belong into a thread. Raises `UsageError` if the files hold no usable tokenizer.
     """
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
         if "tokenizer.json" not in files:
             raise UsageError("The target has no tokenizer.json; only fast tokenizers are supported.")
         try:
-            self._tokenizer = Tokenizer.from_buffer(files["tokenizer.json"])
+            with panics_as(UsageError, "The target's tokenizer.json cannot be read."):
+                self._tokenizer = Tokenizer.from_buffer(files["tokenizer.json"])
             self._config: dict[str, Any] = json.loads(files.get("tokenizer_config.json", b"{}"))
-            template = files.get("chat_template.jinja", b"").decode()
-        except ValueError as error:
+            own_file = files.get("chat_template.jinja", b"").decode()
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"The target's tokenizer files cannot be read: {error}.") from None
-        self._chat_template = template or self._config.get("chat_template")
+        if not isinstance(self._config, dict):
+            raise UsageError("The target's tokenizer_config.json holds no object.")
+        template = own_file or self._config.get("chat_template")
+        self._chat_template = ChatTemplate(template) if isinstance(template, str) and template else None
 
     @cached_property
     def vocab_tokens(self) -> int:
@@ -35,11 +53,12 @@ class TextCodec:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of a plain prompt, with the special tokens the tokenizer adds by default."""
-        return tuple(self._tokenizer.encode(text).ids)
+        return self._encoded(text, add_special_tokens=True)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of token ids without special tokens."""
-        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+        with panics_as(GenerationFailed, "The target's tokenizer failed on the tokens of its text."):
+            text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
         return text
 
     def effect(self, token: int) -> TokenEffect:
@@ -48,18 +67,14 @@ class TextCodec:
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
         """Token ids of a chat rendered by the target's own template, ready for the assistant's turn."""
-        if not self._chat_template:
+        if self._chat_template is None:
             raise PromptRefused("The target has no chat template; send plain text, without --chat or messages.")
-        from jinja2.sandbox import ImmutableSandboxedEnvironment  # for chats alone
+        values = {"messages": list(map(dict, messages)), "add_generation_prompt": True, **self._special_tokens()}
+        return self._encoded(self._chat_template.render(values), add_special_tokens=False)
 
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        try:
-            text = environment.from_string(self._chat_template).render(
-                messages=list(messages), add_generation_prompt=True, **self._special_tokens()
-            )
-        except Exception as error:  # a template is a stranger's program and may raise anything
-            raise PromptRefused(f"The target's chat template refused the messages: {error}.") from None
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+    def _encoded(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
+        with panics_as(PromptRefused, "The target's tokenizer failed on the prompt."):
+            return tuple(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
     @cached_property
     def _effects(self) -> TokenEffects:

@@ -42,6 +42,10 @@ _VOCABULARIES: Final = frozenset(NAMES) & {
 }  # fmt: skip
 ANSWER_TIMEOUT_S: Final = 10.0
 """A choice: a piece is at most `MAX_CHUNK_BYTES`."""
+FETCH_S: Final = 20.0
+"""A choice: the time for all files, beside that for their bytes."""
+LEAST_BYTES_PER_S: Final = 50_000
+"""A choice: a slow link; who sends more slowly is left for another peer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +178,8 @@ class _Fetch:
         self._channel = channel
         self._digest = digest
         self._number = 0
+        self._began_s = asyncio.get_running_loop().time()
+        self._received_bytes = 0
         self._bytes_left = limits.MAX_FILE_BYTES
 
     async def all_files(self) -> TokenizerFiles:
@@ -196,13 +202,15 @@ class _Fetch:
             if (piece.total_bytes, len(piece.data)) != (total_bytes, due_bytes):
                 raise RemoteProtocolError(f"{self._channel.peer_id} sent pieces of {name} that do not fit")
             data += piece.data
+            self._received_bytes += len(piece.data)
         return bytes(data)
 
     async def _ask(self, name: str, offset: int) -> m.FilePiece:
         self._number += 1
         self._channel.post(m.AskFile(self._number, self._digest, name, offset))
         try:
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            latest_s = self._began_s + FETCH_S + self._received_bytes / LEAST_BYTES_PER_S
+            async with asyncio.timeout(min(ANSWER_TIMEOUT_S, latest_s - asyncio.get_running_loop().time())):
                 answer = await self._channel.receive()
         except TimeoutError:
             raise PeerLost(self._channel.peer_id, f"no answer within {ANSWER_TIMEOUT_S:g} s") from None

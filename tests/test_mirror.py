@@ -20,6 +20,7 @@ DECISIONS: Final = (ast.If, ast.IfExp, ast.While, ast.Match, ast.BoolOp)
 TESTED_BY: Final = {
     "cosine_p2p/postings.py": "cosine_p2p/test_dht.py",
     "cosine_p2p/strategies/base.py": "cosine_p2p/test_session.py",
+    "cosine_p2p/template_worker.py": "cosine_p2p/test_chat_template.py",
     "cosine_p2p/transport/light_connection.py": "cosine_p2p/transport/test_light.py",
     "cosine_p2p/transport/light_stream.py": "cosine_p2p/transport/test_light.py",
     "node/cosine_node/bench/cooperation_replay.py": "node/bench/test_cooperation.py",

@@ -1,5 +1,7 @@
 """A prompt is text, token ids or a chat; anything else is answered with what to give instead."""
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_node.simulation.swarm import LetterCodec
-from cosine_p2p.prompt import encode_prompt, read_prompt
+from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_p2p.offload import Threads
+from cosine_p2p.prompt import encode_elsewhere, encode_prompt, read_prompt
 from cosine_protocol.errors import PromptRefused
 
 CODEC = LetterCodec()
@@ -72,3 +76,22 @@ def test_ids_of_the_target_are_its_text() -> None:
     assert encode_prompt(CODEC, "abc") == encode_prompt(CODEC, tokens) == tokens
     with pytest.raises(PromptRefused, match=f"from 0 to {CODEC.vocab_tokens - 1}, not {CODEC.vocab_tokens}"):
         encode_prompt(CODEC, [CODEC.vocab_tokens])
+
+
+def test_a_prompt_that_takes_for_ever_to_read_is_refused() -> None:
+    async def never(work: Callable[[], None]) -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(PromptRefused, match="could not be read within 60 s"):
+        run_virtual(encode_elsewhere(CODEC, "abc", never))
+
+
+def test_prompts_are_read_in_threads() -> None:
+    async def run() -> tuple[int, ...]:
+        threads = Threads("prompts", 1)
+        try:
+            return await encode_elsewhere(CODEC, "abc", threads)
+        finally:
+            threads.close()
+
+    assert asyncio.run(run()) == CODEC.encode("abc")

@@ -6,8 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.channel import Channel
-from cosine_p2p.tokenizer_files import NAMES, TokenizerCache, TokenizerFiles, fetch_tokenizer_files
+from cosine_p2p.tokenizer_files import (
+    ANSWER_TIMEOUT_S,
+    FETCH_S,
+    NAMES,
+    TokenizerCache,
+    TokenizerFiles,
+    fetch_tokenizer_files,
+)
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.memory import MemoryNetwork
 from cosine_protocol import limits
@@ -101,6 +109,29 @@ def test_a_peer_that_only_keeps_the_stream_alive_is_given_up(monkeypatch: pytest
     monkeypatch.setattr("cosine_p2p.tokenizer_files.ANSWER_TIMEOUT_S", 0.05)
     with pytest.raises(PeerLost, match="no answer"):
         fetch(lambda question: m.Ping(1, 0, 0), FILES.digest)
+
+
+def test_a_peer_that_sends_drop_by_drop_is_given_up() -> None:
+    """Each piece comes in time, and all of them would take an hour."""
+
+    async def run() -> None:
+        network = MemoryNetwork()
+        server, client = network.join("server"), network.join("client")
+
+        async def serve(stream: Stream) -> None:
+            async with Channel(stream, DISCOVER) as channel:
+                while isinstance(question := await channel.receive(), m.AskFile):
+                    await asyncio.sleep(0.9 * ANSWER_TIMEOUT_S)
+                    channel.post(serving(FILES)(question))
+
+        await server.serve(DISCOVER, serve)
+        with pytest.raises(PeerLost):
+            await fetch_tokenizer_files(client, "server", FILES.digest)
+        assert asyncio.get_running_loop().time() < FETCH_S + 1.0
+        await client.close()
+        await server.close()
+
+    run_virtual(run())
 
 
 def test_what_was_fetched_is_cached(tmp_path: Path) -> None:
