@@ -3,12 +3,14 @@
 import asyncio
 import logging
 from dataclasses import dataclass
+from itertools import count
 from typing import Final
 
 from cosine_node.counts import DrafterCounts
 from cosine_node.drafter.draft_tree import Branch, DraftTree
 from cosine_node.engine.base import Engine, OutOfPages, Row, RowResult
 from cosine_node.engine.curve import CostCurve
+from cosine_node.fair_places import Holder, whom_to_evict
 from cosine_node.idle_passes import WaitForWork
 from cosine_node.runner import Runner, count_tokens
 from cosine_p2p.channel import Channel, StepCounts, serve_channel
@@ -29,6 +31,12 @@ from cosine_protocol.request import Request
 LOG = logging.getLogger(__name__)
 IDLE_S: Final = 2.0
 """A choice: no drafting this long after a client's last message, which comes with every commit."""
+IDLE_WANTED_S: Final = 4.0
+"""A choice: where others want its place, a silent request has as long as a peer may be silent."""
+FORGOTTEN_S: Final = 60.0
+"""A choice: a client whose text has not grown for so long has no use for drafts, and its place shows as taken."""
+TICK_S: Final = 5.0
+"""A choice: how late a forgotten request may be noticed."""
 RETRY_AFTER_S: Final = 2.0
 """When a client may ask a busy drafter again: by then a request has often ended."""
 BUDGET_TOKENS: Final = 32
@@ -51,7 +59,10 @@ class DrafterConfig:
 
 @dataclass(slots=True, eq=False)
 class FollowedRequest:
-    """A request the drafter follows. `heard_at_s` is when its client last sent something."""
+    """A request the drafter follows; of two the one with the larger `admission` came later.
+
+    `heard_at_s` is when its client last sent something.
+    """
 
     channel: Channel
     number: int
@@ -60,6 +71,7 @@ class FollowedRequest:
     tree: DraftTree
     sequence: int
     heard_at_s: float
+    admission: int = 0
     has_started: bool = False
     sent_fragments: int = 0
     sent_nodes: int = 0
@@ -93,6 +105,8 @@ class DrafterService:
         self._wait_for_work = wait_for_work
         self._followed: dict[tuple[Channel, int], FollowedRequest] = {}
         self._released: list[FollowedRequest] = []
+        self._admissions = count()
+        self._ticking: asyncio.TimerHandle | None = None
         self._work = asyncio.Event()
         self._is_draining = False
         self.capacity_tokens = engine.free_tokens
@@ -156,7 +170,7 @@ class DrafterService:
         self._work.set()
 
     def _start(self, channel: Channel, message: m.Start) -> None:
-        if self._is_draining or len(self._followed) >= self._config.max_requests:
+        if self._is_draining:
             self._answer_busy(channel, message.number)
             return
         try:
@@ -165,6 +179,10 @@ class DrafterService:
             self.counts.refused[ErrorCode(refusal.code)] += 1
             channel.post(m.Error(message.number, refusal.code, refusal.message, refusal.retry_after_s))
             return
+        if not self._has_room(channel.peer_id):
+            self._answer_busy(channel, message.number)
+            return
+        self._tick_soon()
         d_0 = request_digest(request)
         followed = self._followed[(channel, message.number)] = FollowedRequest(
             channel,
@@ -174,9 +192,45 @@ class DrafterService:
             DraftTree(d_0, request.prompt, message.committed, self._calibration, held_passes=HELD_PASSES),
             self._engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt)),
             asyncio.get_running_loop().time(),
+            admission=next(self._admissions),
         )
         self.counts.opened += 1
         followed.log.info("followed, %d prompt tokens", len(request.prompt))
+
+    def _has_room(self, client: str) -> bool:
+        """True if there is a place, or one could be taken from a request that is idle or of a client with more."""
+        if len(self._followed) < self._config.max_requests:
+            return True
+        followed = list(self._followed.values())
+        now_s = asyncio.get_running_loop().time()
+        holders = [
+            Holder(one.channel.peer_id, one.admission, is_idle=now_s - one.heard_at_s > IDLE_WANTED_S)
+            for one in followed
+        ]
+        index = whom_to_evict(client, holders)
+        if index is None:
+            return False
+        self._leave(followed[index])
+        return True
+
+    def _leave(self, followed: FollowedRequest) -> None:
+        """Stop following; the client may ask again."""
+        self._answer_busy(followed.channel, followed.number)
+        self._release(followed, "busy")
+
+    def _tick_soon(self) -> None:
+        if self._ticking is None:
+            self._ticking = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        """Leave the requests of which nothing was heard for long."""
+        self._ticking = None
+        now_s = asyncio.get_running_loop().time()
+        for followed in list(self._followed.values()):
+            if now_s - followed.heard_at_s > FORGOTTEN_S:
+                self._leave(followed)
+        if self._followed:
+            self._tick_soon()
 
     def _admitted(self, message: m.Start, channel: Channel) -> Request:
         """The request of a `Start`. Raises `PeerError` with the reason if it cannot be followed."""
@@ -247,8 +301,7 @@ class DrafterService:
         try:
             self._engine.reserve(followed.sequence, len(row.tokens))
         except OutOfPages:
-            self._answer_busy(followed.channel, followed.number)
-            self._release(followed, "busy")
+            self._leave(followed)
             return None
         return row
 

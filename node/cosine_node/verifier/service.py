@@ -9,6 +9,7 @@ from typing import Final
 from cosine_node.counts import VerifierCounts
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve
+from cosine_node.fair_places import FairQueue, Holder, whom_to_evict
 from cosine_node.idle_passes import WaitForWork
 from cosine_node.runner import Runner
 from cosine_node.verifier.account import SpeculationAccount
@@ -29,10 +30,18 @@ from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.identity import Identity
 from cosine_protocol.protocols import VERIFY
+from cosine_protocol.request import Request
 
 LOG = logging.getLogger(__name__)
 EVERY_CLIENT: Final = ""
 """The scope of prefixes that all clients share; a client's own is its peer id, which is never empty."""
+
+IDLE_S: Final = 30.0
+"""A choice: a client of a stepped request asks for the next pass within seconds, or has forgotten it."""
+IDLE_WANTED_S: Final = 4.0
+"""A choice: where others want its place, an idle request has as long as a peer may be silent."""
+TICK_S: Final = 0.5
+"""A choice: how late a deadline may be noticed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +97,10 @@ class VerifierService:
             counts=self.counts,
             wait_for_work=wait_for_work,
             home=home,
+            on_place=self._serve_waiting,
         )
+        self._queue: FairQueue[tuple[Channel, m.Open]] = FairQueue()
+        self._ticking: asyncio.TimerHandle | None = None
 
     @property
     def requests(self) -> int:
@@ -124,6 +136,8 @@ class VerifierService:
     async def drain(self) -> None:
         """Take no new request and return when the present ones are done."""
         self._is_draining = True
+        for channel, message in self._queue.take_where(lambda *_: True):
+            self._refuse(channel, message.number, _shutting_down())
         self._loop.is_idle.clear()
         self._loop.wake()
         await self._loop.is_idle.wait()
@@ -133,6 +147,7 @@ class VerifierService:
         for request in self._requests:
             if request.channel is channel:
                 request.is_cancelled = True
+        self._queue.take_where(lambda waiting, _: waiting[0] is channel)
         self._loop.wake()
 
     def _receive(self, channel: Channel, message: m.Message) -> None:
@@ -148,25 +163,40 @@ class VerifierService:
             case m.Cancel(number):
                 if request := self._requests.get(channel, number):
                     request.is_cancelled = True
+                for _ in self._queue.take_where(lambda waiting, _: _is(waiting, channel, number)):
+                    self._refuse(channel, number, self._taken())
             case _:
                 channel.post(m.Error(0, ErrorCode.MALFORMED, f"unexpected {type(message).__name__}", None))
         self._loop.wake()
 
     def _open(self, channel: Channel, message: m.Open) -> None:
+        """Give a request a place, let it wait for one, or refuse it."""
         try:
-            request = self._admit(channel, message)
+            asked = self._checked(channel, message)
+            self._make_room(channel.peer_id)
         except PeerError as refusal:
-            self.counts.refused[ErrorCode(refusal.code)] += 1
-            LOG.info("client=%s: refused, %s", channel.peer_id[-PEER_LETTERS:], refusal.message)
-            channel.post(m.Error(message.number, refusal.code, refusal.message, refusal.retry_after_s))
+            self._refuse(channel, message.number, refusal)
             return
-        self._requests.add(request)
-        self.counts.opened += 1
-        log_of(request).info("opened, %d prompt tokens", len(request.request.prompt))
-        channel.post(m.Opened(message.number, round(1e6 * self.pass_s)))
+        if len(self._requests) < self._config.max_requests:
+            self._begin(channel, message, asked)
+        elif self._may_wait(channel.peer_id) and self._queue.put(
+            channel.peer_id, (channel, message), until_s=_now_s() + RETRY_AFTER_S
+        ):
+            self._tick_soon()
+        else:
+            self._refuse(channel, message.number, self._taken())
 
-    def _admit(self, channel: Channel, message: m.Open) -> VerifierRequest:
-        """A new request with an empty sequence. Raises `PeerError` with the reason if it cannot be served."""
+    def _taken(self) -> PeerError:
+        sentence = f"all {self._config.max_requests} places are taken"
+        return PeerError(ErrorCode.OVERLOADED, sentence, RETRY_AFTER_S)
+
+    def _refuse(self, channel: Channel, number: int, refusal: PeerError) -> None:
+        self.counts.refused[ErrorCode(refusal.code)] += 1
+        LOG.info("client=%s: refused, %s", channel.peer_id[-PEER_LETTERS:], refusal.message)
+        channel.post(m.Error(number, refusal.code, refusal.message, refusal.retry_after_s))
+
+    def _checked(self, channel: Channel, message: m.Open) -> Request:
+        """The request, if it can be served here at all. Raises `PeerError` with the reason if not."""
         config = self._config
         asked = admitted(
             message,
@@ -176,9 +206,7 @@ class VerifierService:
             tokenizer_digest=config.tokenizer_digest,
         )
         if self._is_draining:
-            raise PeerError(ErrorCode.SHUTTING_DOWN, "the verifier is shutting down", RETRY_AFTER_S)
-        if len(self._requests) >= config.max_requests:
-            raise PeerError(ErrorCode.OVERLOADED, f"all {config.max_requests} places are taken", RETRY_AFTER_S)
+            raise _shutting_down()
         tokens = len(asked.prompt) + asked.max_new_tokens
         if tokens > self.capacity_tokens:
             sentence = f"the request needs room for {tokens} tokens, the verifier has {self.capacity_tokens}"
@@ -187,6 +215,65 @@ class VerifierService:
             raise PeerError(ErrorCode.OVERLOADED, "others wait for memory already", RETRY_AFTER_S)
         if self._requests.get(channel, message.number) is not None:
             raise PeerError(ErrorCode.MALFORMED, "this request number is in use")
+        return asked
+
+    def _make_room(self, client: str) -> None:
+        """Where all places are taken, take one from a request that is idle, or of a client that has more."""
+        served = list(self._requests)
+        if not served or len(served) < self._config.max_requests:
+            return
+        holders = [
+            Holder(request.channel.peer_id, request.admission, is_idle=_idle_s(request) > IDLE_WANTED_S)
+            for request in served
+        ]
+        index = whom_to_evict(client, holders)
+        if index is not None:
+            self._loop.fail(served[index], self._taken())
+
+    def _may_wait(self, client: str) -> bool:
+        """True for a client that has fewer places than its share."""
+        held = [request.channel.peer_id for request in self._requests]
+        return held.count(client) < self._config.max_requests / len({client, *held})
+
+    def _serve_waiting(self) -> None:
+        """Give free places to those that wait."""
+        while len(self._requests) < self._config.max_requests and (next_one := self._queue.take()):
+            channel, message = next_one
+            try:
+                self._begin(channel, message, self._checked(channel, message))
+            except PeerError as refusal:
+                self._refuse(channel, message.number, refusal)
+
+    def _tick_soon(self) -> None:
+        if self._ticking is None:
+            self._ticking = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        """Refuse who has waited long enough, and end stepped requests whose clients ask for nothing."""
+        self._ticking = None
+        for channel, message in self._queue.take_expired(_now_s()):
+            self._refuse(channel, message.number, self._taken())
+        for request in self._requests:
+            if _idle_s(request) > IDLE_S:
+                sentence = f"no pass was asked for within {IDLE_S:.0f} s"
+                self._loop.fail(request, PeerError(ErrorCode.OVERLOADED, sentence, RETRY_AFTER_S))
+        if len(self._queue) or any(request.pacing is m.Pacing.STEPPED for request in self._requests):
+            self._tick_soon()
+
+    def _begin(self, channel: Channel, message: m.Open, asked: Request) -> None:
+        """Serve a request from now on."""
+        request = self._request_of(channel, message, asked)
+        self._requests.add(request)
+        self._queue.note_given(channel.peer_id, len(asked.prompt) + asked.max_new_tokens)
+        if request.pacing is m.Pacing.STEPPED:
+            self._tick_soon()
+        self.counts.opened += 1
+        log_of(request).info("opened, %d prompt tokens", len(request.request.prompt))
+        channel.post(m.Opened(message.number, round(1e6 * self.pass_s)))
+
+    def _request_of(self, channel: Channel, message: m.Open, asked: Request) -> VerifierRequest:
+        """A new request with an empty sequence."""
+        config = self._config
         scope = EVERY_CLIENT if config.shares_prefixes else channel.peer_id
         sequence = self._engine.open(sampling=asked.sampling, prompt_tokens=len(asked.prompt), scope=scope)
         is_free = message.pacing == m.Pacing.FREE
@@ -229,6 +316,25 @@ class VerifierService:
             self._loop.fail(request, PeerError(ErrorCode.MALFORMED, "a pass was asked for on another prefix"))
             return
         request.is_pass_wanted = True
+
+
+def _shutting_down() -> PeerError:
+    return PeerError(ErrorCode.SHUTTING_DOWN, "the verifier is shutting down", RETRY_AFTER_S)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _idle_s(request: VerifierRequest) -> float:
+    """The time for which a stepped request has waited for its client; 0 if it does not."""
+    if not request.awaits_verify or request.committed_s is None:
+        return 0.0
+    return _now_s() - request.committed_s
+
+
+def _is(waiting: tuple[Channel, m.Open], channel: Channel, number: int) -> bool:
+    return waiting[0] is channel and waiting[1].number == number
 
 
 def _own_ways(policy: Policy, *, has_home_drafter: bool) -> tuple[OwnDrafts, ...]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from cosine_node.counts import VerifierCounts
@@ -61,8 +61,11 @@ class StepLoop:
         counts: VerifierCounts,
         wait_for_work: WaitForWork = asyncio.Event.wait,
         home: HomeDrafter | None = None,
+        on_place: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_place` is called when a request has ended."""
         self._requests = requests
+        self._on_place = on_place
         self._home = home
         self._engine = engine
         self._memory = KvMemory(engine, requests)
@@ -315,4 +318,5 @@ class StepLoop:
                 self._home.forget(request)
             self._counts.ended[ending] += 1
             self._released.append(request.kv.sequence)
+            self._on_place()
             self.wake()

@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from cosine_node.drafter.service import IDLE_S, RETRY_AFTER_S, DrafterConfig, DrafterService
+from cosine_node.drafter.service import (
+    FORGOTTEN_S,
+    IDLE_S,
+    IDLE_WANTED_S,
+    RETRY_AFTER_S,
+    TICK_S,
+    DrafterConfig,
+    DrafterService,
+)
 from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.runner import InlineRunner
 from cosine_node.simulation.virtual_loop import run_virtual
@@ -142,6 +150,37 @@ def test_a_full_drafter_is_busy_and_says_when_to_come_back() -> None:
         assert await caller.until(m.Busy) == m.Busy(2, RETRY_AFTER_S)
 
     play(scene, max_requests=1)
+
+
+def test_a_client_with_all_places_gives_one_to_another() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        greedy = await bench.caller()
+        for number in (1, 2):
+            greedy.post(start(request_of(greedy.peer_id), number=number))
+            await greedy.until(m.Started)
+        await followed(caller)
+        assert await greedy.until(m.Busy) == m.Busy(2, RETRY_AFTER_S)
+
+    play(scene, max_requests=2)
+
+
+def test_a_silent_client_gives_its_place_up_where_another_wants_it_and_in_the_end() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        silent = [await bench.caller() for _ in range(2)]
+        for one in silent:
+            one.post(start(request_of(one.peer_id)))
+            await one.until(m.Started)
+        caller.post(start(request_of(caller.peer_id)))
+        assert (await caller.until(m.Busy)).number == 1
+        heard = await asyncio.gather(*(one.hear_for(IDLE_WANTED_S) for one in silent))
+        assert not any(isinstance(message, m.Busy) for some in heard for message in some)
+        caller.post(start(request_of(caller.peer_id)))
+        await caller.until(m.Started)
+        assert await silent[0].until(m.Busy) == m.Busy(1, RETRY_AFTER_S)
+        await asyncio.gather(*(one.hear_for(FORGOTTEN_S + TICK_S) for one in bench.callers))
+        assert bench.service.requests == 0
+
+    play(scene, max_requests=2)
 
 
 @pytest.mark.parametrize(

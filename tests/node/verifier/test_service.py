@@ -13,7 +13,7 @@ from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.runner import InlineRunner
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_node.verifier.policy import Policy
-from cosine_node.verifier.service import VerifierConfig, VerifierService
+from cosine_node.verifier.service import IDLE_S, IDLE_WANTED_S, VerifierConfig, VerifierService
 from cosine_node.verifier.step_loop import RETRY_AFTER_S
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
@@ -217,6 +217,98 @@ def test_a_full_verifier_refuses_early_and_says_when_to_come_back() -> None:
         await caller.until(m.Final)
 
     play(scene, max_requests=2)
+
+
+async def occupied(bench: Bench, *, clients: int, each: int = 1, pacing: m.Pacing = m.Pacing.FREE) -> list[Caller]:
+    """Clients that hold places for long."""
+    callers = [await bench.caller() for _ in range(clients)]
+    for caller in callers:
+        for number in range(1, each + 1):
+            caller.post(opening(request_of(caller.peer_id, max_new_tokens=2 * LONG), number=number, pacing=pacing))
+            await caller.until(m.Opened, number=number)
+    return callers
+
+
+@pytest.mark.parametrize("asked", [4, 200])
+def test_a_client_that_takes_all_places_gives_some_to_others(asked: int) -> None:
+    """At once, and of its youngest requests; it is told to come back."""
+
+    async def scene(bench: Bench, caller: Caller) -> None:
+        other = await bench.caller()
+        for number in range(1, asked + 1):
+            other.post(opening(request_of(other.peer_id, max_new_tokens=LONG), number=number))
+        await other.until(m.Opened, number=4)
+        request = request_of(caller.peer_id, max_new_tokens=12)
+        assert await finished(caller, request) == expected_output(request, bench.engine)
+        error = await other.until(m.Error, number=4)
+        assert (error.code, error.retry_after_s) == (ErrorCode.OVERLOADED, RETRY_AFTER_S)
+
+    play(scene, max_requests=4)
+
+
+def test_who_has_less_than_its_share_waits_for_a_place_for_a_while() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        first, _ = await occupied(bench, clients=2)
+        caller.post(opening(request_of(caller.peer_id, max_new_tokens=3)))
+        await caller.hear_for(0.5 * RETRY_AFTER_S)
+        first.post(m.Cancel(1))
+        assert len(await collected(caller)) == 3
+        third = await occupied(bench, clients=1)
+        error = await refusal(caller, opening(request_of(caller.peer_id), number=2), number=2)
+        assert (error.code, error.retry_after_s) == (ErrorCode.OVERLOADED, RETRY_AFTER_S)
+        caller.post(opening(request_of(caller.peer_id), number=3), m.Cancel(3))
+        assert (await caller.until(m.Error, number=3)).code == ErrorCode.OVERLOADED
+        assert third[0].peer_id in bench.network.transports
+
+    play(scene, max_requests=2)
+
+
+def test_of_those_that_wait_clients_come_in_turns() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        holders = await occupied(bench, clients=3)
+        greedy, modest = await bench.caller(), await bench.caller()
+        for number in range(1, 5):
+            greedy.post(opening(request_of(greedy.peer_id, max_new_tokens=LONG), number=number))
+        await greedy.hear_for(0.1)
+        modest.post(opening(request_of(modest.peer_id, max_new_tokens=LONG)))
+        await modest.hear_for(0.1)
+        for holder in holders[:2]:
+            holder.post(m.Cancel(1))
+        await modest.until(m.Opened)
+        assert bench.service.requests == 3
+
+    play(scene, max_requests=3)
+
+
+def test_a_place_is_not_held_by_asking_for_nothing() -> None:
+    """Stepped requests whose clients only send heartbeats."""
+
+    async def scene(bench: Bench, caller: Caller) -> None:
+        idle = await occupied(bench, clients=4, pacing=m.Pacing.STEPPED)
+        heard = await asyncio.gather(*(one.hear_for(IDLE_WANTED_S + 1.0) for one in idle))
+        assert not any(isinstance(message, m.Error) for some in heard for message in some)
+        request = request_of(caller.peer_id, max_new_tokens=5)
+        assert await finished(caller, request) == expected_output(request, bench.engine)
+        heard = await asyncio.gather(*(one.hear_for(IDLE_S + 1.0) for one in idle))
+        assert all(any(isinstance(message, m.Error) for message in some) for some in heard)
+        assert bench.service.requests == 0
+
+    play(scene, max_requests=4)
+
+
+def test_who_waits_when_the_verifier_drains_is_sent_away() -> None:
+    async def run() -> None:
+        async with verifying(max_requests=1) as bench:
+            caller = await bench.caller()
+            [holder] = await occupied(bench, clients=1)
+            caller.post(opening(request_of(caller.peer_id)))
+            await caller.hear_for(0.1)
+            draining = asyncio.ensure_future(bench.service.drain())
+            assert (await caller.until(m.Error, number=1)).code == ErrorCode.SHUTTING_DOWN
+            holder.post(m.Cancel(1))
+            await asyncio.wait_for(draining, 1.0)
+
+    run_virtual(run())
 
 
 def test_a_number_in_use_is_refused_and_the_first_request_goes_on() -> None:
