@@ -4,9 +4,9 @@ A model of costs cannot see what it leaves out: drafters that take the verifier'
 busy card. So the ways take turns on real requests, in stretches of some commits. Texts differ more than ways do:
 therefore a commit is not worth its tokens but the plain passes that it takes the place of, which are one, and one
 more for each token that the way's own drafts added. A look at another way is compared with what the present one did
-just before, so that a change of load counts little. What looks cost, against going on as before, stays within
-`PRICE` of all the time: a look waits until it can be paid. Where nothing changes looks become rarer, and frequent
-again when the speed does.
+just before and just after, so that a change of load counts little. What looks cost, against going on as before,
+stays within `PRICE` of all the time: a look waits until it can be paid. Where nothing changes looks become rarer,
+and frequent again when the speed does.
 
 The client compares numbers of drafters (`cosine_p2p.client`), the verifier its prompt lookup with none
 (`cosine_node.verifier`).
@@ -38,10 +38,14 @@ MEMORY_LOOKS: Final = 8.0
 """A choice: older looks fade, since swarms change."""
 LEVEL_WEIGHT: Final = 0.3
 """A choice: the present way's speed is that of its last few stretches."""
+USUAL_WEIGHT: Final = 0.1
+"""A choice: a usual commit is that of the last ten or so."""
 USUAL_NOISE: Final = 0.25
 """A look's error before any was measured: runs of 1 to 8 accepted tokens, over `STRETCH_COMMITS`."""
 NOISE_LOOKS: Final = 2.0
 """A choice: looks that `USUAL_NOISE` counts for beside the measured ones."""
+TRUSTED_LOOKS: Final = 2.0
+"""A choice: one look may have fallen on a moment when all were starting."""
 CERTAIN: Final = 1.0
 """Standard errors by which a way must be faster to be taken: one wrong change in six, which later looks undo."""
 WORST_GAIN: Final = -1.0
@@ -80,6 +84,15 @@ class Gain:
         return math.sqrt(variance / max(self.looks, 1.0))
 
 
+@dataclass(slots=True)
+class _Left:
+    """The way that was gone from, its level then, and how far stretches of the new way fall short of it."""
+
+    way: int
+    level: float
+    shortfall: Gain = field(default_factory=Gain)
+
+
 @dataclass(frozen=True, slots=True)
 class MeasuredRatio:
     """Times as fast as the present way, with its standard error as a share."""
@@ -101,17 +114,23 @@ class SpeedTrial:
         self._expected: dict[int, float] = {}
         self._level: float | None = None
         self._level_at_look: float | None = None
+        self._left: _Left | None = None
+        self._looked: tuple[int, float] | None = None
         self._pause = FIRST_PAUSE
         self._stretches = FIRST_PAUSE - 1
+        self._usual_s: dict[bool, float | None] = {True: None, False: None}
         self._total_s = 0.0
         self._spent_s = 0.0
         self._is_looking = False
 
     def similar(self) -> "SpeedTrial":
-        """A trial for requests of a kind not seen yet, which begins as this one stands, but trusts it less."""
+        """A trial for requests of a kind not seen yet: it begins by the same way, and looks at the others anew.
+
+        What the others were worth is not taken over. A way that is believed to be slow is looked at only once that
+        can be paid, which for a belief from another temperature can take minutes at half the speed.
+        """
         new = SpeedTrial((self.way, *self._gains))
         new._expected = dict(self._expected)
-        new._gains = {way: Gain(looks=min(1.0, gain.looks), mean=gain.mean) for way, gain in self._gains.items()}
         return new
 
     def state(self) -> dict[str, Any]:
@@ -150,7 +169,7 @@ class SpeedTrial:
     @property
     def stretch_commits(self) -> int:
         """Commits of the stretch under way."""
-        return LEAST_COMMITS if self._level is None else STRETCH_COMMITS
+        return LEAST_COMMITS if self._level is None or self._looked is not None else STRETCH_COMMITS
 
     @property
     def price_s(self) -> float:
@@ -170,7 +189,7 @@ class SpeedTrial:
 
         The look must end with `end_look`.
         """
-        if self._is_looking or self._level is None or self._stretches < self._pause:
+        if self._is_looking or self._looked or self._level is None or self._stretches < self._pause:
             return None
         allowed_s = PRICE * self._total_s - self._spent_s
         due = [
@@ -185,17 +204,31 @@ class SpeedTrial:
         return max(due, key=lambda way: (not self._gains[way].looks, self._gain(way) + self._gains[way].error))
 
     def _gain(self, way: int) -> float:
-        """The gain that a way was measured to have, or is expected to."""
+        """The gain that a way was measured to have; until enough looks were, what is expected if that is more."""
         gain, expected = self._gains[way], self._expected.get(way)
-        if gain.looks or expected is None or self._level is None:
+        if gain.looks >= TRUSTED_LOOKS or expected is None or self._level is None:
             return gain.mean
-        return math.log(expected) - self._level
+        hoped = math.log(expected) - self._level
+        return max(gain.mean, hoped) if gain.looks else hoped
 
     def _price_s(self, way: int) -> float:
         """The seconds that a look is likely to take longer than going on as before; it may save some."""
         level = self._level or 0.0
         gain = max(self._gain(way), WORST_GAIN)
         return LOOK_COMMITS * (math.exp(-level - gain) - math.exp(-level))
+
+    def note_usual(self, seconds: float, *, has_others: bool) -> None:
+        """Take in a commit of the present way without drafts of its own, maybe with tokens that others drafted."""
+        self._usual_s[has_others] = moving_average(self._usual_s[has_others], seconds, weight=USUAL_WEIGHT)
+
+    @property
+    def burden(self) -> float:
+        """Times that a commit takes with tokens that others than the ways drafted, against one without, at least 1.
+
+        Those tokens count for no way, so what it costs to verify them must not either.
+        """
+        with_others_s, alone_s = self._usual_s[True], self._usual_s[False]
+        return max(1.0, with_others_s / alone_s) if with_others_s and alone_s else 1.0
 
     def spend(self, *, worth: int, seconds: float, is_price: bool) -> None:
         """Book time; with `is_price`, what it took longer than the present way would have was spent on looking."""
@@ -204,19 +237,31 @@ class SpeedTrial:
             self._spent_s = max(0.0, self._spent_s + seconds - worth * math.exp(-self._level))
 
     def end_stretch(self, speed: float) -> None:
-        """Take in a stretch of the present way, in plain passes a second."""
-        self._level = moving_average(self._level, math.log(speed), weight=LEVEL_WEIGHT)
+        """Take in a stretch of the present way, in plain passes a second; after a look, judge it."""
+        level = math.log(speed)
+        self._doubt_change(level)
+        before, self._level = self._level, moving_average(self._level, level, weight=LEVEL_WEIGHT)
         self._stretches += 1
-        if self._level_at_look is not None and abs(self._level - self._level_at_look) > CHANGED:
+        if self._looked is not None and before is not None:
+            (way, looked), self._looked = self._looked, None
+            self._judge(way, looked - (before + level) / 2)
+        elif self._level_at_look is not None and abs(self._level - self._level_at_look) > CHANGED:
             self._pause, self._level_at_look = FIRST_PAUSE, self._level
 
     def end_look(self, way: int, speed: float | None) -> None:
-        """Take in a look in plain passes a second, None if it ended too early to say; the fastest way is taken."""
+        """Take in a look in plain passes a second, None if it ended too early to say.
+
+        It is judged after the next stretch of the present way, by the stretches on both sides of it: the load may
+        have changed meanwhile, for other nodes' trials go on as well.
+        """
         self._is_looking = False
-        if speed is None or self._level is None or way == self.way:
-            return
+        if speed is not None and way != self.way:
+            self._looked = way, math.log(speed)
+
+    def _judge(self, way: int, sample: float) -> None:
+        """Take in how much faster a look was, and take the fastest way."""
         gain = self._gains[way]
-        gain.add(math.log(speed) - self._level)
+        gain.add(sample)
         self._stretches = 0
         self._level_at_look = self._level
         if gain.mean < -CERTAIN * gain.error:
@@ -224,12 +269,28 @@ class SpeedTrial:
         elif gain.mean > CERTAIN * gain.error:
             self._take(way)
 
+    def _doubt_change(self, level: float) -> None:
+        """Forget what the way before the present one was worth if this one's first stretches fall short of it.
+
+        One short look may have been luck; what is forgotten is looked at again, whatever it was believed to cost.
+        """
+        if (left := self._left) is None:
+            return
+        left.shortfall.add(left.level - level)
+        if left.shortfall.mean > CERTAIN * left.shortfall.error:
+            self._gains[left.way] = Gain()
+            self._stretches = self._pause
+            self._left = None
+        elif left.shortfall.looks == FIRST_PAUSE:
+            self._left = None
+
     def _take(self, way: int) -> None:
         """Go on by another way; gains are relative to the way that is taken, so all are counted anew from it."""
         taken = self._gains.pop(way)
         for other in self._gains.values():
             other.mean -= taken.mean
         self._gains[self.way] = Gain(looks=taken.looks, mean=-taken.mean, square=taken.square)
+        self._left = _Left(self.way, self._level or 0.0)
         self.way = way
         self._level = (self._level or 0.0) + taken.mean
         self._level_at_look = self._level
@@ -278,6 +339,11 @@ class TrialRun:
         self.left_tokens -= tokens
         stretch = self._stretch
         worth = 1 + drafted
+        has_others = tokens > worth
+        if stretch.is_settled and not stretch.is_look and not drafted:
+            self.trial.note_usual(seconds, has_others=has_others)
+        if has_others:
+            seconds /= self.trial.burden
         self.trial.spend(worth=worth, seconds=seconds, is_price=stretch.is_look or self._pays_return)
         if not stretch.is_settled:
             stretch.settle_commits += 1

@@ -23,7 +23,11 @@ def test_drafters_slower_than_the_verifiers_plain_pass_are_compared_at_once_and_
     count.note_pass(0.040)
     count.note_pass(0.010)
     assert count.why() == "drafters: at most 3; measured here against that: nothing yet"
-    now_s = follow(count, began_s=0.0, commits=32, every_s=0.020)
+    now_s = follow(count, began_s=0.0, commits=31, every_s=0.020)
+    assert count.allowed == 0
+    now_s = follow(count, began_s=now_s, commits=15, every_s=0.010)
+    assert count.allowed == 3
+    now_s = follow(count, began_s=now_s, commits=30, every_s=0.020)
     assert count.allowed == 0
     follow(count, began_s=now_s, commits=30, every_s=0.010)
     assert count.why() == "drafters: none; measured here against that: 3 0.50x (± 20%)"

@@ -82,15 +82,15 @@ def test_the_fastest_way_is_found_and_never_costs_more_than_plain(
 
 def test_drafters_that_slow_the_verifier_are_let_go_within_the_first_request() -> None:
     world = World(random.Random(1))
-    world.ask({3: 0.5, 1: 0.5, 0: 1.0}, requests=1, tokens=48)
+    world.ask({3: 0.5, 1: 0.5, 0: 1.0}, requests=1, tokens=80)
     assert world.trial.way == 0
 
 
 def test_drafters_that_slow_the_verifier_are_let_go_though_all_requests_are_short() -> None:
     world = World(random.Random(1))
-    world.ask({3: 0.5, 1: 0.5, 0: 1.0}, requests=4, tokens=16)
+    world.ask({3: 0.5, 1: 0.5, 0: 1.0}, requests=5, tokens=16)
     assert world.trial.way == 0
-    assert world.tokens[3] <= 2 * 16
+    assert world.tokens[3] <= 3 * 16
 
 
 def test_a_look_at_plain_decoding_waits_until_it_can_be_paid() -> None:
@@ -147,6 +147,34 @@ def test_another_temperature_begins_where_the_nearest_stands() -> None:
     near, elsewhere = trials.find("verifier", 1.0), trials.find("another", 1.0)
     assert near is not None and elsewhere is not None
     assert (near.way, elsewhere.way) == (0, 3)
+
+
+def test_another_temperature_that_drafters_slow_down_lets_them_go_within_a_request() -> None:
+    for seed in range(20):
+        world = World(random.Random(seed))
+        world.ask({3: 2.0, 1: 1.8, 0: 1.0}, requests=20)
+        assert world.trial.way != 0, f"seed {seed}"
+        warmer = World(random.Random(seed), trial=world.trial.similar())
+        warmer.ask({3: 0.6, 1: 0.6, 0: 1.0}, requests=1)
+        assert warmer.trial.way == 0, f"seed {seed}"
+
+
+def test_a_way_that_one_look_praised_too_much_is_doubted_soon() -> None:
+    trial = SpeedTrial((0, 3))
+    trial.end_stretch(10.0)
+    trial.end_look(3, 18.0)
+    trial.end_stretch(10.0)
+    assert trial.way == 3 and trial.next_look(1000) is None
+    trial.end_stretch(6.0)
+    assert trial.next_look(1000) == 0
+
+
+def test_a_look_that_was_fast_because_the_load_fell_changes_nothing() -> None:
+    trial = SpeedTrial((3, 0))
+    trial.end_stretch(10.0)
+    trial.end_look(0, 20.0)
+    trial.end_stretch(40.0)
+    assert trial.way == 3
 
 
 def test_without_ways_there_is_nothing_to_try() -> None:
