@@ -42,21 +42,27 @@ class Decoded:
 
 
 def decoded(
-    engine: Engine, prompts: Sequence[Sequence[int]], tokens: Sequence[int], *, at_once: int | None = None
+    engine: Engine,
+    prompts: Sequence[Sequence[int]],
+    tokens: Sequence[int],
+    *,
+    at_once: int | None = None,
+    samplings: Sequence[Sampling] = (),
 ) -> list[Decoded]:
-    """All requests, greedy, `at_once` of them together: whoever is done is followed by the next in the same pass.
+    """All requests, `at_once` of them together: whoever is done is followed by the next in the same pass.
 
-    A newcomer's prompt is fed whole; keep and prune are called as a verifier does. Raises what the engine raises.
+    They are greedy unless each has a sampling of its own. A newcomer's prompt is fed whole; keep and prune are
+    called as a verifier does. Raises what the engine raises.
     """
     done = [Decoded() for _ in prompts]
-    waiting = deque(zip(prompts, tokens, done, strict=True))
+    waiting = deque(zip(prompts, tokens, samplings or [Sampling()] * len(prompts), done, strict=True))
     live: dict[int, tuple[int, Decoded]] = {}
     unfed: dict[int, Sequence[int]] = {}
     try:
         while waiting or live:
             while waiting and len(live) < (at_once or len(prompts)):
-                prompt, count, text = waiting.popleft()
-                sequence = engine.open(sampling=Sampling(), prompt_tokens=len(prompt))
+                prompt, count, sampling, text = waiting.popleft()
+                sequence = engine.open(sampling=sampling, prompt_tokens=len(prompt))
                 live[sequence], unfed[sequence] = (count, text), prompt
             rows = [Row.chain(one, unfed[one], scored_from=len(unfed[one]) - 1) for one in live]
             for row, choices in _forward(engine, rows):

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -22,6 +23,7 @@ from cosine_node.gguf.unfolding import unfold
 from cosine_node.gguf.writing import write_gguf
 from cosine_node.pool_size import PoolSize
 from cosine_protocol.errors import UsageError
+from cosine_protocol.request import Sampling
 
 OURS: Final = "llama.cpp, this engine"
 LOOP: Final = "llama.cpp, a plain loop"
@@ -29,6 +31,9 @@ TORCH: Final = "PyTorch in float32"
 PASS_TOKENS: Final = (1, 4, 8, 16)
 """The lengths of passes that are timed: plain decoding, and token trees of usual sizes."""
 ONE: Final = "one request"
+SAMPLED: Final = "one request, sampled"
+TEMPERATURE: Final = 0.8
+"""Of the sampled request: this project's usual one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +69,7 @@ def run(options: LlamaOptions, *, say: Say) -> JsonRow:
         "in PyTorch, in real time. They take turns, so what counts is the ratio of their medians.",
         "setup": setup_of(options, time="real; every ratio is of medians of runs that took turns"),
         "rows": rows,
-        "findings": {"of_loop": [row for row in rows if row["part"] == ONE and row["engine"] == OURS]},
+        "findings": {"of_loop": [row for row in rows if row["part"] in (ONE, SAMPLED) and row["engine"] == OURS]},
     }
 
 
@@ -92,8 +97,18 @@ def _rows(file: Path, options: LlamaOptions, cache: Path, say: Say) -> Iterator[
     )
     counts = [options.tokens] * options.requests
     one = {name: partial(decoded, engine, prompts[:1], counts[:1]) for name, engine in engines.items()}
-    yield from _timed(ONE, {**one, LOOP: lambda: [loop.decode(prompts[0], options.tokens)]}, options, 1)
+    plain = {LOOP: lambda: [loop.decode(prompts[0], options.tokens)]}
+    yield from _timed(ONE, {**one, **plain}, options, 1)
     say(ONE)
+    seeds = count(options.seed)
+
+    def sampled() -> list[Decoded]:
+        # Noise is kept for a while, so each run must have a seed that was not used before.
+        sampling = Sampling(temperature=TEMPERATURE, seed=next(seeds))
+        return decoded(engines[OURS], prompts[:1], counts[:1], samplings=[sampling])
+
+    yield from _timed(SAMPLED, {OURS: sampled, **plain}, options, 1)
+    say(SAMPLED)
     many = {name: partial(decoded, engine, prompts, counts) for name, engine in engines.items()}
     yield from _timed(f"{options.requests} requests at once", many, options, options.requests)
     say(f"{options.requests} requests at once")

@@ -178,7 +178,7 @@ FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
     "llama_free": (None, c_void_p),
     "llama_set_abort_callback": (None, c_void_p, c_void_p, c_void_p),
     "llama_decode": (c_int32, c_void_p, LlamaBatch),
-    "llama_get_logits": (POINTER(c_float), c_void_p),
+    "llama_get_logits": (c_void_p, c_void_p),
     "llama_get_memory": (c_void_p, c_void_p),
     "llama_memory_clear": (None, c_void_p, c_bool),
     "llama_memory_seq_cp": (None, c_void_p, c_int32, c_int32, c_int32, c_int32),

@@ -2,7 +2,9 @@
 
 import ctypes
 from collections.abc import Sequence
+from ctypes import addressof, c_float, c_int8, c_int32, c_void_p, sizeof
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -63,8 +65,8 @@ class LlamaModel:
         c = library.c
         params = c.llama_model_default_params()
         # A list that ends with nothing; it must live until the file is loaded.
-        devices = (ctypes.c_void_p * 2)(device, None)
-        params.devices = ctypes.addressof(devices)
+        devices = (c_void_p * 2)(device, None)
+        params.devices = addressof(devices)
         params.n_gpu_layers = -1 if self.on_card else 0
         library.errors.clear()
         self.handle: int | None = c.llama_model_load_from_file(str(file.path).encode(), params)
@@ -117,8 +119,8 @@ class LlamaContext:
         # The library asks a function of C before each operation whether to stop: strlen of these bytes, which needs
         # no lock of Python's and is true once the first byte is not 0.
         self._is_abandoned = ctypes.create_string_buffer(2)
-        strlen = ctypes.cast(ctypes.CDLL(None).strlen, ctypes.c_void_p)
-        self._c.llama_set_abort_callback(self._handle, strlen, ctypes.addressof(self._is_abandoned))
+        strlen = ctypes.cast(ctypes.CDLL(None).strlen, c_void_p)
+        self._c.llama_set_abort_callback(self._handle, strlen, addressof(self._is_abandoned))
 
     def close(self) -> None:
         if self._handle is not None:
@@ -149,16 +151,17 @@ class LlamaContext:
         The tokens of a lane follow each other and what the lane holds. Raises `PassAbandoned`, `OutOfMemory` or
         `LocalProtocolError`; nothing is fed then.
         """
-        tokens = np.array([token.token for token in fed], dtype=np.int32)
-        positions = np.array([token.position for token in fed], dtype=np.int32)
-        counts = np.array([len(token.lanes) for token in fed], dtype=np.int32)
-        lanes = np.array([lane for token in fed for lane in token.lanes], dtype=np.int32)
-        starts = np.cumsum(counts) - counts
-        pointers = (lanes.ctypes.data + starts * lanes.itemsize).astype(np.uintp)
-        wanted = np.array([token.is_wanted for token in fed], dtype=np.int8)
-        # The arrays hold what the batch points to.
+        # Small arrays of ctypes are made several times faster than numpy's; they hold what the batch points to.
+        count = len(fed)
+        tokens = (c_int32 * count)(*[token.token for token in fed])
+        positions = (c_int32 * count)(*[token.position for token in fed])
+        counts = (c_int32 * count)(*[len(token.lanes) for token in fed])
+        lanes = (c_int32 * sum(counts))(*[lane for token in fed for lane in token.lanes])
+        starts = accumulate(counts[:-1], initial=0)
+        pointers = (c_void_p * count)(*[addressof(lanes) + start * sizeof(c_int32) for start in starts])
+        wanted = (c_int8 * count)(*[token.is_wanted for token in fed])
         arrays = (tokens, None, positions, counts, pointers, wanted)
-        batch = LlamaBatch(len(fed), *(None if array is None else array.ctypes.data for array in arrays))
+        batch = LlamaBatch(count, *(None if array is None else addressof(array) for array in arrays))
         self.model.library.errors.clear()
         result = self._c.llama_decode(self._handle, batch)
         if result == ABORTED:
@@ -167,12 +170,12 @@ class LlamaContext:
             raise OutOfMemory(f"llama.cpp could not compute a pass: {_reason(self.model.library.errors)}.")
         if result:
             raise LocalProtocolError(f"llama.cpp refused a pass: {_reason(self.model.library.errors)}.")
-        count = int(wanted.sum())
-        if not count:
-            return np.empty((0, self.model.vocab_tokens), dtype=np.float32)
+        rows, vocab_tokens = sum(wanted), self.model.vocab_tokens
+        if not rows:
+            return np.empty((0, vocab_tokens), dtype=np.float32)
         first = self._c.llama_get_logits(self._handle)
-        found: Floats = np.ctypeslib.as_array(first, (count, self.model.vocab_tokens))
-        return found
+        memory = (c_float * (rows * vocab_tokens)).from_address(first)
+        return np.frombuffer(memory, dtype=np.float32).reshape(rows, vocab_tokens)
 
 
 def _reason(errors: Sequence[str]) -> str:

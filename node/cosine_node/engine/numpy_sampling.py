@@ -6,26 +6,34 @@ samplers may choose differently.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from cosine_node.engine.base import Choice
 from cosine_node.engine.draft_vocabulary import RESERVED_NOISE, DraftVocabulary
-from cosine_node.engine.recipe import COLDEST, Query, Recipe, rows_by_recipe
+from cosine_node.engine.recipe import COLDEST, NOTHING_KNOWN, Query, Recipe, choose_by_recipe
 from cosine_protocol.noise import GAMMA, MIX_A, MIX_B, position_key
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
 
 REUSED_POSITIONS: Final = 128
-"""Bounds memory: noise vectors kept. The siblings of a tree and the next pass need the same positions again."""
+"""Bounds memory: vectors of noise kept. The siblings of a tree and the next pass need the same positions again."""
 COLUMN_TOKENS: Final = 64
 """The best tokens of a large vocabulary are looked for in the columns with the best maxima, as on torch."""
 WORTH_SPLITTING: Final = 1 << 14
 """Scores from which that is faster than to select among all of them: so many as in torch's sampler."""
+FEW_TOKENS: Final = 1 << 11
+"""A choice: the noise of so few tokens is drawn sooner than it is found out which of them may win."""
+FAINTEST: Final = -40.0
+"""Scores below are not told from each other by `_contenders`: noise is below 37, and exp(-77) a normal float32."""
+ROUNDING: Final = 1.001
+"""A choice, a thousand times what float32 rounds: a token that is in doubt is a contender."""
 
 
 def choose(
@@ -37,35 +45,41 @@ def choose(
     `vocabulary`, ids are a drafter's own and have the noise of the target's; reserved ids are never chosen, but
     their probability lessens that of the candidates.
     """
-    choices: list[Choice | None] = [None] * len(queries)
+
+    def choose_alike(block: Floats, asked: Sequence[Query], recipe: Recipe) -> list[Choice | None]:
+        scores = block
+        if recipe.repetition_penalty != 1:
+            scores = penalise(scores, asked, penalty=recipe.repetition_penalty)
+        if recipe.temperature > 0:
+            scores = log_probabilities(scores, recipe)
+        choose_one = _sampled if recipe.temperature > 0 else _greedy
+        return [choose_one(row, query, vocabulary) for row, query in zip(scores, asked, strict=True)]
+
     # What is infinite or NaN is found in the result, row by row.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        for recipe, rows in rows_by_recipe(queries).items():
-            block = logits if len(rows) == len(queries) else logits[rows]
-            asked = [queries[row] for row in rows]
-            for row, choice in zip(rows, _choose_alike(block, asked, recipe, vocabulary), strict=True):
-                choices[row] = choice
-    return choices
+        return choose_by_recipe(logits, queries, choose_alike)
 
 
-def _choose_alike(
-    logits: Floats, queries: Sequence[Query], recipe: Recipe, vocabulary: DraftVocabulary | None
-) -> list[Choice | None]:
-    scores = logits
-    if recipe.repetition_penalty != 1:
-        scores = penalise(scores, queries, penalty=recipe.repetition_penalty)
-    if recipe.temperature > 0:
-        # The maximum of log-probabilities plus Gumbel noise is a sample (Gumbel-max; Maddison et al. 2014).
-        vocab_tokens = scores.shape[1]
-        noise = [
-            gumbel_noise(
-                seed=query.sampling.seed, position=query.position, vocab_tokens=vocab_tokens, vocabulary=vocabulary
-            )
-            for query in queries
-        ]
-        scores = log_probabilities(scores, recipe) + np.stack(noise)
-    known = scores.shape[1] if vocabulary is None else vocabulary.reserved_id
-    return [_choice(row, query.candidates, known) for row, query in zip(scores, queries, strict=True)]
+def _greedy(scores: Floats, query: Query, vocabulary: DraftVocabulary | None) -> Choice | None:
+    """The choice after one row of scores [vocab]."""
+    known = scores if vocabulary is None else scores[: vocabulary.reserved_id]
+    if query.candidates:
+        return _ranked(scores, known, query.candidates)
+    return _best(known) or _nothing_known(scores, known)
+
+
+def _sampled(log_probs: Floats, query: Query, vocabulary: DraftVocabulary | None) -> Choice | None:
+    """The choice after one row of log-probabilities [vocab]: the best of them once noise is added.
+
+    That is a sample (Gumbel-max; Maddison et al. 2014). Without candidates only the best two count.
+    """
+    key = NoiseKey(query.sampling.seed, query.position, len(log_probs), vocabulary)
+    known = log_probs if vocabulary is None else log_probs[: vocabulary.reserved_id]
+    if query.candidates:
+        scores = log_probs + gumbel_noise(key)
+        return _ranked(scores, scores[: len(known)], query.candidates)
+    ids = _contenders(known, key)
+    return _best(known[ids] + _noise_of(key, ids), ids) or _nothing_known(log_probs, known)
 
 
 def penalise(scores: Floats, queries: Sequence[Query], *, penalty: float) -> Floats:
@@ -81,7 +95,8 @@ def penalise(scores: Floats, queries: Sequence[Query], *, penalty: float) -> Flo
 def log_probabilities(scores: Floats, recipe: Recipe) -> Floats:
     """Log of the distribution that is sampled from, [rows, vocab]; -inf where a filter rules a token out."""
     # Shifted by the maximum, so that a tiny temperature gives -inf to the rest and never inf - inf.
-    scores = (scores - scores.max(-1, keepdims=True)) / np.float32(max(recipe.temperature, COLDEST))
+    scores = scores - scores.max(-1, keepdims=True)
+    scores /= np.float32(max(recipe.temperature, COLDEST))
     if recipe.top_k:
         count = min(recipe.top_k, scores.shape[-1])
         lowest_kept = np.partition(scores, -count, axis=-1)[..., -count, None]
@@ -92,9 +107,9 @@ def log_probabilities(scores: Floats, recipe: Recipe) -> Floats:
         probabilities = _softmax(scores)
         is_unlikely = probabilities < np.float32(recipe.min_p) * probabilities.max(-1, keepdims=True)
         scores = np.where(is_unlikely, np.float32(-math.inf), scores)
-    shifted = scores - scores.max(-1, keepdims=True)
-    normalised: Floats = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-    return normalised
+    # The best score is 0, which no filter rules out.
+    scores -= np.log(np.exp(scores).sum(-1, keepdims=True))
+    return scores
 
 
 def _keep_top_p(scores: Floats, top_p: float) -> Floats:
@@ -117,32 +132,83 @@ def _softmax(scores: Floats) -> Floats:
     return shares
 
 
+@dataclass(frozen=True, slots=True)
+class NoiseKey:
+    """All that the noise of a row depends on; `vocabulary` has the target's ids of its `tokens` tokens."""
+
+    seed: int
+    position: int
+    tokens: int
+    vocabulary: DraftVocabulary | None = None
+
+
 @lru_cache(maxsize=8)
-def _token_steps(vocab_tokens: int, vocabulary: DraftVocabulary | None) -> npt.NDArray[np.uint64]:
+def _token_steps(vocab_tokens: int, vocabulary: DraftVocabulary | None) -> Words:
     ids = range(vocab_tokens) if vocabulary is None else vocabulary.target_ids
     return (np.array(ids, dtype=np.uint64) + np.uint64(1)) * np.uint64(GAMMA)
 
 
-@lru_cache(maxsize=REUSED_POSITIONS)
-def gumbel_noise(
-    *, seed: int, position: int, vocab_tokens: int, vocabulary: DraftVocabulary | None = None
-) -> Floats:
-    """Standard Gumbel noise of every token at one output position, float32 [vocab]; shared, read-only.
-
-    A drafter's own ids have the noise of the target's ids in its `vocabulary`, reserved ones `RESERVED_NOISE`.
-    `cosine_protocol.noise` is the reference. The logarithms are numpy's, good to an ulp or so of float64, before
-    the one rounding to float32.
-    """
-    # Words of 64 bits wrap around.
-    words: Any = _token_steps(vocab_tokens, vocabulary) + np.uint64(position_key(seed=seed, position=position))
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(MIX_A)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(MIX_B)
+def _hashed(key: NoiseKey, ids: Integers | None = None) -> Words:
+    """The hash words of these tokens, or of all that are known; `cosine_protocol.noise` is the reference."""
+    steps = _token_steps(key.tokens, key.vocabulary)
+    words = steps if ids is None else steps[ids]
+    words = words + np.uint64(position_key(seed=key.seed, position=key.position))
+    for shift, factor in ((30, MIX_A), (27, MIX_B)):
+        words ^= words >> np.uint64(shift)
+        words *= np.uint64(factor)
     words ^= words >> np.uint64(31)
-    uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-    noise: Floats = np.full(vocab_tokens, RESERVED_NOISE, dtype=np.float32)
-    noise[: len(words)] = -np.log(-np.log(uniform))
+    return words
+
+
+def _noise_of(key: NoiseKey, ids: Integers | None = None) -> Floats:
+    """Standard Gumbel noise -log(-log u) of these tokens, or of all that are known.
+
+    The logarithms are numpy's, good to an ulp or so of float64, before the one rounding to float32.
+    """
+    uniform = ((_hashed(key, ids) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    noise: Floats = (-np.log(-np.log(uniform))).astype(np.float32)
+    return noise
+
+
+@lru_cache(maxsize=REUSED_POSITIONS)
+def gumbel_noise(key: NoiseKey) -> Floats:
+    """The noise of every token of a row, float32 [vocab]; shared, read-only.
+
+    A drafter's own ids have the noise of the target's ids in its vocabulary, reserved ones `RESERVED_NOISE`.
+    """
+    noise: Floats = np.full(key.tokens, RESERVED_NOISE, dtype=np.float32)
+    known = _noise_of(key)
+    noise[: len(known)] = known
     noise.flags.writeable = False
     return noise
+
+
+@lru_cache(maxsize=REUSED_POSITIONS)
+def _least_waits(key: NoiseKey) -> Floats:
+    """A lower bound of -log u for every known token, float32 [known tokens]: 1 - u, of the upper 32 bits of u."""
+    inverted = ~(_hashed(key) >> np.uint64(32)).astype(np.uint32)
+    return inverted.astype(np.float32) * np.float32(2.0**-32)
+
+
+def _contenders(log_probs: Floats, key: NoiseKey) -> Integers:
+    """The ids, in rising order, of tokens among which are those with the best two scores.
+
+    A score log p - log(-log u) is the higher the smaller -log u / p is, a race of exponential waiting times. What
+    cannot come in as early as two tokens that are known to need not be drawn exactly.
+    """
+    is_possible = log_probs > -math.inf
+    if np.count_nonzero(is_possible) <= FEW_TOKENS:
+        return np.flatnonzero(is_possible)
+    race = _least_waits(key) / np.exp(log_probs)
+    first = int(race.argmin())
+    least, race[first] = race[first], math.inf
+    two = np.array([first, race.argmin()])
+    race[first] = least
+    worse = float((log_probs[two] + _noise_of(key, two)).min())
+    # Not greater: NaN is possible too.
+    if not worse > FAINTEST:
+        return np.flatnonzero(is_possible)
+    return np.flatnonzero(race <= ROUNDING * math.exp(-worse))
 
 
 def best_tokens(scores: Floats, count: int) -> Integers:
@@ -159,11 +225,25 @@ def best_tokens(scores: Floats, count: int) -> Integers:
     return found[np.lexsort((found, -scores[found]))]
 
 
-def _choice(all_scores: Floats, count: int, known_tokens: int) -> Choice | None:
-    """The choice after one row of scores [vocab], with `count` candidates, all of them known tokens."""
-    scores = all_scores[:known_tokens]
-    if not math.isfinite(scores.max()):
+def _best(scores: Floats, ids: Integers | None = None) -> Choice | None:
+    """The best score's token, the lowest id of equal ones, without candidates; None where it is not finite.
+
+    `ids` are those of the scores, in rising order, where they are not 0, 1, ...
+    """
+    if not len(scores):
         return None
+    best = int(scores.argmax())
+    top = float(scores[best])
+    if not math.isfinite(top):
+        return None
+    second = max(scores[:best].max(initial=-math.inf), scores[best + 1 :].max(initial=-math.inf))
+    return Choice(best if ids is None else int(ids[best]), top - float(second))
+
+
+def _ranked(all_scores: Floats, scores: Floats, count: int) -> Choice | None:
+    """The choice after one row of scores [vocab], with `count` candidates, all of them known tokens."""
+    if not math.isfinite(scores.max()):
+        return _nothing_known(all_scores, scores)
     ids = best_tokens(scores, min(max(2, count), len(scores))).tolist()
     values = scores[ids].tolist()
     margin = values[0] - values[1] if len(values) > 1 else math.inf
@@ -171,12 +251,16 @@ def _choice(all_scores: Floats, count: int, known_tokens: int) -> Choice | None:
         # Which of several equal scores were selected is left open; the rule is the lowest id.
         best = int(scores.argmax())
         ids = [best, *(token for token in ids if token != best)][: len(ids)]
-    candidates: tuple[tuple[int, float], ...] = ()
-    if count:
-        total = values[0] + math.log(float(np.exp(all_scores - np.float32(values[0])).sum()))
-        candidates = tuple(
-            (token, min(1.0, math.exp(value - total)))
-            for token, value in zip(ids[:count], values, strict=False)
-            if value > -math.inf
-        )
+    total = values[0] + math.log(float(np.exp(all_scores - np.float32(values[0])).sum()))
+    candidates = tuple(
+        (token, min(1.0, math.exp(value - total)))
+        for token, value in zip(ids[:count], values, strict=False)
+        if value > -math.inf
+    )
     return Choice(ids[0], margin, candidates)
+
+
+def _nothing_known(scores: Floats, known: Floats) -> Choice | None:
+    """The choice where no known token is possible; None where that is no drafter's lack but damage."""
+    is_lack = known.max() == -math.inf and math.isfinite(scores[len(known) :].max(initial=-math.inf))
+    return NOTHING_KNOWN if is_lack else None

@@ -1,15 +1,26 @@
 """The parameters of a choice, without any library of tensors: samplers over several of them read the same ones."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, Self, TypeVar
 
-from cosine_node.engine.base import Row
+from cosine_node.engine.base import Choice, Row
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
 
 COLDEST: Final = 1e-30
 """Smaller temperatures would underflow in float32; at this one all but exact ties is greedy already."""
+NOTHING_KNOWN: Final = Choice(0, 0.0)
+"""The choice of a drafter where filters leave only what its vocabulary lacks: no candidates, and no token meant."""
+
+
+class Rows(Protocol):
+    """Rows of logits in any library of tensors."""
+
+    def __getitem__(self, rows: list[int], /) -> Self: ...
+
+
+AnyRows = TypeVar("AnyRows", bound=Rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +56,22 @@ class Recipe(NamedTuple):
         )
 
 
-def rows_by_recipe(queries: Sequence[Query]) -> dict[Recipe, list[int]]:
-    """The numbers of the rows that share each recipe."""
+def choose_by_recipe(
+    logits: AnyRows,
+    queries: Sequence[Query],
+    choose_alike: Callable[[AnyRows, Sequence[Query], Recipe], Sequence[Choice | None]],
+) -> list[Choice | None]:
+    """One choice for each row of `logits`, in blocks of rows that share a recipe."""
     groups: dict[Recipe, list[int]] = {}
     for row, query in enumerate(queries):
         groups.setdefault(Recipe.of(query.sampling), []).append(row)
-    return groups
+    choices: list[Choice | None] = [None] * len(queries)
+    for recipe, rows in groups.items():
+        block = logits if len(rows) == len(queries) else logits[rows]
+        chosen = choose_alike(block, [queries[row] for row in rows], recipe)
+        for row, choice in zip(rows, chosen, strict=True):
+            choices[row] = choice
+    return choices
 
 
 def row_queries(tree: SequenceTree, row: Row) -> list[Query]:

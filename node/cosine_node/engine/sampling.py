@@ -15,7 +15,7 @@ from torch import Tensor
 from cosine_node.engine.base import Choice
 from cosine_node.engine.draft_vocabulary import DraftVocabulary
 from cosine_node.engine.noise import gumbel_rows
-from cosine_node.engine.recipe import COLDEST, Query, Recipe, rows_by_recipe
+from cosine_node.engine.recipe import COLDEST, NOTHING_KNOWN, Query, Recipe, choose_by_recipe
 
 # Selecting the best by columns of so many scores is faster than `topk` from so many scores on (measured on a CPU).
 COLUMN_TOKENS: Final = 64
@@ -31,13 +31,11 @@ def choose(
     `vocabulary`, ids are a drafter's own and have the noise of the target's; reserved ids are never chosen, but
     their probability lessens that of the candidates.
     """
-    choices: list[Choice | None] = [None] * len(queries)
-    for recipe, rows in rows_by_recipe(queries).items():
-        block = logits if len(rows) == len(queries) else logits[rows]
-        asked = [queries[row] for row in rows]
-        for row, choice in zip(rows, _choose_alike(block.float(), asked, recipe, vocabulary), strict=True):
-            choices[row] = choice
-    return choices
+
+    def choose_alike(block: Tensor, asked: Sequence[Query], recipe: Recipe) -> list[Choice | None]:
+        return _choose_alike(block.float(), asked, recipe, vocabulary)
+
+    return choose_by_recipe(logits, queries, choose_alike)
 
 
 def _choose_alike(
@@ -58,7 +56,11 @@ def _choose_alike(
     values, ids = best_tokens(known, min(max(2, most), known.shape[1]))
     totals = torch.logsumexp(scores, -1, keepdim=True) if most else values[:, :1]
     host = _to_host(torch.cat([values, totals], 1), ids)
-    return [_choice(known[row], *host[row], count=query.candidates) for row, query in enumerate(queries)]
+    choices = [_choice(known[row], *host[row], count=query.candidates) for row, query in enumerate(queries)]
+    for row, choice in enumerate(choices):
+        if choice is None and host[row][0][0] == -math.inf and scores[row].amax().isfinite():
+            choices[row] = NOTHING_KNOWN
+    return choices
 
 
 def _seen(scores: Tensor, queries: Sequence[Query]) -> Tensor:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cosine_node.engine import numpy_sampling, sampling
 from cosine_node.engine.draft_vocabulary import DraftVocabulary
-from cosine_node.engine.recipe import Query
+from cosine_node.engine.recipe import NOTHING_KNOWN, Query
 from cosine_protocol import noise as reference
 from cosine_protocol.request import Sampling
 
@@ -20,7 +20,7 @@ ROUNDING = 1e-4
 @given(seed=st.integers(0, (1 << 64) - 1), position=st.integers(-1000, 1 << 20))
 @settings(max_examples=60)
 def test_noise_equals_the_reference(seed: int, position: int) -> None:
-    noise = numpy_sampling.gumbel_noise(seed=seed, position=position, vocab_tokens=80)
+    noise = numpy_sampling.gumbel_noise(numpy_sampling.NoiseKey(seed, position, 80))
     expected = [reference.gumbel(seed=seed, position=position, token=token) for token in range(80)]
     assert noise.dtype == np.float32
     # numpy's logarithm is no exact one: seldom it is another float32 after rounding.
@@ -62,13 +62,57 @@ def test_choices_are_those_of_torch(
     vocabulary = DraftVocabulary(tuple(range(3, 3 * vocab, 3))) if is_reduced else None
     found = numpy_sampling.choose(logits.numpy(), queries, vocabulary)
     for ours, torchs in zip(found, sampling.choose(logits, queries, vocabulary), strict=True):
-        if ours is None or torchs is None:
-            # Filters may leave nothing but what a drafter does not know.
-            assert is_reduced and ours is torchs
-            continue
+        assert ours is not None and torchs is not None
         assert ours.margin == pytest.approx(torchs.margin, abs=ROUNDING)
         assert ours.token == torchs.token or 0 < torchs.margin < ROUNDING
         assert [p for _, p in ours.candidates] == pytest.approx([p for _, p in torchs.candidates], abs=ROUNDING)
+
+
+@given(
+    sampling=recipes(),
+    spread=st.sampled_from([0.01, 0.3, 3.0, 12.0]),
+    is_reduced=st.booleans(),
+    vocab=st.sampled_from([2, 300, 5_000, 49_152]),
+    seed=st.integers(0, 1 << 30),
+)
+@settings(max_examples=150)
+def test_a_choice_alone_is_bit_for_bit_the_one_with_candidates(
+    sampling: Sampling, spread: float, is_reduced: bool, vocab: int, seed: int
+) -> None:
+    """Without candidates only the noise of possible winners is drawn."""
+    logits = np.random.default_rng(seed).standard_normal((4, vocab), dtype=np.float32) * np.float32(spread)
+    logits[1:, vocab // 2] += 5 * spread
+    logits[2, : vocab // 3] = -math.inf
+    logits[3] = logits[3].round(1)
+    vocabulary = DraftVocabulary(tuple(range(3, 3 * vocab, 3))) if is_reduced else None
+    alone = numpy_sampling.choose(logits, [Query(sampling, position) for position in range(4)], vocabulary)
+    ranked = numpy_sampling.choose(logits, [Query(sampling, position, 1) for position in range(4)], vocabulary)
+    for one, other in zip(alone, ranked, strict=True):
+        assert one is not None and other is not None
+        assert (one.token, one.margin) == (other.token, other.margin)
+
+
+def test_scores_too_faint_to_race_are_all_drawn() -> None:
+    # At this temperature all tokens but one lie hundreds below it.
+    logits = np.linspace(0, 9, 5_000, dtype=np.float32)[None]
+    logits[0, 7] = 20
+    sampling = Sampling(temperature=0.01)
+    [alone] = numpy_sampling.choose(logits, [Query(sampling, 0)])
+    [ranked] = numpy_sampling.choose(logits, [Query(sampling, 0, 1)])
+    assert alone is not None and ranked is not None
+    assert (alone.token, alone.margin) == (7, ranked.margin)
+    assert alone.margin > 1000
+
+
+@pytest.mark.parametrize("candidates", [0, 8])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_nothing_is_drafted_where_only_unknown_tokens_are_possible(temperature: float, candidates: int) -> None:
+    logits = np.full((1, 6), -math.inf, dtype=np.float32)
+    logits[0, 4:] = 1
+    query = Query(Sampling(temperature=temperature), 0, candidates)
+    vocabulary = DraftVocabulary((2, 3, 5, 7))
+    assert numpy_sampling.choose(logits, [query], vocabulary) == [NOTHING_KNOWN]
+    assert sampling.choose(torch.from_numpy(logits), [query], vocabulary) == [NOTHING_KNOWN]
 
 
 @pytest.mark.parametrize("vocab", [3, 100, 20_000])
