@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 
-from cosine_p2p.transport.base import Stream, StreamHandler
+from cosine_p2p.transport.base import Stream, StreamHandler, Transport
 from cosine_protocol.errors import PeerLost
 
 
@@ -65,6 +65,28 @@ class DelayedStream:
 
 async def _sleep_until(due: float) -> None:
     await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
+
+
+class DelayedTransport:
+    """A transport whose peers all seem further away than they are: by `one_way_s`, also while a stream opens."""
+
+    def __init__(self, transport: Transport, one_way_s: float) -> None:
+        self._transport = transport
+        self._one_way_s = one_way_s
+
+    @property
+    def peer_id(self) -> str:
+        return self._transport.peer_id
+
+    async def dial(self, peer_id: str, protocol: str) -> Stream:
+        await asyncio.sleep(2 * self._one_way_s)
+        return DelayedStream(await self._transport.dial(peer_id, protocol), self._one_way_s)
+
+    async def serve(self, protocol: str, handler: StreamHandler) -> None:
+        await self._transport.serve(protocol, delayed(handler, one_way_s=self._one_way_s))
+
+    async def close(self) -> None:
+        await self._transport.close()
 
 
 def delayed(handler: StreamHandler, *, one_way_s: float) -> StreamHandler:

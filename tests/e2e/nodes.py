@@ -86,7 +86,7 @@ class Node:
 
 
 def run(
-    *arguments: str, stdin: str = "", environment: Mapping[str, str] | None = None
+    *arguments: str, stdin: str = "", environment: Mapping[str, str] | None = None, timeout_s: float = 60.0
 ) -> "subprocess.CompletedProcess[str]":
     """Run a command to its end."""
     return subprocess.run(
@@ -94,7 +94,7 @@ def run(
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=timeout_s,
         check=False,
         env=os.environ | (environment or {}),
     )

@@ -1,13 +1,15 @@
-"""The speed that a running swarm brings to whoever asks it, by the clock: plain decoding and `cosine` in turns.
+"""The speed that a swarm brings to whoever asks it, by the clock: plain decoding and `cosine` in turns.
 
-Nothing is emulated or simulated. Every prompt is generated in every way, one after the other and `repeats` times,
-so that a change of load falls on all of them; a prompt counts with the medians of its runs. The verifier's copying
-from the text stands apart from what drafters bring.
+The swarm runs already, or is started for it on this machine. Nothing is simulated, and nothing emulated but links
+where that is asked for. Every prompt is generated in every way, one after the other and `repeats` times, so that a
+change of load falls on all of them; a prompt counts with the medians of its runs. The verifier's copying from the
+text stands apart from what drafters bring.
 """
 
 import asyncio
 import os
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, zip_longest
 from pathlib import Path
@@ -17,8 +19,10 @@ from typing import Any, Final
 import numpy as np
 
 from cosine_node import zoo
-from cosine_node.bench.experiment import ExperimentOptions, JsonRow, Say
+from cosine_node.bench.experiment import ExperimentOptions, JsonRow, Say, grouped
 from cosine_node.demo.race import OPTIONS, Way
+from cosine_node.demo.swarm import SETTLE_S, Cast, running_nodes
+from cosine_node.distillation.questions import SUFFIXES, in_turns, read_questions
 from cosine_p2p import AsyncClient
 from cosine_p2p.options import GenerationOptions, Prompt
 from cosine_protocol.errors import UsageError
@@ -37,11 +41,13 @@ INTERVAL_PERCENT: Final = (2.5, 97.5)
 class HereOptions(ExperimentOptions):
     """The requests: `prompts` prompts of `tokens` tokens at each temperature, `repeats` times in each way.
 
-    Prompts are the lines of `prompts_from`, else the embedded models' own, the domains taking turns.
+    Prompts are those of `prompts_from`, else the zoo's own that suit the target, the domains taking turns. All is
+    asked once for each of `rtts_ms`, by which links are made longer.
     """
 
     target: str = "zoo:target"
     temperatures: tuple[float, ...] = (0.0, 0.8, 1.0)
+    rtts_ms: tuple[float, ...] = (0.0,)
     prompts_from: Path | None = None
     prompts: int = 30
     tokens: int = 64
@@ -52,17 +58,37 @@ class HereOptions(ExperimentOptions):
         return cls(temperatures=(0.0,), prompts=3, tokens=32, repeats=1)
 
 
-async def run(client: AsyncClient, options: HereOptions, *, say: Say) -> JsonRow:
-    """Measure the swarm that the client joins; one JSON object. Raises as a generation does."""
-    async with client:
-        verifiers = await client.find_verifiers()
-        rows = await measure(client, options, say=say)
+async def run_family(
+    cast: Cast, connect: Callable[[str, float], AsyncClient], options: HereOptions, *, say: Say
+) -> JsonRow:
+    """Start a family's nodes on this machine, and measure them as `run`; `connect` also takes a peer's address.
+
+    Raises `NodeDied` as well.
+    """
+    with tempfile.TemporaryDirectory(prefix="cosine-bench-") as folder:
+        async with running_nodes(cast, Path(folder), say) as nodes:
+            result = await run(lambda rtt_ms: connect(nodes.peer, rtt_ms), options, say=say)
+    result["setup"] |= {"verifier_options": list(cast.verifier_options), "drafter_models": list(cast.drafters)}
+    return result
+
+
+async def run(connect: Callable[[float], AsyncClient], options: HereOptions, *, say: Say) -> JsonRow:
+    """Measure a swarm; one JSON object. Raises as a generation does.
+
+    `connect` makes a client whose links are longer by a round-trip time in milliseconds.
+    """
+    rows: list[JsonRow] = []
+    for rtt_ms in options.rtts_ms:
+        async with connect(rtt_ms) as client:
+            verifiers = await client.find_verifiers()
+            rows += [{"emulated_rtt_ms": rtt_ms, **row} for row in await measure(client, options, say=say)]
+    emulated = {"emulated_rtt_ms": list(options.rtts_ms)} if any(options.rtts_ms) else {}
     return {
         "what": "Seconds a token of each way to generate, in turns on one running swarm, by the clock.",
         "setup": {
             "target": options.target,
             "temperatures": list(options.temperatures),
-            "prompts": len(rows) // len(options.temperatures),
+            "prompts": len(rows) // (len(options.temperatures) * len(options.rtts_ms)),
             "tokens": options.tokens,
             "repeats": options.repeats,
             "processors_of_the_client": os.cpu_count(),
@@ -76,6 +102,7 @@ async def run(client: AsyncClient, options: HereOptions, *, say: Say) -> JsonRow
                 for record in verifiers
             ],
             "drafters": sorted(set(chain.from_iterable(row["drafters"] for row in rows))),
+            **emulated,
         },
         "rows": rows,
         "findings": findings_of(rows, seed=options.seed),
@@ -83,21 +110,38 @@ async def run(client: AsyncClient, options: HereOptions, *, say: Say) -> JsonRow
 
 
 def prompts_of(options: HereOptions) -> Sequence[Prompt]:
-    """The prompts to ask for. Raises `UsageError` for a file without any."""
-    if options.prompts_from is not None:
-        try:
-            lines = options.prompts_from.read_text("utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"The prompts in {options.prompts_from} cannot be read: {error}.") from None
-        if not any(line.strip() for line in lines):
-            raise UsageError(f"There is no prompt in {options.prompts_from}; write one on each line.")
-        return [line for line in lines if line.strip()][: options.prompts]
-    turns = zip_longest(*(zoo.prompts(domain) for domain in zoo.DOMAINS))
-    return [prompt.asked for prompt in islice(filter(None, chain.from_iterable(turns)), options.prompts)]
+    """The prompts to ask for. Raises `UsageError` for a source without any.
+
+    A source is a file with a prompt on each line, or held-out questions as `distillation.questions` reads them.
+    """
+    source = options.prompts_from
+    if source is None:
+        is_chat = options.target == f"{zoo.SCHEME}{zoo.target_of(zoo.Family.SMOL)}"
+        own = [
+            [prompt for prompt in zoo.prompts(domain) if prompt.messages or not is_chat]
+            for domain in (zoo.SMOL_DOMAINS if is_chat else zoo.DOMAINS)
+        ]
+        return [one.asked for one in islice(filter(None, chain.from_iterable(zip_longest(*own))), options.prompts)]
+    if source.is_dir() or source.name.endswith(SUFFIXES):
+        held_out = in_turns([question for question in read_questions(source) if question.is_held_out])
+        asked = [
+            one.asked if isinstance(one.asked, str) else [dict(turn) for turn in one.asked] for one in held_out
+        ]
+        return asked[: options.prompts]
+    try:
+        lines = source.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"The prompts in {source} cannot be read: {error}.") from None
+    if not any(line.strip() for line in lines):
+        raise UsageError(f"There is no prompt in {source}; write one on each line.")
+    return [line for line in lines if line.strip()][: options.prompts]
 
 
 async def measure(client: AsyncClient, options: HereOptions, *, say: Say) -> list[JsonRow]:
-    """One row for each temperature and prompt: milliseconds a token in each way, and if the texts are equal."""
+    """One row for each temperature and prompt: milliseconds a token in each way, and if the texts are equal.
+
+    The verifier has read a prompt before the ways take turns, as it does when a chat goes on.
+    """
     asked, clock = prompts_of(options), asyncio.get_running_loop().time
     rows: list[JsonRow] = []
     for way in Way:
@@ -108,6 +152,9 @@ async def measure(client: AsyncClient, options: HereOptions, *, say: Say) -> lis
             runs: dict[Way, list[float]] = {way: [] for way in Way}
             texts: set[tuple[int, ...]] = set()
             drafters: set[str] = set()
+            near_ties = 0
+            # Else the way whose turn is first would pay for the prompt, which the verifier keeps for the others.
+            await client.generate(prompt, **OPTIONS[Way.PLAIN], max_new_tokens=1)
             for repeat in range(options.repeats):
                 for way in _in_turn(repeat):
                     wanted: GenerationOptions = {
@@ -121,6 +168,8 @@ async def measure(client: AsyncClient, options: HereOptions, *, say: Say) -> lis
                     runs[way].append(1e3 * (clock() - began_s) / max(1, done.tokens))
                     texts.add(done.token_ids)
                     drafters.update(drafter.domain for drafter in done.drafters)
+                    near_ties += done.near_ties
+                    await asyncio.sleep(SETTLE_S)
             medians = {way: median(found) for way, found in runs.items()}
             rows.append(
                 {
@@ -129,6 +178,7 @@ async def measure(client: AsyncClient, options: HereOptions, *, say: Say) -> lis
                     "ms_per_token": {way.value: medians[way] for way in Way},
                     "times_plain": {way.value: medians[Way.PLAIN] / medians[way] for way in Way},
                     "is_identical": len(texts) == 1,
+                    "near_ties": near_ties,
                     "drafters": sorted(drafters),
                 }
             )
@@ -148,10 +198,9 @@ def _told(row: JsonRow) -> str:
 
 
 def findings_of(rows: Sequence[JsonRow], *, seed: int) -> dict[str, Any]:
-    """For each temperature and way the median over prompts, its interval, and the worst group of prompts."""
+    """For each length of links, temperature and way the median over prompts, its interval, and the worst group."""
     found = []
-    for temperature in dict.fromkeys(row["temperature"] for row in rows):
-        own = [row for row in rows if row["temperature"] == temperature]
+    for (rtt_ms, temperature), own in grouped(rows, "emulated_rtt_ms", "temperature").items():
         for way in (Way.COPYING, Way.COSINE):
             ratios = [row["times_plain"][way.value] for row in own]
             groups = [ratios[at : at + GROUP_PROMPTS] for at in range(0, len(ratios), GROUP_PROMPTS)]
@@ -161,8 +210,11 @@ def findings_of(rows: Sequence[JsonRow], *, seed: int) -> dict[str, Any]:
             low, high = np.percentile(medians, INTERVAL_PERCENT)
             found.append(
                 {
+                    "emulated_rtt_ms": rtt_ms,
                     "temperature": temperature,
                     "way": way.value,
+                    "ms_per_token": median(row["ms_per_token"][way.value] for row in own),
+                    "plain_ms_per_token": median(row["ms_per_token"][Way.PLAIN.value] for row in own),
                     "times_plain": median(ratios),
                     "interval": [float(low), float(high)],
                     "worst_group": min(map(median, whole)),
@@ -176,8 +228,10 @@ def sentences(findings: dict[str, Any]) -> Iterator[str]:
     """The findings for people."""
     for entry in findings["ways"]:
         low, high = entry["interval"]
+        rtt_ms = entry["emulated_rtt_ms"]
+        links = f" and {rtt_ms:g} ms of emulated round trip" if rtt_ms else ""
         yield (
-            f"Temperature {entry['temperature']:g}, {entry['way']}: {entry['times_plain']:.2f} times plain "
+            f"Temperature {entry['temperature']:g}{links}, {entry['way']}: {entry['times_plain']:.2f} times plain "
             f"decoding ({low:.2f} to {high:.2f}, 95 %), the worst {min(GROUP_PROMPTS, entry['prompts'])} prompts "
             f"in a row {entry['worst_group']:.2f}."
         )

@@ -17,9 +17,9 @@ INTRODUCTION: Final = """\
 its file, which holds all rows, the setup, and the option values that rivals were tuned to. Strategies are compared
 in virtual time: production client, drafter and verifier code over recorded generations of the embedded models.
 **Devices and links are emulated**: 60/6 stands for a verifier and drafters whose passes take 60 and 6 ms at one
-token. T is the temperature. Equal inputs give equal results on any machine, whatever the number of processes. The
-first section and the engine alone are measured in real time; there only ratios count, of rivals that took turns on
-one machine."""
+token. T is the temperature. Equal inputs give equal results on any machine, whatever the number of processes. What
+stands here by the clock, and the engines alone, are measured in real time; there only ratios count, of rivals that
+took turns on one machine."""
 """The page's own words; everything below them comes from the files."""
 _FIELDS: Final = {"what", "command", "setup", "rows", "findings"}
 """The fields that every result has."""

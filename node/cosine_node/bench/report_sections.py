@@ -126,9 +126,11 @@ def speeds(result: Row) -> Rows:
 PLACE: Final = "{rtt_ms} ms, T {temperature}"
 MACHINES: Final = "{profile}, T {temperature}"
 LOAD: Final = "{load}, {profile}, T {temperature}"
+CLOCK: Final = "T {temperature}, {emulated_rtt_ms} ms added to links"
 BEST: Final = "{best_other}"
 SAMPLED: Final = "T {temperature}, {strategy}"
 EXACT: Final = FindingLine("texts that differ from the target's own", "mismatches", found(), most=0)
+ALIKE: Final = FindingLine("prompts whose texts were not the same in all ways", "mismatches", found())
 KEPT: Final = FindingLine("other promises broken", "violations", found(), most=0)
 
 
@@ -138,25 +140,31 @@ def decoding(result: Row) -> Rows:
     return [row for row in result["rows"] if "tokens_per_s" in row]
 
 
-SECTIONS: Final[Mapping[str, Section]] = {
-    "here": Section(
-        "By the clock, everything on one machine",
+def by_the_clock(title: str, exactness: FindingLine) -> Section:
+    """The section of a result of `bench here`."""
+    return Section(
+        title,
         (
-            FindingLine("times plain decoding, {way} (T {temperature})", "times_plain", found("ways"), least=0.97),
+            FindingLine(f"times plain decoding, {{way}} ({CLOCK})", "times_plain", found("ways"), least=0.97),
             FindingLine(
-                "the worst ten prompts in a row, {way} (T {temperature})", "worst_group", found("ways"), least=0.95
+                f"the worst ten prompts in a row, {{way}} ({CLOCK})", "worst_group", found("ways"), least=0.95
             ),
-            EXACT,
+            exactness,
         ),
         (),
         (
             columns(
                 "{prompts} prompts each, in turns; intervals are 95 %, by bootstrap over the prompts:",
                 found("ways"),
-                "temperature way times_plain interval worst_group",
+                "emulated_rtt_ms temperature way plain_ms_per_token ms_per_token times_plain interval worst_group",
             ),
         ),
-    ),
+    )
+
+
+SECTIONS: Final[Mapping[str, Section]] = {
+    "here": by_the_clock("By the clock, everything on one machine", EXACT),
+    "here_smol": by_the_clock("A real model by the clock, everything on one machine", ALIKE),
     "rtt": Section(
         "One request at a time, by round-trip time",
         (

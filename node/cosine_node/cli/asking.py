@@ -1,27 +1,45 @@
 """The way into a network of a command that asks once: light where it can be, and past peers that are gone."""
 
 import os
+from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cosine_p2p.client import AsyncClient, Join
+    from cosine_p2p.client import AsyncClient
+    from cosine_p2p.network import NetworkSwarm
     from cosine_p2p.options import ClientOptions
 
 
-def client_that_asks_once(initial_peers: tuple[str, ...], options: "ClientOptions") -> "AsyncClient":
-    """A client of a command, which goes on from what earlier ones measured. Raises `UsageError`."""
+def client_that_asks_once(
+    initial_peers: tuple[str, ...], options: "ClientOptions", *, emulated_rtt_ms: float = 0.0
+) -> "AsyncClient":
+    """A client of a command, which goes on from what earlier ones measured. Raises `UsageError`.
+
+    With an emulated round-trip time it seems so much further from every peer, and goes on from nothing.
+    """
     from cosine_p2p.client import AsyncClient
     from cosine_p2p.peer_file import PeerFile
     from cosine_p2p.target import Target
+    from cosine_p2p.transport.delay import DelayedTransport
     from cosine_p2p.trial_file import TrialFile
 
     join = joining_once(initial_peers, options["network"], Target.parse(options["target"]).folder)
-    return AsyncClient(join=join, trial_file=TrialFile(), peer_file=PeerFile(), **options)
+    if not emulated_rtt_ms:
+        return AsyncClient(join=join, trial_file=TrialFile(), peer_file=PeerFile(), **options)
+
+    async def join_from_afar() -> "NetworkSwarm":
+        swarm = await join()
+        swarm.transport = DelayedTransport(swarm.transport, one_way_s=emulated_rtt_ms / 2e3)
+        return swarm
+
+    return AsyncClient(join=join_from_afar, **options)
 
 
-def joining_once(initial_peers: tuple[str, ...], network: str, tokenizer_folder: Path | None = None) -> "Join":
+def joining_once(
+    initial_peers: tuple[str, ...], network: str, tokenizer_folder: Path | None = None
+) -> "Callable[[], Awaitable[NetworkSwarm]]":
     """The function by which the command joins.
 
     The light transport needs no daemon and is there sooner; the full one is taken where `COSINE_TRANSPORT` says so

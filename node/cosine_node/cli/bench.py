@@ -7,18 +7,16 @@ import time
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from cosine_node.cli.asking import client_that_asks_once
-from cosine_node.cli.interrupts import run_interruptibly
+from cosine_node.cli.bench_here import HERE, MeasuredSwarm, measure_here
 from cosine_node.cli.options import DEFAULT_TARGET, AsJson, InitialPeers, Network, Target, several
+from cosine_node.cli.printing import say
+from cosine_node.cli.results import rounded, write_result
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
-
-if TYPE_CHECKING:
-    from cosine_p2p.client import AsyncClient
 
 EXPERIMENTS: Mapping[str, tuple[str, ...]] = {
     "rtt": ("rtt",),
@@ -39,12 +37,8 @@ A module has `run(options, *, say)`, where options are its own kind of `Experime
 `what`, `setup`, `rows` and `findings`, and may take virtual time, real time, or a swarm for it.
 """
 REPORT = "report"
-HERE = "here"
 RESULTS = Path("docs/benchmarks")
 """The folder of the published results."""
-FIGURES = 6
-"""A choice: significant figures in the files, more than any table shows."""
-
 
 Name = Annotated[
     str,
@@ -67,15 +61,40 @@ PromptCount = Annotated[int | None, typer.Option(help="Prompts of each cell, whe
 TokenCount = Annotated[int | None, typer.Option(help="Output tokens of a request, where it has a fixed number.")]
 Repeats = Annotated[int | None, typer.Option(help="How often real time is taken.")]
 EngineDevice = Annotated[str | None, typer.Option(help="Of engine: auto, cpu, cuda, cuda:N or mps.")]
-EngineDtype = Annotated[str | None, typer.Option(help="Of engine: auto, float32, bfloat16 or float16.")]
+EngineDtype = Annotated[
+    str | None, typer.Option(help="Of engine, and of here's verifier: auto, float32, bfloat16 or float16.")
+]
 LlamaModel = Annotated[str | None, typer.Option(help="Of llama: the GGUF file, zoo:smol-target if not given.")]
-Threads = Annotated[int | None, typer.Option(help="Of engine and llama: processor threads.")]
+Threads = Annotated[int | None, typer.Option(help="Of engine, llama, and here's verifier: processor threads.")]
 Seconds = Annotated[float | None, typer.Option(help="Of load: virtual seconds.")]
 Temperatures = Annotated[
     list[float] | None, typer.Option(help="Of here: may be repeated; 0, 0.8 and 1 if not given.")
 ]
 PromptsFrom = Annotated[
-    Path | None, typer.Option(help="Of here: a file with a prompt on each line.", exists=True, dir_okay=False)
+    Path | None,
+    typer.Option(
+        help="Of here: a file with a prompt on each line, or held-out texts as `zoo train` takes them.", exists=True
+    ),
+]
+FamilyName = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Of here: toy or smol, a swarm of which is started on this machine."),
+]
+VerifierEngine = Annotated[
+    str | None, typer.Option("--engine", metavar="ENGINE", help="Of here's verifier: auto, llama or torch.")
+]
+Drafters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--drafter", metavar="MODEL", help="Of here: instead of the family's own drafters; may be repeated."
+    ),
+]
+Rtts = Annotated[
+    list[float] | None,
+    typer.Option(
+        "--rtt-ms",
+        help="Of here: so much longer is each round trip made, emulated at the client; may be repeated.",
+    ),
 ]
 
 
@@ -98,11 +117,15 @@ def bench(
     target: Target = DEFAULT_TARGET,
     temperature: Temperatures = None,
     prompts_from: PromptsFrom = None,
+    family: FamilyName = None,
+    engine: VerifierEngine = None,
+    drafter: Drafters = None,
+    rtt_ms: Rtts = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a running swarm (here), strategies in virtual time, or the engine; or write docs/benchmarks.md.
+    """Measure a swarm by the clock (here), strategies in virtual time, or the engine; or write docs/benchmarks.md.
 
-    Example: cosine-node bench here --initial-peers ADDRESS
+    Examples: cosine-node bench here --initial-peers ADDRESS; cosine-node bench here --family smol
     """
     if name not in (HERE, REPORT) and name not in EXPERIMENTS:
         known = ", ".join((HERE, *EXPERIMENTS, REPORT))
@@ -118,14 +141,18 @@ def bench(
         _report(folder, as_json=as_json)
         return
     if name == HERE:
-        client = client_that_asks_once(several(initial_peers), {"network": network, "target": target})
-        asked = {
-            "target": target,
-            "temperatures": tuple(temperature or ()) or None,
-            "prompts_from": prompts_from,
-            "seed": seed,
-        }
-        _measure_here(client, {**asked, **counts}, quick=quick, as_json=as_json, out=out)
+        swarm = MeasuredSwarm(
+            initial_peers=several(initial_peers),
+            network=network,
+            target=target,
+            family=family,
+            drafters=several(drafter),
+            verifier_options={"engine": engine, "dtype": dtype, "threads": threads},
+        )
+        lists = {"temperatures": temperature, "rtts_ms": rtt_ms}
+        asked = {"prompts_from": prompts_from, "seed": seed, **counts}
+        asked |= {key: tuple(values) for key, values in lists.items() if values}
+        measure_here(swarm, asked, quick=quick, as_json=as_json, out=out)
         return
     others = {"seed": seed, "device": device, "dtype": dtype, "model": model}
     chosen = {key: value for key, value in {**others, **counts}.items() if value is not None}
@@ -147,22 +174,6 @@ def _measure(name: str, chosen: Mapping[str, Any], *, quick: bool, as_json: bool
         sys.stdout.write("\n".join(section_of(module, result, out) for module, result in results.items()))
 
 
-def _measure_here(
-    client: "AsyncClient", chosen: Mapping[str, Any], *, quick: bool, as_json: bool, out: Path | None
-) -> None:
-    """Measure a running swarm and print what was found; nothing is written without `out`."""
-    from cosine_node.bench.here import HereOptions, run, sentences
-
-    base = HereOptions.quick() if quick else HereOptions()
-    known = {field.name for field in fields(base)}
-    options = replace(base, **{key: value for key, value in chosen.items() if key in known and value is not None})
-    result = rounded(run_interruptibly(run(client, options, say=_say)))
-    if out is not None:
-        command = " ".join(["cosine-node bench here --initial-peers ADDRESS", *(["--quick"] if quick else [])])
-        _write(out / f"{HERE}.json", {"name": HERE, "command": command, **result})
-    sys.stdout.write(json.dumps(result) + "\n" if as_json else "\n".join(sentences(result["findings"])) + "\n")
-
-
 def _run(module_name: str, chosen: Mapping[str, Any], *, quick: bool, command: str, out: Path) -> dict[str, Any]:
     """Run one experiment with those of the chosen options that it has, and write its result."""
     module = importlib.import_module(f"cosine_node.bench.{module_name}")
@@ -171,29 +182,10 @@ def _run(module_name: str, chosen: Mapping[str, Any], *, quick: bool, command: s
     base = options_of.quick() if quick else options_of()
     options = replace(base, **{key: value for key, value in chosen.items() if key in known})
     began_s = time.perf_counter()
-    result: dict[str, Any] = rounded({"name": module_name, "command": command, **module.run(options, say=_say)})
-    _write(out / f"{module_name}.json", result)
-    _say(f"{time.perf_counter() - began_s:.0f} s of work")
+    result: dict[str, Any] = rounded({"name": module_name, "command": command, **module.run(options, say=say)})
+    write_result(out / f"{module_name}.json", result)
+    say(f"{time.perf_counter() - began_s:.0f} s of work")
     return result
-
-
-def _write(file: Path, result: Mapping[str, Any]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
-    _say(f"{file} is written")
-
-
-def rounded(value: Any) -> Any:
-    """The same with `FIGURES` significant figures, so that files stay readable."""
-    match value:
-        case float():
-            return float(f"{value:.{FIGURES}g}")
-        case dict():
-            return {key: rounded(part) for key, part in value.items()}
-        case list() | tuple():
-            return [rounded(part) for part in value]
-        case _:
-            return value
 
 
 def _report(out: Path, *, as_json: bool) -> None:
@@ -205,8 +197,3 @@ def _report(out: Path, *, as_json: bool) -> None:
         sys.stdout.write(json.dumps({"page": str(page), "figures": figures}) + "\n")
     else:
         sys.stdout.write(f"{page} and {len(figures)} figures were written.\n")
-
-
-def _say(sentence: str) -> None:
-    sys.stderr.write(f"  {sentence}\n")
-    sys.stderr.flush()

@@ -35,10 +35,13 @@ class Cast:
     """The models of a demo. With an emulation every way has a verifier of its own, and all ways race at once.
 
     Without one the clocks are real, and the ways take turns at one verifier, so that none waits for another.
+    `verifier_options` are further ones of `join`; `own_drafters` take the place of the family's.
     """
 
     family: zoo.Family
     emulation: Emulation | None
+    verifier_options: tuple[str, ...] = ()
+    own_drafters: tuple[str, ...] = ()
 
     @property
     def target(self) -> str:
@@ -51,7 +54,7 @@ class Cast:
 
     @property
     def drafters(self) -> tuple[str, ...]:
-        return tuple(f"zoo:{name}" for name in zoo.names(self.family)[1:])
+        return self.own_drafters or tuple(f"zoo:{name}" for name in zoo.names(self.family)[1:])
 
     @property
     def domains(self) -> tuple[str, ...]:
@@ -59,7 +62,7 @@ class Cast:
 
 
 @dataclass(slots=True)
-class _Nodes:
+class DemoNodes:
     """The processes of a demo that are ready, and whom a client asks for each way."""
 
     peer: str
@@ -84,7 +87,7 @@ async def run_demo(
 ) -> Report:
     """Start verifiers and all drafters of a family as processes, and generate every prompt in all ways."""
     with tempfile.TemporaryDirectory(prefix="cosine-demo-") as folder:
-        async with _nodes(cast, Path(folder), say) as nodes:
+        async with running_nodes(cast, Path(folder), say) as nodes:
             rows = []
             # An emulated device computes in float32; of a real one every numerics is its own.
             numerics = "float32" if cast.emulation else None
@@ -114,7 +117,7 @@ def _race_of(domain: str, temperature: float, max_new_tokens: int) -> Race:
 
 
 async def _run_race(
-    client: AsyncClient, race: Race, nodes: _Nodes, emulation: Emulation | None, show: Show
+    client: AsyncClient, race: Race, nodes: DemoNodes, emulation: Emulation | None, show: Show
 ) -> RacedPrompt:
     """All ways at once, each at a verifier of its own; or, by the clock, several times in turn at one verifier."""
     prompt = zoo.prompts(race.domain)[0].asked
@@ -162,7 +165,7 @@ async def _run_race(
 
 
 @asynccontextmanager
-async def _nodes(cast: Cast, folder: Path, say: Say) -> AsyncIterator[_Nodes]:
+async def running_nodes(cast: Cast, folder: Path, say: Say) -> AsyncIterator[DemoNodes]:
     """A bootstrap node, one verifier or one for each way, and one process with all drafters; stopped in the end."""
     started: list[NodeProcess] = []
 
@@ -178,10 +181,10 @@ async def _nodes(cast: Cast, folder: Path, say: Say) -> AsyncIterator[_Nodes]:
         bootstrap = await start("bootstrap", "bootstrap")
         await bootstrap.wait_ready()
         emulated = ("--emulate", cast.emulation.name) if cast.emulation else ()
-        # In float32 the texts of all ways are equal; what llama.cpp gives depends on what is computed together.
-        numerics = () if cast.emulation else ("--dtype", "float32")
         shared = ("--target", cast.target, *emulated, "--initial-peers", bootstrap.maddrs[0])
-        verifiers = [await start(name, "join", "--role", "verifier", *numerics, *shared) for name in names]
+        verifiers = [
+            await start(name, "join", "--role", "verifier", *cast.verifier_options, *shared) for name in names
+        ]
         models = [word for drafter in cast.drafters for word in ("--model", drafter)]
         drafters = await start("drafters", "join", "--role", "drafter", *models, *shared) if models else None
         awaited = [_readied(verifier, 1) for verifier in verifiers]
@@ -190,7 +193,7 @@ async def _nodes(cast: Cast, folder: Path, say: Say) -> AsyncIterator[_Nodes]:
         # Whoever is ready says so at once, so that nobody wonders.
         for ready in asyncio.as_completed(awaited):
             say(f"{await ready}: ready")
-        yield _Nodes(bootstrap.maddrs[0], verifiers, drafters)
+        yield DemoNodes(bootstrap.maddrs[0], verifiers, drafters)
     finally:
         await asyncio.gather(*(node.stop() for node in started))
 

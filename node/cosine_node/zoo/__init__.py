@@ -2,6 +2,7 @@
 
 from cosine_node.zoo.family import (
     DOMAINS,
+    SCHEME,
     SMOL_DOMAINS,
     Family,
     acceptance,
@@ -19,6 +20,7 @@ from cosine_node.zoo.prompt_set import Prompt, corpus_prompts, prompts
 
 __all__ = [
     "DOMAINS",
+    "SCHEME",
     "SMOL_DOMAINS",
     "Family",
     "Prompt",

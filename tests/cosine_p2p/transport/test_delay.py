@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from cosine_p2p.transport.base import Stream
-from cosine_p2p.transport.delay import DelayedStream, delayed
+from cosine_p2p.transport.delay import DelayedStream, DelayedTransport, delayed
 from cosine_p2p.transport.memory import MemoryNetwork
 from cosine_protocol.errors import PeerLost
 
@@ -46,6 +46,26 @@ def test_an_echo_takes_both_ways_and_keeps_order() -> None:
 
     # One delay each way for all fifty: the link holds bytes back without lowering the rate.
     assert 2 * ONE_WAY_S - 0.001 <= asyncio.run(run()) < 20 * ONE_WAY_S
+
+
+def test_a_transport_can_be_far_from_everybody() -> None:
+    async def run() -> float:
+        network = MemoryNetwork()
+        far, near = DelayedTransport(network.join("a"), ONE_WAY_S), network.join("b")
+        await near.serve("/echo", echo)
+        await far.serve("/echo", echo)
+        start_s = asyncio.get_running_loop().time()
+        for stream in (await far.dial("b", "/echo"), await near.dial("a", "/echo")):
+            await stream.write(b"x")
+            assert await stream.read() == b"x"
+        taken_s = asyncio.get_running_loop().time() - start_s
+        assert far.peer_id == "a"
+        await far.close()
+        await leave(network)
+        return taken_s
+
+    # A round trip to open a stream, and one for the echo; the stream that the other peer opened takes the latter.
+    assert asyncio.run(run()) >= 6 * ONE_WAY_S - 0.001
 
 
 def test_the_end_arrives_and_stays() -> None:

@@ -11,7 +11,7 @@ import pytest
 from cosine_node.bench import acceptance, cooperation, crowd, here, liars, routing, rtt, scale
 from cosine_node.bench.experiment import run_cell, shipped_traces
 from cosine_node.bench.tuning import Place
-from cosine_node.cli.bench import rounded
+from cosine_node.cli.results import rounded
 from tests.docs.pages import DOCS
 from tests.node.bench.quick import silent
 

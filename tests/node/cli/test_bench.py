@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cosine_node.cli import main
-from cosine_node.cli.bench import EXPERIMENTS, rounded
+from cosine_node.cli.bench import EXPERIMENTS
 
 
 def exit_of(*arguments: str) -> int:
@@ -92,11 +92,3 @@ def test_figures_need_an_extra_that_is_named(
 def test_strategies_are_experiments_that_can_also_be_run_alone() -> None:
     alone = {modules for modules in EXPERIMENTS.values() if len(modules) == 1}
     assert {(module,) for module in EXPERIMENTS["strategies"]} < alone
-
-
-def test_numbers_are_rounded_wherever_they_stand() -> None:
-    assert rounded({"a": [1.23456789, (2.0,)], "n": 1234567, "s": "x"}) == {
-        "a": [1.23457, [2.0]],
-        "n": 1234567,
-        "s": "x",
-    }

@@ -1,0 +1,31 @@
+"""Results of measurements as JSON files that people can read."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from cosine_node.cli.printing import say
+
+FIGURES: Final = 6
+"""A choice: significant figures in the files, more than any table shows."""
+
+
+def write_result(file: Path, result: Mapping[str, Any]) -> None:
+    """Write a result into a file, in a folder that is made if it is not there, and say so."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+    say(f"{file} is written")
+
+
+def rounded(value: Any) -> Any:
+    """The same with `FIGURES` significant figures, so that files stay readable."""
+    match value:
+        case float():
+            return float(f"{value:.{FIGURES}g}")
+        case dict():
+            return {key: rounded(part) for key, part in value.items()}
+        case list() | tuple():
+            return [rounded(part) for part in value]
+        case _:
+            return value
