@@ -1,18 +1,26 @@
 """The gateway on a socket: it joins the network, serves until stopped, and lets streams finish."""
 
 import asyncio
+import logging
 import math
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from typing import Any, Final
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, closing, contextmanager, suppress
+from typing import Any, Final, TypeVar
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from cosine_node.gateway.app import GatewayOptions, make_app
 from cosine_node.gateway.middleware import Emit
-from cosine_protocol.errors import UsageError
+from cosine_protocol.errors import PeerLost, UsageError
+
+LOG = logging.getLogger(__name__)
+
+JOIN_PATIENCE_S: Final = 60.0
+"""A choice: a bootstrap node that was started at the same time is there within seconds, on a busy machine later."""
+JOIN_PAUSE_S: Final = 2.0
+"""A choice: an attempt that fails takes some seconds itself."""
 
 DRAIN_S: Final = 20.0
 """As long as a node drains, so that a generation on a node that stops too ends with it."""
@@ -22,6 +30,8 @@ CLEAN_UP_S: Final = 3
 
 BACKLOG: Final = 256
 """Bounds the connections that wait to be accepted: more than a gateway admits by default."""
+
+_Client = TypeVar("_Client")
 
 
 def listening(host: str, port: int) -> socket.socket:
@@ -84,16 +94,46 @@ async def serve_gateway(
     emit: Emit,
     stop: asyncio.Event,
 ) -> None:
-    """Join the network as one client for all requests and serve. Raises as `AsyncClient` when it cannot join."""
+    """Join the network as one client for all requests and serve.
+
+    Raises as `AsyncClient` when it cannot join, for peers that do not answer after `JOIN_PATIENCE_S`.
+    """
     from cosine_p2p import AsyncClient
 
     shutting_down = asyncio.Event()
     ready: dict[str, object] = {"url": url_of(listener, host), "model": options.model_name}
     with closing(listener):
-        async with AsyncClient(**client_options) as client:
-            app = make_app(client, options, emit=emit, closing=shutting_down)
-            await serve_app(app, listener, stop=stop, closing=shutting_down, on_ready=lambda: emit("ready", ready))
+        async with AsyncExitStack() as stack:
+            client = await join_patiently(lambda: AsyncClient(**client_options), stack, stop)
+            if client is not None:
+                app = make_app(client, options, emit=emit, closing=shutting_down)
+                await serve_app(
+                    app, listener, stop=stop, closing=shutting_down, on_ready=lambda: emit("ready", ready)
+                )
     emit("stopped", {})
+
+
+async def join_patiently(
+    make_client: Callable[[], AbstractAsyncContextManager[_Client]], stack: AsyncExitStack, stop: asyncio.Event
+) -> _Client | None:
+    """A client that has joined, to be closed by the stack; None where `stop` is set first.
+
+    Peers that do not answer are asked again for a while: of services that start together a bootstrap node need not
+    be the first that is ready. Raises `PeerLost` in the end.
+    """
+    clock = asyncio.get_running_loop().time
+    until_s = clock() + JOIN_PATIENCE_S
+    while not stop.is_set():
+        try:
+            return await stack.enter_async_context(make_client())
+        except PeerLost as lost:
+            if clock() >= until_s:
+                raise
+            LOG.warning("%s; trying again", lost)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(JOIN_PAUSE_S):
+                await stop.wait()
+    return None
 
 
 class _SignalFreeServer(uvicorn.Server):

@@ -1,13 +1,17 @@
 """The gateway on a socket: where it listens, how it ends, and what a client that leaves takes along."""
 
+import asyncio
 import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
 import pytest
 from openai import APIConnectionError, APIError, OpenAI
 
-from cosine_node.gateway.server import listening, url_of
-from cosine_protocol.errors import UsageError
+from cosine_node.gateway.server import JOIN_PATIENCE_S, join_patiently, listening, url_of
+from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_protocol.errors import PeerLost, UsageError
 from tests.node.gateway.letters import MODEL, PROMPT, SLOW, text_of
 from tests.node.gateway.serving import HOST, TIMEOUT_S, ServedGateway, served
 from tests.swarm.reference import assert_freed
@@ -31,6 +35,61 @@ def test_a_port_that_is_taken_is_a_sentence() -> None:
         assert url_of(place, HOST) == f"http://{HOST}:{port}"
         with pytest.raises(UsageError, match=rf"cannot listen on {HOST} port {port} \(.*in use\); choose another"):
             listening(HOST, port)
+
+
+class LateNetwork:
+    """A network whose first peer answers from `since_s` on; it counts who tries to join and who is in."""
+
+    def __init__(self, since_s: float) -> None:
+        self.since_s = since_s
+        self.attempts = 0
+        self.joined = 0
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[str]:
+        self.attempts += 1
+        if asyncio.get_running_loop().time() < self.since_s:
+            raise PeerLost("bootstrap", "it does not answer")
+        self.joined += 1
+        try:
+            yield "client"
+        finally:
+            self.joined -= 1
+
+
+def test_a_network_that_starts_at_the_same_time_is_waited_for() -> None:
+    async def run() -> None:
+        network = LateNetwork(asyncio.get_running_loop().time() + 5)
+        async with AsyncExitStack() as stack:
+            assert await join_patiently(network.client, stack, asyncio.Event()) == "client"
+            assert (network.attempts, network.joined) == (4, 1)
+        assert network.joined == 0
+
+    run_virtual(run())
+
+
+def test_a_network_that_does_not_come_is_given_up() -> None:
+    async def run() -> float:
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
+        async with AsyncExitStack() as stack:
+            with pytest.raises(PeerLost, match="it does not answer"):
+                await join_patiently(LateNetwork(began_s + 1e6).client, stack, asyncio.Event())
+        return clock() - began_s
+
+    assert JOIN_PATIENCE_S <= run_virtual(run()) < JOIN_PATIENCE_S + 5
+
+
+def test_a_gateway_that_is_stopped_while_it_waits_ends_at_once() -> None:
+    async def run() -> float:
+        clock, stop = asyncio.get_running_loop().time, asyncio.Event()
+        began_s = clock()
+        asyncio.get_running_loop().call_later(3, stop.set)
+        async with AsyncExitStack() as stack:
+            assert await join_patiently(LateNetwork(began_s + 1e6).client, stack, stop) is None
+        return clock() - began_s
+
+    assert run_virtual(run()) == pytest.approx(3)
 
 
 @pytest.mark.parametrize(("host", "port"), [("no.such.host.invalid", 0), (HOST, -1), (HOST, 65_536)])
