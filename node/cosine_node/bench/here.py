@@ -154,7 +154,8 @@ async def measure(client: AsyncClient, options: HereOptions, *, say: Say) -> lis
             drafters: set[str] = set()
             near_ties = 0
             # Else the way whose turn is first would pay for the prompt, which the verifier keeps for the others.
-            await client.generate(prompt, **OPTIONS[Way.PLAIN], max_new_tokens=1)
+            reading: GenerationOptions = {**OPTIONS[Way.PLAIN], "max_new_tokens": 1}
+            await client.generate(prompt, **reading)
             for repeat in range(options.repeats):
                 for way in _in_turn(repeat):
                     wanted: GenerationOptions = {

@@ -150,7 +150,7 @@ def bench(
             verifier_options={"engine": engine, "dtype": dtype, "threads": threads},
         )
         lists = {"temperatures": temperature, "rtts_ms": rtt_ms}
-        asked = {"prompts_from": prompts_from, "seed": seed, **counts}
+        asked: dict[str, Any] = {"prompts_from": prompts_from, "seed": seed, **counts}
         asked |= {key: tuple(values) for key, values in lists.items() if values}
         measure_here(swarm, asked, quick=quick, as_json=as_json, out=out)
         return

@@ -175,7 +175,7 @@ class LlamaContext:
             return np.empty((0, vocab_tokens), dtype=np.float32)
         first = self._c.llama_get_logits(self._handle)
         memory = (c_float * (rows * vocab_tokens)).from_address(first)
-        return np.frombuffer(memory, dtype=np.float32).reshape(rows, vocab_tokens)
+        return np.frombuffer(memoryview(memory), dtype=np.float32).reshape(rows, vocab_tokens)
 
 
 def _reason(errors: Sequence[str]) -> str:
