@@ -146,9 +146,7 @@ def by_the_clock(title: str, exactness: FindingLine) -> Section:
         title,
         (
             FindingLine(f"times plain decoding, {{way}} ({CLOCK})", "times_plain", found("ways"), least=0.97),
-            FindingLine(
-                f"the worst ten prompts in a row, {{way}} ({CLOCK})", "worst_group", found("ways"), least=0.95
-            ),
+            FindingLine(f"the worst ten in a row, {{way}} ({CLOCK})", "worst_group", found("ways"), least=0.95),
             exactness,
         ),
         (),
