@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from cosine_p2p.measured_gain import Gain, MeasuredRatio
 from cosine_p2p.speculation.moving_average import moving_average
 
 PRICE: Final = 0.01
@@ -34,16 +35,10 @@ SETTLE_COMMITS: Final = 2
 LOOK_COMMITS: Final = STRETCH_COMMITS + 4
 """Commits of a look with those it takes to settle, at round-trip times up to that of a few passes."""
 # Evidence, in the logarithm of plain passes a second.
-MEMORY_LOOKS: Final = 8.0
-"""A choice: older looks fade, since swarms change."""
 LEVEL_WEIGHT: Final = 0.3
 """A choice: the present way's speed is that of its last few stretches."""
 USUAL_WEIGHT: Final = 0.1
 """A choice: a usual commit is that of the last ten or so."""
-USUAL_NOISE: Final = 0.25
-"""A look's error before any was measured: runs of 1 to 8 accepted tokens, over `STRETCH_COMMITS`."""
-NOISE_LOOKS: Final = 2.0
-"""A choice: looks that `USUAL_NOISE` counts for beside the measured ones."""
 TRUSTED_LOOKS: Final = 2.0
 """A choice: one look may have fallen on a moment when all were starting."""
 CERTAIN: Final = 1.0
@@ -63,42 +58,12 @@ MAX_TRIALS: Final = 64
 
 
 @dataclass(slots=True)
-class Gain:
-    """How much faster another way is than the present one, as a logarithm, with the weight of its looks."""
-
-    looks: float = 0.0
-    mean: float = 0.0
-    square: float = 0.0
-
-    def add(self, sample: float) -> None:
-        """Take in one look."""
-        self.looks = min(self.looks, MEMORY_LOOKS - 1.0) + 1.0
-        change = sample - self.mean
-        self.mean += change / self.looks
-        self.square += (change * (sample - self.mean) - self.square) / self.looks
-
-    @property
-    def error(self) -> float:
-        """Standard error of the mean."""
-        variance = (NOISE_LOOKS * USUAL_NOISE**2 + self.looks * self.square) / (NOISE_LOOKS + self.looks)
-        return math.sqrt(variance / max(self.looks, 1.0))
-
-
-@dataclass(slots=True)
 class _Left:
     """The way that was gone from, its level then, and how far stretches of the new way fall short of it."""
 
     way: int
     level: float
     shortfall: Gain = field(default_factory=Gain)
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredRatio:
-    """Times as fast as the present way, with its standard error as a share."""
-
-    ratio: float
-    error: float
 
 
 class SpeedTrial:
