@@ -7,10 +7,10 @@ import secrets
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import count
 from types import TracebackType
-from typing import Any, Final, Protocol, Unpack
+from typing import Final, Protocol, Unpack
 
 from cosine_p2p.directory import Directory
 from cosine_p2p.fragments import Offload
@@ -37,7 +37,7 @@ from cosine_p2p.peer_speeds import PeerSpeeds
 from cosine_p2p.prompt import encode_elsewhere, read_prompt
 from cosine_p2p.recent_finds import REUSE_S, RecentFinds
 from cosine_p2p.run import Run
-from cosine_p2p.selection import Chance, offers_of, pick_drafters, rank_verifiers
+from cosine_p2p.selection import Chance, pick_drafters, rank_verifiers, requests_of
 from cosine_p2p.session import Session
 from cosine_p2p.speed_trial import SpeedTrials
 from cosine_p2p.strategies import STRATEGIES
@@ -46,11 +46,10 @@ from cosine_p2p.target import Target
 from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.trial_file import TrialFile
-from cosine_protocol.errors import GenerationFailed, PeerLost, PromptTooLong, UsageError
-from cosine_protocol.limits import NONCE_BYTES
+from cosine_protocol.errors import GenerationFailed, PeerLost, UsageError
+from cosine_protocol.limits import CACHE_SCOPE_BYTES, NONCE_BYTES
 from cosine_protocol.protocols import DRAFT, VERIFY
 from cosine_protocol.records import NodeRecord, Role
-from cosine_protocol.request import Request, Sampling
 
 LOOK_UP_PAUSES_S: Final = (0.5, 1.5)
 """A choice: a DHT may take a moment to show a verifier that has just joined."""
@@ -203,14 +202,23 @@ class AsyncClient:
 
     @lists_options(GenerationOptions)
     async def start(
-        self, prompt: Prompt, *, otherwise: GenerationOptions = TEXT_DEFAULTS, **options: Unpack[GenerationOptions]
+        self,
+        prompt: Prompt,
+        *,
+        otherwise: GenerationOptions = TEXT_DEFAULTS,
+        cache_scope: bytes | None = None,
+        **options: Unpack[GenerationOptions],
     ) -> Run:
         """Find peers and prepare a generation.
 
         `otherwise` holds where neither the options nor the model's own generation config say what the text shall be
-        like. Raises `UsageError` for what cannot be served and `GenerationFailed` if nobody serves the target.
+        like. Give requests of each user of a shared client a `cache_scope` of their own, `CACHE_SCOPE_BYTES` random
+        bytes: then no user's times show how another's prompts begin. Raises `UsageError` for what cannot be served
+        and `GenerationFailed` if nobody serves the target.
         """
         prompt = read_prompt(prompt)
+        if cache_scope is not None and len(cache_scope) != CACHE_SCOPE_BYTES:
+            raise UsageError(f"A cache_scope must have {CACHE_SCOPE_BYTES} bytes, not {len(cache_scope)}.")
         asked = merge_options(self._options, options, GenerationOptions)
         strategy, limit = self._strategy_kind(asked), _drafter_limit(asked)
         place = self._joined()
@@ -223,12 +231,13 @@ class AsyncClient:
             codec = await place.swarm.text_codec(verifiers)
             published = verifiers[0].generation_defaults if asked["generation_config"] == AUTO else None
             applied = apply_defaults(published, asked=asked, otherwise=otherwise)
-            requests = _requests(
+            requests = requests_of(
                 verifiers,
                 {**otherwise, **applied.options, **asked},
                 tokens=await encode_elsewhere(codec, prompt, self._offload_prompt),
                 client=place.swarm.transport.peer_id,
                 nonce=nonce,
+                seed=secrets.randbits(63),
             )
             found = await looking
             avoided = self._failures.avoided(asyncio.get_running_loop().time())
@@ -254,6 +263,7 @@ class AsyncClient:
                 trial=self._trials[strategy.name].find(able[0].peer_id, request.sampling.temperature),
                 has_other_offers=index < len(requests),
                 more_numbers=self._numbers,
+                cache_scope=cache_scope,
             )
             for index, (request, able) in enumerate(requests, start=1)
         ]
@@ -340,46 +350,6 @@ class AsyncClient:
         except PeerLost as lost:
             logger.warning("no drafters could be looked up: %s", lost)
             return []
-
-
-def _requests(
-    verifiers: Sequence[NodeRecord],
-    wanted: Mapping[str, Any],
-    *,
-    tokens: tuple[int, ...],
-    client: str,
-    nonce: bytes,
-) -> list[tuple[Request, tuple[NodeRecord, ...]]]:
-    """The request in each form that verifiers of one target offer to serve, with those that do.
-
-    Raises `PromptTooLong`.
-    """
-    offers = offers_of(verifiers, prompt_tokens=len(tokens), wanted_tokens=wanted["max_new_tokens"])
-    if not offers:
-        longest = max(verifier.context_tokens for verifier in verifiers)
-        raise PromptTooLong(
-            f"The prompt has {len(tokens)} tokens, but the target's context holds {longest}; shorten it."
-        )
-    parameters: dict[str, Any] = {"seed": secrets.randbits(63), **wanted}
-    target, eos = verifiers[0], wanted.get("eos")
-    # Tokenizer and EOS ids are those of all of them: a record that says otherwise names another target.
-    return [
-        (
-            Request(
-                target_digest=target.target_digest,
-                tokenizer_digest=target.tokenizer_digest,
-                numerics=offer.numerics,
-                prompt=tokens,
-                sampling=Sampling(**{field.name: parameters[field.name] for field in fields(Sampling)}),
-                eos=target.eos if eos is None else tuple(eos),
-                client=client,
-                nonce=nonce,
-                max_new_tokens=offer.max_new_tokens,
-            ),
-            offer.verifiers,
-        )
-        for offer in offers
-    ]
 
 
 def _drafter_limit(options: ClientOptions) -> int:

@@ -15,7 +15,8 @@ class Job:
 
     `trial` is that of the first verifier, if numbers of drafters are compared. `has_other_offers` is true if, until
     something is committed, others could serve the request in another form. `more_numbers` are for verifiers asked
-    once more, which may not have ended the request of the first number yet.
+    once more, which may not have ended the request of the first number yet. Cached prefixes are shared only with
+    requests of the same `cache_scope`.
     """
 
     number: int
@@ -26,4 +27,5 @@ class Job:
     drafters: tuple[NodeRecord, ...]
     trial: SpeedTrial | None = None
     has_other_offers: bool = False
+    cache_scope: bytes | None = None
     more_numbers: Iterator[int] = field(default_factory=lambda: iter(()))

@@ -12,13 +12,15 @@ others by its own words is asked first, if it says to be faster than all that we
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import islice
 from statistics import median_low
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
+from cosine_protocol.errors import PromptTooLong
 from cosine_protocol.records import NodeRecord
+from cosine_protocol.request import Request, Sampling
 
 NEAR_EQUAL: Final = 1.25
 """A choice: within a quarter the announced speeds do not say who is faster."""
@@ -110,6 +112,47 @@ def offers_of(ranked: Sequence[NodeRecord], *, prompt_tokens: int, wanted_tokens
             able = tuple(record for record, room in cramped.items() if room >= usual)
             short.append(Offer(numerics, usual, able))
     return whole + short
+
+
+def requests_of(
+    verifiers: Sequence[NodeRecord],
+    wanted: Mapping[str, Any],
+    *,
+    tokens: tuple[int, ...],
+    client: str,
+    nonce: bytes,
+    seed: int,
+) -> list[tuple[Request, tuple[NodeRecord, ...]]]:
+    """The request in each form that verifiers of one target offer to serve, with those that do.
+
+    `wanted` are the options; where they name no seed, it is `seed`. Raises `PromptTooLong`.
+    """
+    offers = offers_of(verifiers, prompt_tokens=len(tokens), wanted_tokens=wanted["max_new_tokens"])
+    if not offers:
+        longest = max(verifier.context_tokens for verifier in verifiers)
+        raise PromptTooLong(
+            f"The prompt has {len(tokens)} tokens, but the target's context holds {longest}; shorten it."
+        )
+    parameters: dict[str, Any] = {"seed": seed, **wanted}
+    target, eos = verifiers[0], wanted.get("eos")
+    # Tokenizer and EOS ids are those of all of them: a record that says otherwise names another target.
+    return [
+        (
+            Request(
+                target_digest=target.target_digest,
+                tokenizer_digest=target.tokenizer_digest,
+                numerics=offer.numerics,
+                prompt=tokens,
+                sampling=Sampling(**{field.name: parameters[field.name] for field in fields(Sampling)}),
+                eos=target.eos if eos is None else tuple(eos),
+                client=client,
+                nonce=nonce,
+                max_new_tokens=offer.max_new_tokens,
+            ),
+            offer.verifiers,
+        )
+        for offer in offers
+    ]
 
 
 def pick_drafters(

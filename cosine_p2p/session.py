@@ -179,7 +179,8 @@ class Session:
         )
         self._upstreams[peer_id] = upstream
         link.subscribe(number, self._inbox.put_nowait)
-        link.post(m.Open(number, job.request, tuple(self.output), job.strategy.pacing, self.ledger.peer_ids))
+        asked = (job.request, tuple(self.output), job.strategy.pacing, self.ledger.peer_ids, job.cache_scope)
+        link.post(m.Open(number, *asked))
 
     async def _step(self) -> Tokens | None:
         """Wait for one message or the strategy's tick and act on it; a verifier that fails is noted and let go."""

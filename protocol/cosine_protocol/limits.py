@@ -60,6 +60,8 @@ SIGNATURE_BYTES: Final = 64
 """Ed25519 (RFC 8032)."""
 NONCE_BYTES: Final = 16
 """128 random bits never repeat."""
+CACHE_SCOPE_BYTES: Final = 16
+"""128 random bits: nobody else meets them by chance."""
 MAX_TEMPERATURE: Final = 1e6
 """At a million any distribution is all but uniform."""
 MIN_TOP_P: Final = 1e-9

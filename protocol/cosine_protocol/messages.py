@@ -6,6 +6,7 @@ from typing import Annotated
 
 from cosine_protocol import limits
 from cosine_protocol.fields import (
+    Added,
     Bytes,
     ContentDigest,
     Digest,
@@ -91,13 +92,17 @@ class Error:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Ask a verifier for a stream. `committed` resumes after these output tokens."""
+    """Ask a verifier for a stream. `committed` resumes after these output tokens.
+
+    Requests of one client share cached prefixes only where their `cache_scope` is the same.
+    """
 
     number: Number
     request: RequestField
     committed: CommittedTokens
     pacing: Annotated[int, Whole(2)]
     authors: Annotated[tuple[str, ...], Items(Text(limits.MAX_PEER_ID_BYTES), limits.MAX_AUTHORS)]
+    cache_scope: Annotated[bytes | None, Added(Bytes(limits.CACHE_SCOPE_BYTES, limits.CACHE_SCOPE_BYTES))] = None
 
 
 @dataclass(frozen=True, slots=True)

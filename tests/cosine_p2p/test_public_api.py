@@ -98,7 +98,8 @@ def test_options_that_mean_nothing_are_refused(kind: type, option: dict[str, obj
 def test_help_lists_the_options_of_a_generation(method: Callable[..., object]) -> None:
     parameters = inspect.signature(method).parameters
     assert list(parameters)[:2] == ["self", "prompt"]
-    assert [name for name in parameters if name != "otherwise"][2:] == list(GenerationOptions.__annotations__)
+    named = [name for name in parameters if name not in ("otherwise", "cache_scope")]
+    assert named[2:] == list(GenerationOptions.__annotations__)
     assert (parameters["timeout_s"].default, parameters["seed"].default) == (600.0, None)
 
 

@@ -51,6 +51,7 @@ def _verify_messages() -> list[m.Message]:
     commit = (DIGEST, len(TOKENS), (13, 21), roll_digest(DIGEST, (13, 21)), b"\1\0", STATS)
     return [
         m.Open(NUMBER, REQUEST, TOKENS, m.Pacing.FREE, (OWNER.peer_id, OTHER.peer_id)),
+        m.Open(NUMBER, REQUEST, (), m.Pacing.FREE, (), cache_scope=bytes(range(16))),
         m.Opened(NUMBER, 21_500),
         m.Tree(NUMBER, DIGEST, len(TOKENS), NODES, AUTHORS),
         m.Verify(NUMBER, DIGEST, len(TOKENS), NODES, AUTHORS),

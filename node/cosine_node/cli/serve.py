@@ -54,7 +54,15 @@ CorsOrigins = Annotated[
         help="Web page that may ask from a browser; may be repeated.",
     ),
 ]
-
+HostNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--host-name",
+        metavar="NAME",
+        envvar="COSINE_HOST_NAME",
+        help="Name under which the gateway is asked, besides localhost and its addresses; may be repeated.",
+    ),
+]
 
 Host = Annotated[str, typer.Option(metavar="HOST", envvar="COSINE_HOST", help="Address to listen on.")]
 Port = Annotated[int, typer.Option(metavar="PORT", envvar="COSINE_PORT", help="0 is any free one.")]
@@ -96,6 +104,7 @@ def serve(
     max_requests: ConcurrentRequests = 16,
     api_key: ApiKeys = None,
     cors_origin: CorsOrigins = None,
+    host_name: HostNames = None,
     log_format: LogFormat = "pretty",
     as_json: AsJson = False,
 ) -> None:
@@ -115,6 +124,7 @@ def serve(
         model_name=model_name(target),
         api_keys=keys,
         cors_origins=several(cors_origin),
+        host_names=several(host_name),
         max_requests=max_requests,
     )
     client: dict[str, Any] = {

@@ -1,53 +1,108 @@
-"""Admission: as many generations run at once as may, and as many more wait."""
+"""Admission: as many generations run at once as may, and as many more wait, in turns between API keys."""
 
 import asyncio
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Final
 
 from cosine_node.gateway.api_errors import unavailable
 
+RESERVED: Final = 4
+"""A choice: where there are several keys, one leaves a slot in so many to the others."""
+
 
 class Admission:
-    """`max_running` generations run at a time, in the order they came; `max_waiting` more are kept.
+    """`max_running` generations run at a time; `max_waiting` more are kept, and at least `max_running` of each key.
 
-    A request of several choices comes in whole, even where that makes more wait than `max_waiting`.
+    Of those that wait, one of the key with the fewest running comes next. With several keys none has all slots. A
+    request of several choices comes in whole, even where that makes more wait than may.
     """
 
-    def __init__(self, *, max_running: int, max_waiting: int) -> None:
-        self.running = 0
-        self.waiting = 0
-        self._max_admitted = max_running + max_waiting
-        self._slots = asyncio.Semaphore(max_running)
+    def __init__(self, *, max_running: int, max_waiting: int, keys: int = 1) -> None:
+        self._max_running = max_running
+        self._max_running_each = max(1, max_running - max_running // RESERVED) if keys > 1 else max_running
+        self._max_admitted_each = max(max_running, (max_running + max_waiting) // max(1, keys))
+        self._admitted: Counter[str] = Counter()
+        self._running: Counter[str] = Counter()
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    @property
+    def running(self) -> int:
+        """Generations under way."""
+        return self._running.total()
+
+    @property
+    def waiting(self) -> int:
+        """Generations that were admitted and are not under way."""
+        return self._admitted.total() - self.running
 
     @contextmanager
-    def admitted(self, count: int) -> Iterator["Tickets"]:
-        """Tickets for `count` generations. Raises `ApiError` if too many wait already."""
-        if self.running + self.waiting >= self._max_admitted:
-            raise unavailable(f"{self.waiting} generations wait already; try again later.", code="overloaded")
-        self.waiting += count
-        tickets = Tickets(self, self._slots, count)
+    def admitted(self, count: int, *, key: str = "") -> Iterator["Tickets"]:
+        """Tickets for `count` generations of a key. Raises `ApiError` if too many of its own wait already."""
+        if self._admitted[key] >= self._max_admitted_each:
+            waiting = self._admitted[key] - self._running[key]
+            raise unavailable(f"{waiting} generations wait already; try again later.", code="overloaded")
+        self._admitted[key] += count
+        tickets = Tickets(self, key, count)
         try:
             yield tickets
         finally:
-            self.waiting -= tickets.left
+            self._admitted[key] -= tickets.left
+
+    async def take_slot(self, key: str) -> None:
+        """Return once a generation of the key may run; then `give_slot` must follow."""
+        free: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, deque()).append(free)
+        self._fill_slots()
+        try:
+            await free
+        except asyncio.CancelledError:
+            if free.done() and not free.cancelled():
+                self.give_slot(key)
+            raise
+
+    def give_slot(self, key: str) -> None:
+        """A generation has ended."""
+        self._running[key] -= 1
+        self._fill_slots()
+
+    def end(self, key: str) -> None:
+        """A generation that ran is no longer admitted."""
+        self._admitted[key] -= 1
+
+    def _fill_slots(self) -> None:
+        while self.running < self._max_running:
+            for key, line in list(self._waiting.items()):
+                while line and line[0].done():
+                    line.popleft()
+                if not line:
+                    del self._waiting[key]
+            able = [key for key in self._waiting if self._running[key] < self._max_running_each]
+            if not able:
+                return
+            key = min(able, key=self._running.__getitem__)
+            self._waiting[key].popleft().set_result(None)
+            # Of keys that are alike, the one served last comes last.
+            self._waiting.move_to_end(key)
+            self._running[key] += 1
 
 
 class Tickets:
     """The generations that one request may run; `left` are those not begun yet."""
 
-    def __init__(self, admission: Admission, slots: asyncio.Semaphore, count: int) -> None:
+    def __init__(self, admission: Admission, key: str, count: int) -> None:
         self.left = count
         self._admission = admission
-        self._slots = slots
+        self._key = key
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
         """A slot to run one generation in, once one is free."""
-        async with self._slots:
-            self.left -= 1
-            self._admission.waiting -= 1
-            self._admission.running += 1
-            try:
-                yield
-            finally:
-                self._admission.running -= 1
+        await self._admission.take_slot(self._key)
+        self.left -= 1
+        try:
+            yield
+        finally:
+            self._admission.end(self._key)
+            self._admission.give_slot(self._key)

@@ -20,6 +20,7 @@ from cosine_node.gateway.admission import Admission
 from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.endpoint import Endpoint, Service, no_such_model
 from cosine_node.gateway.health import VerifierWatch
+from cosine_node.gateway.host_check import HostCheck
 from cosine_node.gateway.middleware import Emit, KeyCheck, KeyRing, RequestLog
 from cosine_node.gateway.replies import ChatStyle, CompletionStyle, Json, own_config
 from cosine_node.gateway.text_request import CHAT_DEFAULTS, parse_chat, parse_completion
@@ -38,11 +39,15 @@ WAITING_PER_RUNNING: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOptions:
-    """An operator's options. Without `api_keys` everybody may generate; `max_requests` run at a time."""
+    """An operator's options. Without `api_keys` everybody may generate; `max_requests` run at a time.
+
+    `host_names` are those besides `localhost` under which the gateway is asked.
+    """
 
     model_name: str
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     cors_origins: tuple[str, ...] = ()
+    host_names: tuple[str, ...] = ()
     max_requests: int = 16
 
 
@@ -57,7 +62,9 @@ def make_app(
     """The application. Requests still under way when `closing` is set end with an error."""
     registry = CollectorRegistry()
     max_waiting = WAITING_PER_RUNNING * options.max_requests
-    admission = Admission(max_running=options.max_requests, max_waiting=max_waiting)
+    admission = Admission(
+        max_running=options.max_requests, max_waiting=max_waiting, keys=len(set(options.api_keys)) or 1
+    )
     service = Service(
         client=client,
         model_names=tuple(dict.fromkeys((options.model_name, ALIAS))),
@@ -77,6 +84,7 @@ def make_app(
     async def metrics(_: Request) -> Response:
         return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
+    host_check = Middleware(HostCheck, names=options.host_names, origins=options.cors_origins)
     key_check = Middleware(KeyCheck, keys=KeyRing(options.api_keys))
     count_response = count_requests(registry, admission, options.model_name)
     middleware = [Middleware(RequestLog, emit=emit, count_response=count_response)]
@@ -91,7 +99,7 @@ def make_app(
         middleware.append(cors)
     return Starlette(
         routes=[
-            Mount("/v1", routes=_v1_routes(service, watch), middleware=[key_check]),
+            Mount("/v1", routes=_v1_routes(service, watch), middleware=[host_check, key_check]),
             Route("/health", health),
             Route("/metrics", metrics),
         ],

@@ -52,12 +52,15 @@ class ChoiceRuns:
         client: "AsyncClient",
         tickets: Tickets,
         observer: Observer,
+        *,
+        cache_scope: bytes | None = None,
     ) -> None:
         self._wanted = wanted
         self._choices = choices
         self._client = client
         self._tickets = tickets
         self._observer = observer
+        self._cache_scope = cache_scope
         self._events: asyncio.Queue[ChoiceEvent | asyncio.Task[None]] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -90,7 +93,9 @@ class ChoiceRuns:
             "stop": self._wanted.stop,
         }
         async with self._tickets.slot():
-            run = await self._client.start(choice.prompt, otherwise=self._wanted.otherwise, **options)
+            run = await self._client.start(
+                choice.prompt, otherwise=self._wanted.otherwise, cache_scope=self._cache_scope, **options
+            )
             self._events.put_nowait(ChoiceStarted(choice, run.request))
             if choice.echo:
                 self._events.put_nowait(ChoiceText(choice, choice.echo))

@@ -5,8 +5,9 @@ import logging
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from hashlib import blake2b
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +25,7 @@ from cosine_p2p.generation import Observer
 from cosine_p2p.request_log import request_name
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import CosineError
+from cosine_protocol.limits import CACHE_SCOPE_BYTES
 
 if TYPE_CHECKING:
     from cosine_p2p.client import AsyncClient
@@ -48,6 +50,11 @@ class Service:
     observer: Observer
     closing: asyncio.Event
     unix_s: Callable[[], float]
+    secret: bytes = field(default_factory=lambda: secrets.token_bytes(16), repr=False)
+
+    def cache_scope(self, key: bytes) -> bytes | None:
+        """The scope of the prefixes of a key's prompts, so that no other key's times tell of them; None without."""
+        return blake2b(key, key=self.secret, digest_size=CACHE_SCOPE_BYTES).digest() if key else None
 
 
 class Ending(Enum):
@@ -89,7 +96,7 @@ class Endpoint:
             writer = WholeReplyWriter(heading, seed=seed, send=send)
         log_fields: dict[str, object] = request.state.log_fields
         try:
-            await self._reply(wanted, seed, writer, receive, log_fields)
+            await self._reply(wanted, seed, writer, receive, log_fields, request.state.key)
         except CosineError as error:
             log_fields["error"] = str(error)
             await writer.fail(of_failure(error, param=wanted.prompt_field))
@@ -111,6 +118,7 @@ class Endpoint:
         writer: ReplyWriter,
         receive: Receive,
         log_fields: dict[str, object],
+        key: bytes,
     ) -> None:
         """Generate and write until the reply is whole, its client has hung up, or the gateway closes."""
         service = self._service
@@ -119,8 +127,9 @@ class Endpoint:
 
         async def generate() -> None:
             choices = wanted.choices(seed)
-            with service.admission.admitted(len(choices)) as tickets:
-                runs = ChoiceRuns(wanted, choices, service.client, tickets, service.observer)
+            with service.admission.admitted(len(choices), key=key.hex()) as tickets:
+                scope = service.cache_scope(key)
+                runs = ChoiceRuns(wanted, choices, service.client, tickets, service.observer, cache_scope=scope)
                 async with runs, aclosing(runs.events()) as events:
                     async for event in events:
                         if isinstance(event, ChoiceStarted):

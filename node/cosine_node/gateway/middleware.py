@@ -88,12 +88,14 @@ class KeyRing:
     def __init__(self, keys: Sequence[str]) -> None:
         self._digests = [_digest(key) for key in keys]
 
-    def accepts(self, authorization: str) -> bool:
-        """True if an `Authorization` header holds one of the keys, or if there are none."""
+    def matched(self, authorization: str) -> bytes | None:
+        """The digest of the key in an `Authorization` header, None if it is none of them; `b""` without keys."""
         scheme, _, given = authorization.partition(" ")
         digest = _digest(given.strip())
         matches = [compare_digest(digest, known) for known in self._digests]
-        return not self._digests or (scheme.lower() == "bearer" and any(matches))
+        if not self._digests:
+            return b""
+        return digest if scheme.lower() == "bearer" and any(matches) else None
 
 
 def _digest(key: str) -> bytes:
@@ -101,18 +103,20 @@ def _digest(key: str) -> bytes:
 
 
 class KeyCheck:
-    """Raises `ApiError` for a request without one of the keys."""
+    """Raises `ApiError` for a request without one of the keys; `request.state.key` is the digest of the others'."""
 
     def __init__(self, app: ASGIApp, *, keys: KeyRing) -> None:
         self._app = app
         self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not self._keys.accepts(Headers(scope=scope).get("authorization", "")):
+        key = self._keys.matched(Headers(scope=scope).get("authorization", ""))
+        if key is None:
             raise ApiError(
                 HTTPStatus.UNAUTHORIZED,
                 "The API key is missing or wrong; send it as `Authorization: Bearer KEY`.",
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
+        scope["state"]["key"] = key
         await self._app(scope, receive, send)

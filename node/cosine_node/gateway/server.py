@@ -12,6 +12,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from cosine_node.gateway.app import GatewayOptions, make_app
+from cosine_node.gateway.header_deadline import DeadlineProtocol
 from cosine_node.gateway.middleware import Emit
 from cosine_protocol.errors import PeerLost, UsageError
 
@@ -73,6 +74,7 @@ async def serve_app(
         log_config=None,
         access_log=False,
         lifespan="off",
+        http=DeadlineProtocol,
         ws="none",
         server_header=False,
         timeout_graceful_shutdown=math.ceil(drain_s) + CLEAN_UP_S,

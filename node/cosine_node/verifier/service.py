@@ -48,7 +48,8 @@ TICK_S: Final = 0.5
 class VerifierConfig:
     """The target a verifier serves, and its limits. The cost curve gives the default of `budget_tokens`.
 
-    Requests of one client share the pages of equal prefixes, with `shares_prefixes` those of different clients too.
+    Requests of one client share the pages of equal prefixes, with `shares_prefixes` those of different clients too,
+    but never those of different cache scopes.
     """
 
     target_digest: bytes
@@ -275,6 +276,8 @@ class VerifierService:
         """A new request with an empty sequence."""
         config = self._config
         scope = EVERY_CLIENT if config.shares_prefixes else channel.peer_id
+        if message.cache_scope is not None:
+            scope = f"{scope} {message.cache_scope.hex()}"
         sequence = self._engine.open(sampling=asked.sampling, prompt_tokens=len(asked.prompt), scope=scope)
         is_free = message.pacing == m.Pacing.FREE
         uses_lookup = config.policy.uses_prompt_lookup and is_free

@@ -86,7 +86,7 @@ async def call(
         "root_path": "",
         "scheme": "http",
         "server": ("gateway", 80),
-        "headers": [(b"host", b"gateway"), *given],
+        "headers": [*([] if "host" in (headers or {}) else [(b"host", b"localhost:8000")]), *given],
     }
     await app(scope, receive, send)
     return reply

@@ -291,3 +291,44 @@ def test_what_the_log_says_of_a_request_is_not_what_it_said() -> None:
         400,
         "temperature must lie between 0 and 1,000,000, not -1.0.",
     )
+
+
+def test_the_prompts_of_one_key_do_not_show_in_the_times_of_another() -> None:
+    """A key that guesses how another's prompt begins waits as long as for any other prompt."""
+    prompt = "0123456789" * 60
+
+    async def first_tokens_s(running: Gateway, key: str) -> float:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        body = {"model": MODEL, "prompt": prompt, "temperature": 0, "max_tokens": 1}
+        reply = await running.post("/v1/completions", body, headers={"authorization": f"Bearer {key}"})
+        assert reply.status == 200
+        return loop.time() - began_s
+
+    async def use(running: Gateway) -> list[float]:
+        return [await first_tokens_s(running, key) for key in ("one", "one", "two", "two")]
+
+    new, known, guessed, known_too = with_gateway(use, api_keys=("one", "two"))
+    assert known < 0.7 * new and known_too < 0.7 * guessed
+    assert guessed == pytest.approx(new, rel=0.2)
+
+
+def test_eighty_requests_of_one_key_do_not_keep_another_out() -> None:
+    async def use(running: Gateway) -> tuple[float, list[int]]:
+        def ask(key: str, tokens: int) -> Awaitable[Reply]:
+            body = {"model": MODEL, "prompt": PROMPT, "temperature": 0, "max_tokens": tokens}
+            return running.post("/v1/completions", body, headers={"authorization": f"Bearer {key}"})
+
+        loop = asyncio.get_running_loop()
+        crowd = [asyncio.ensure_future(ask("one", TOKENS)) for _ in range(80)]
+        await asyncio.sleep(0.5)
+        began_s = loop.time()
+        replies = [await ask("two", TOKENS) for _ in range(3)]
+        took_s = loop.time() - began_s
+        assert [reply.json["choices"][0]["text"] for reply in replies] == [GREEDY] * 3
+        statuses = [(await reply).status for reply in crowd]
+        return took_s, statuses
+
+    took_s, statuses = with_gateway(use, api_keys=("one", "two"), curve=SLOW)
+    assert took_s < 3 * TOKENS * 2 * SLOW.seconds(1)
+    assert statuses.count(200) == 40 and statuses.count(503) == 40

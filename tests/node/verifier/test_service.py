@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -540,16 +541,20 @@ def test_a_prompt_that_begins_alike_is_not_fed_twice_to_a_client_nor_to_others_i
     engine = CountingEngine()
     prompt = tuple(range(50)) * 2
 
-    async def fed_for(caller: Caller, turn: int) -> int:
+    async def fed_for(caller: Caller, turn: int, cache_scope: bytes | None = None) -> int:
         before = engine.fed_tokens
         request = request_of(caller.peer_id, prompt=(*prompt, turn), max_new_tokens=1)
-        assert await finished(caller, request, number=turn) == expected_output(request, engine)
+        caller.post(replace(opening(request, number=turn), cache_scope=cache_scope))
+        assert await collected(caller, number=turn) == expected_output(request, engine)
         return engine.fed_tokens - before
 
     async def scene(bench: Bench, caller: Caller) -> None:
         assert await fed_for(caller, 1) == 101
         assert await fed_for(caller, 2) == 5
         assert await fed_for(await bench.caller(), 3) == fed_tokens
+        # What a gateway asks for different users is not shared, whoever else may share.
+        assert [await fed_for(caller, turn, bytes([7] * 16)) for turn in (4, 5)] == [101, 5]
+        assert await fed_for(caller, 6, bytes([8] * 16)) == 101
 
     play(scene, engine, shares_prefixes=shares_prefixes)
 
