@@ -39,7 +39,7 @@ from cosine_p2p.recent_finds import REUSE_S, RecentFinds
 from cosine_p2p.run import Run
 from cosine_p2p.selection import Chance, pick_drafters, rank_verifiers, requests_of
 from cosine_p2p.session import Session
-from cosine_p2p.speed_trial import SpeedTrials
+from cosine_p2p.speed_trials import SpeedTrials
 from cosine_p2p.strategies import STRATEGIES
 from cosine_p2p.strategies.base import StrategyKind
 from cosine_p2p.target import Target

@@ -14,7 +14,6 @@ The client compares numbers of drafters (`cosine_p2p.client`), the verifier its 
 
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -53,8 +52,6 @@ FIRST_PAUSE: Final = 4
 LONGEST_PAUSE: Final = 64
 MAX_STATE: Final = 1e12
 """Bounds what is read from a file: far above any sum of seconds, and not infinite."""
-MAX_TRIALS: Final = 64
-"""Bounds memory: kinds of requests at verifiers that a client remembers."""
 
 
 @dataclass(slots=True)
@@ -353,44 +350,3 @@ class TrialRun:
         way = self.trial.next_look(self.left_tokens)
         if way is not None:
             self.way, self._stretch = way, Stretch(is_look=True)
-
-
-class SpeedTrials:
-    """Trials of one set of ways by who serves the request and how it samples; the latest `MAX_TRIALS` are kept."""
-
-    def __init__(self, ways: Sequence[int]) -> None:
-        self._ways = tuple(ways)
-        self._trials: dict[tuple[str, float], SpeedTrial] = {}
-
-    def find(self, server: str, temperature: float) -> SpeedTrial | None:
-        """The trial of requests at a server with this temperature; a new one begins like the nearest known.
-
-        None where there are no ways to compare.
-        """
-        if not self._ways:
-            return None
-        key = server, round(temperature, 1)
-        trial = self._trials.pop(key, None)
-        if trial is None:
-            known = [other for other in self._trials if other[0] == server]
-            nearest = min(known, key=lambda other: abs(other[1] - temperature), default=None)
-            trial = self._trials[nearest].similar() if nearest else SpeedTrial(self._ways)
-        self._trials[key] = trial
-        if len(self._trials) > MAX_TRIALS:
-            self._trials.pop(next(iter(self._trials)))
-        return trial
-
-    def state(self) -> list[dict[str, Any]]:
-        """All trials as values of JSON, the one used last at the end."""
-        return [
-            {"server": server, "temperature": temperature, **trial.state()}
-            for (server, temperature), trial in self._trials.items()
-        ]
-
-    def restore(self, states: Any) -> None:
-        """Take in trials of another process; what is broken, or of other ways, is left out."""
-        for state in states[-MAX_TRIALS:] if isinstance(states, list) else ():
-            match state:
-                case {"server": str(server), "temperature": float(temperature)}:
-                    with suppress(ValueError):
-                        self._trials[server, round(temperature, 1)] = SpeedTrial.of_state(state, self._ways)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from cosine_p2p.speed_trial import SpeedTrials
+from cosine_p2p.speed_trials import SpeedTrials
 from cosine_p2p.state_file import StateFile
 
 MAX_FILE_BYTES: Final = 1 << 20

@@ -11,12 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_p2p.speed_trial import (
-    MAX_TRIALS,
     PRICE,
     SETTLE_TOKENS,
     STRETCH_COMMITS,
     SpeedTrial,
-    SpeedTrials,
 )
 
 PASS_S = 0.06
@@ -139,16 +137,6 @@ def test_a_request_too_short_for_a_look_gets_none() -> None:
         run.end()
 
 
-def test_another_temperature_begins_where_the_nearest_stands() -> None:
-    trials = SpeedTrials((3, 1, 0))
-    known = trials.find("verifier", 0.8)
-    assert known is not None and trials.find("verifier", 0.8) is known
-    known.way = 0
-    near, elsewhere = trials.find("verifier", 1.0), trials.find("another", 1.0)
-    assert near is not None and elsewhere is not None
-    assert (near.way, elsewhere.way) == (0, 3)
-
-
 def test_another_temperature_that_drafters_slow_down_lets_them_go_within_a_request() -> None:
     for seed in range(20):
         world = World(random.Random(seed))
@@ -175,15 +163,3 @@ def test_a_look_that_was_fast_because_the_load_fell_changes_nothing() -> None:
     trial.end_look(0, 20.0)
     trial.end_stretch(40.0)
     assert trial.way == 3
-
-
-def test_without_ways_there_is_nothing_to_try() -> None:
-    assert SpeedTrials(()).find("verifier", 0.0) is None
-
-
-def test_memory_is_bounded() -> None:
-    trials = SpeedTrials((1, 0))
-    first = trials.find("0", 0.0)
-    for number in range(MAX_TRIALS):
-        trials.find(str(number + 1), 0.0)
-    assert trials.find("0", 0.0) is not first

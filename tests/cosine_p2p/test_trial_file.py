@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cosine_p2p.speed_trial import SpeedTrials
+from cosine_p2p.speed_trials import SpeedTrials
 from cosine_p2p.trial_file import MAX_FILE_BYTES, TrialFile
 
 WAYS = (3, 1, 0)

@@ -24,7 +24,7 @@ from cosine_node.verifier.served import ServedRequests, log_of
 from cosine_node.verifier.step_loop import RETRY_AFTER_S, StepLoop
 from cosine_p2p.channel import Channel, StepCounts, serve_channel
 from cosine_p2p.request_log import PEER_LETTERS
-from cosine_p2p.speed_trial import SpeedTrials
+from cosine_p2p.speed_trials import SpeedTrials
 from cosine_p2p.transport.base import Stream, Transport
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerError
