@@ -5,7 +5,7 @@ import logging
 import random
 import secrets
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import count
@@ -50,6 +50,7 @@ from cosine_protocol.errors import GenerationFailed, PeerLost, UsageError
 from cosine_protocol.limits import CACHE_SCOPE_BYTES, NONCE_BYTES
 from cosine_protocol.protocols import DRAFT, VERIFY
 from cosine_protocol.records import NodeRecord, Role
+from cosine_protocol.request import Request
 
 LOOK_UP_PAUSES_S: Final = (0.5, 1.5)
 """A choice: a DHT may take a moment to show a verifier that has just joined."""
@@ -217,8 +218,7 @@ class AsyncClient:
         and `GenerationFailed` if nobody serves the target.
         """
         prompt = read_prompt(prompt)
-        if cache_scope is not None and len(cache_scope) != CACHE_SCOPE_BYTES:
-            raise UsageError(f"A cache_scope must have {CACHE_SCOPE_BYTES} bytes, not {len(cache_scope)}.")
+        _check_scope(cache_scope)
         asked = merge_options(self._options, options, GenerationOptions)
         strategy, limit = self._strategy_kind(asked), _drafter_limit(asked)
         place = self._joined()
@@ -240,9 +240,8 @@ class AsyncClient:
                 seed=secrets.randbits(63),
             )
             found = await looking
-            avoided = self._failures.avoided(asyncio.get_running_loop().time())
             drafters = pick_drafters(
-                [record for record in found if record.peer_id not in avoided],
+                found,
                 tokenizer_digest=verifiers[0].tokenizer_digest,
                 limit=limit,
                 chance=chance,
@@ -252,8 +251,21 @@ class AsyncClient:
         finally:
             looking.cancel()
         deadline_s = asyncio.get_running_loop().time() + asked["timeout_s"]
-        jobs = [
-            Job(
+        sessions = self._sessions(place, requests, strategy, drafters, deadline_s, cache_scope)
+        return Run(sessions, codec, place.links, stop=asked["stop"], observer=self._observer, applied=applied)
+
+    def _sessions(
+        self,
+        place: _Place,
+        requests: Sequence[tuple[Request, tuple[NodeRecord, ...]]],
+        strategy: StrategyKind,
+        drafters: tuple[NodeRecord, ...],
+        deadline_s: float,
+        cache_scope: bytes | None,
+    ) -> Iterator[Session]:
+        """A session for each form of the request, made when the one before has failed."""
+        for index, (request, able) in enumerate(requests, start=1):
+            job = Job(
                 number=next(self._numbers),
                 deadline_s=deadline_s,
                 request=request,
@@ -265,12 +277,7 @@ class AsyncClient:
                 more_numbers=self._numbers,
                 cache_scope=cache_scope,
             )
-            for index, (request, able) in enumerate(requests, start=1)
-        ]
-        sessions = (
-            Session(job, place.links, self._offload, failures=self._failures, speeds=self._speeds) for job in jobs
-        )
-        return Run(sessions, codec, place.links, stop=asked["stop"], observer=self._observer, applied=applied)
+            yield Session(job, place.links, self._offload, failures=self._failures, speeds=self._speeds)
 
     @property
     def takes_generation_config(self) -> bool:
@@ -346,10 +353,17 @@ class AsyncClient:
             return []
         wanted = None if options["trust"] else max(WANTED_DRAFTERS, limit)
         try:
-            return await place.finds.find(Role.DRAFTER, self._target.name, wanted=wanted)
+            found = await place.finds.find(Role.DRAFTER, self._target.name, wanted=wanted)
+            avoided = self._failures.avoided(asyncio.get_running_loop().time())
+            return [record for record in found if record.peer_id not in avoided]
         except PeerLost as lost:
             logger.warning("no drafters could be looked up: %s", lost)
             return []
+
+
+def _check_scope(cache_scope: bytes | None) -> None:
+    if cache_scope is not None and len(cache_scope) != CACHE_SCOPE_BYTES:
+        raise UsageError(f"A cache_scope must have {CACHE_SCOPE_BYTES} bytes, not {len(cache_scope)}.")
 
 
 def _drafter_limit(options: ClientOptions) -> int:
