@@ -34,7 +34,7 @@ from cosine_p2p.options import (
 from cosine_p2p.peer_failures import PeerFailures
 from cosine_p2p.peer_file import PeerFile
 from cosine_p2p.peer_speeds import PeerSpeeds
-from cosine_p2p.prompt import encode_elsewhere, read_prompt
+from cosine_p2p.prompt import PromptEncoder, read_prompt
 from cosine_p2p.recent_finds import REUSE_S, RecentFinds
 from cosine_p2p.run import Run
 from cosine_p2p.selection import Chance, pick_drafters, rank_verifiers, requests_of
@@ -60,9 +60,6 @@ WANTED_VERIFIERS: Final = 32
 """A choice that bounds what a look-up reads: so large a sample of the directory is enough to choose from."""
 WANTED_DRAFTERS: Final = 128
 """A choice that bounds what a look-up reads: so large a sample of the directory is enough to choose from."""
-
-ENCODERS: Final = 2
-"""A choice: one long prompt does not make others wait."""
 
 logger = logging.getLogger(__name__)
 
@@ -149,9 +146,10 @@ class AsyncClient:
         self._lifetime = Lifetime()
         self._place: _Place | None = None
         self._numbers = count(1)
-        self._checkers, self._encoders = Threads("signatures", 1), Threads("prompts", ENCODERS)
-        self._offload = offload or self._checkers
-        self._offload_prompt = offload or self._encoders
+        self._threads = [Threads(name, 1) for name in ("signatures", "prompts", "long-prompts")]
+        checkers, encoders, long_encoders = (offload or threads for threads in self._threads)
+        self._offload = checkers
+        self._encoder = PromptEncoder(encoders, long_encoders)
 
     async def __aenter__(self) -> "AsyncClient":
         self._lifetime.begin()
@@ -182,8 +180,8 @@ class AsyncClient:
         if self._place is not None:
             await self._place.links.close()
             await self._place.swarm.close()
-        self._checkers.close()
-        self._encoders.close()
+        for threads in self._threads:
+            threads.close()
 
     @lists_options(GenerationOptions)
     async def generate(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Generation:
@@ -234,7 +232,7 @@ class AsyncClient:
             requests = requests_of(
                 verifiers,
                 {**otherwise, **applied.options, **asked},
-                tokens=await encode_elsewhere(codec, prompt, self._offload_prompt),
+                tokens=await self._encoder.encode(codec, prompt),
                 client=place.swarm.transport.peer_id,
                 nonce=nonce,
                 seed=secrets.randbits(63),

@@ -12,6 +12,8 @@ from cosine_p2p.tokenizer import TextCodec
 from cosine_protocol.errors import PromptRefused
 from cosine_protocol.limits import MAX_TOKEN_ID
 
+LONG_CHARACTERS: Final = 100_000
+"""A choice: reading so many takes some tenths of a second."""
 ENCODE_TIMEOUT_S: Final = 60.0
 """A choice: the longest prompts take some seconds; a tokenizer whose expressions never end is not waited for."""
 
@@ -57,20 +59,35 @@ def encode_prompt(codec: TextCodec, prompt: Prompt) -> tuple[int, ...]:
     return tokens
 
 
-async def encode_elsewhere(codec: TextCodec, prompt: Prompt, offload: Offload) -> tuple[int, ...]:
-    """As `encode_prompt`, away from the event loop. Raises `PromptRefused` also for one that takes very long."""
-    tokens: tuple[int, ...] = ()
+class PromptEncoder:
+    """Encodes prompts away from the event loop, long ones apart: they take seconds, and others would wait."""
 
-    def encode() -> None:
-        nonlocal tokens
-        tokens = encode_prompt(codec, prompt)
+    def __init__(self, offload: Offload, offload_long: Offload) -> None:
+        self._offload = offload
+        self._offload_long = offload_long
 
-    try:
-        async with asyncio.timeout(ENCODE_TIMEOUT_S):
-            await offload(encode)
-    except TimeoutError:
-        raise PromptRefused(f"The prompt could not be read within {ENCODE_TIMEOUT_S:.0f} s.") from None
-    return tokens
+    async def encode(self, codec: TextCodec, prompt: Prompt) -> tuple[int, ...]:
+        """As `encode_prompt`. Raises `PromptRefused` also for one that takes very long."""
+        tokens: tuple[int, ...] = ()
+
+        def encode() -> None:
+            nonlocal tokens
+            tokens = encode_prompt(codec, prompt)
+
+        is_long = _length(prompt) > LONG_CHARACTERS
+        try:
+            async with asyncio.timeout(ENCODE_TIMEOUT_S):
+                await (self._offload_long if is_long else self._offload)(encode)
+        except TimeoutError:
+            raise PromptRefused(f"The prompt could not be read within {ENCODE_TIMEOUT_S:.0f} s.") from None
+        return tokens
+
+
+def _length(prompt: Prompt) -> int:
+    """Characters or tokens."""
+    if isinstance(prompt, str):
+        return len(prompt)
+    return sum(len(str(part.get("content"))) if isinstance(part, Mapping) else 1 for part in prompt)
 
 
 def _items(value: object) -> Sequence[Any]:

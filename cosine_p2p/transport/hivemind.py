@@ -30,6 +30,8 @@ MAX_KNOWN_PEERS: Final = 8
 """Bounds the peers that a restarted daemon dials."""
 MAX_STREAMS: Final = 4096
 """Bounds memory, at one for each place in the listening socket's backlog."""
+MAX_STREAMS_EACH: Final = 64
+"""A choice: a peer needs one for each protocol and its links; with more it takes the places of others."""
 FIRST_RETRY_S: Final = 0.5
 """A choice."""
 MAX_RETRY_S: Final = 30.0
@@ -270,8 +272,9 @@ class HivemindTransport:
         self, peer_id: str, protocol: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         stream = self._track(SocketStream(peer_id, reader, writer, self._streams.discard))
-        if len(self._streams) > MAX_STREAMS:
-            logger.warning("%s was turned away: %d streams are open", peer_id, MAX_STREAMS)
+        own = sum(known.peer_id == peer_id for known in self._streams)
+        if len(self._streams) > MAX_STREAMS or own > MAX_STREAMS_EACH:
+            logger.warning("%s was turned away: %d streams are open, %d its own", peer_id, len(self._streams), own)
             stream.abort()
             return
         self._run(self._handle(stream, self._handlers[protocol]))

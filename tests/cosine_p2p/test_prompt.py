@@ -1,7 +1,8 @@
 """A prompt is text, token ids or a chat; anything else is answered with what to give instead."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from cosine_node.simulation.swarm import LetterCodec
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.offload import Threads
-from cosine_p2p.prompt import encode_elsewhere, encode_prompt, read_prompt
+from cosine_p2p.prompt import LONG_CHARACTERS, PromptEncoder, encode_prompt, read_prompt
 from cosine_protocol.errors import PromptRefused
 
 CODEC = LetterCodec()
@@ -83,15 +84,37 @@ def test_a_prompt_that_takes_for_ever_to_read_is_refused() -> None:
         await asyncio.Event().wait()
 
     with pytest.raises(PromptRefused, match="could not be read within 60 s"):
-        run_virtual(encode_elsewhere(CODEC, "abc", never))
+        run_virtual(PromptEncoder(never, never).encode(CODEC, "abc"))
 
 
-def test_prompts_are_read_in_threads() -> None:
-    async def run() -> tuple[int, ...]:
-        threads = Threads("prompts", 1)
-        try:
-            return await encode_elsewhere(CODEC, "abc", threads)
-        finally:
-            threads.close()
+class HeldCodec(LetterCodec):
+    """Reads long prompts only once it may."""
 
-    assert asyncio.run(run()) == CODEC.encode("abc")
+    def __init__(self) -> None:
+        self.may_go_on = Event()
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        if len(text) > LONG_CHARACTERS:
+            assert self.may_go_on.wait(30.0)
+        return super().encode(text)
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+        return self.encode("".join(message["content"] for message in messages))
+
+
+@pytest.mark.parametrize(
+    "prompt", ["a" * (LONG_CHARACTERS + 1), [{"role": "user", "content": "a" * (LONG_CHARACTERS + 1)}]]
+)
+def test_long_prompts_hold_up_neither_the_loop_nor_short_ones(prompt: Any) -> None:
+    async def run() -> None:
+        codec, threads = HeldCodec(), [Threads(name, 1) for name in ("short", "long")]
+        encoder = PromptEncoder(*threads)
+        long = [asyncio.ensure_future(encoder.encode(codec, prompt)) for _ in range(3)]
+        assert await encoder.encode(codec, "abc") == CODEC.encode("abc")
+        assert not any(each.done() for each in long)
+        codec.may_go_on.set()
+        assert [len(tokens) for tokens in await asyncio.gather(*long)] == [LONG_CHARACTERS + 1] * 3
+        for each in threads:
+            each.close()
+
+    asyncio.run(run())

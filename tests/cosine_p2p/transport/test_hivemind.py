@@ -512,18 +512,21 @@ def test_a_keyboard_interrupt_does_not_reach_the_daemon() -> None:
 
 
 @pytest.mark.thorough
-def test_too_many_streams_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cosine_p2p.transport.hivemind.MAX_STREAMS", 3)
+def test_a_peer_with_too_many_streams_is_turned_away_and_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cosine_p2p.transport.hivemind.MAX_STREAMS_EACH", 3)
 
     async def run() -> None:
         async with swarm() as made:
-            a, b = await made.node(), await made.node()
+            a, b, c = [await made.node() for _ in range(3)]
             await a.serve(ECHO, echo)
             streams = [await b.dial(a.peer_id, ECHO) for _ in range(3)]
             for stream in streams:
                 await stream.write(b"x")
                 assert await read_exactly(stream, 1) == b"x"
             assert await (await b.dial(a.peer_id, ECHO)).read() == b""
+            other = await c.dial(a.peer_id, ECHO)
+            await other.write(b"z")
+            assert await read_exactly(other, 1) == b"z"
             streams[0].close()
             await asyncio.sleep(0.1)
             again = await b.dial(a.peer_id, ECHO)
