@@ -2,13 +2,14 @@
 
 What hivemind does and these pieces undo (read from its source, pinned by tests): its caches may shadow a full cell
 with one record; its storage lets a replayed old record shorten a newer one's life; one bad record makes a reader
-drop a whole cell; one node claiming a late expiry ends a search.
+drop a whole cell; one node claiming a late expiry ends a search; a node chooses its own id, so that one peer can be
+all the nodes near a key.
 """
 
 import asyncio
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -144,6 +145,36 @@ def _valid_part_keeper(validator: SignedRecordValidator) -> Callable[[bytes, Any
     return keep_valid_part
 
 
+def node_id_of(peer_id: Any) -> Any:
+    """The place of a peer in the DHT, which follows from its key: nobody can be in two places."""
+    return DHTID.generate(source=peer_id.to_base58())
+
+
+def place_by_peer_id(protocol: Any) -> None:
+    """Let a hivemind protocol meet, and hear of, nodes under no ids but those that follow from their peer ids.
+
+    Of the neighbours that a node tells, only as many as it would tell by the rules are heard, the nearest.
+    """
+    update, find = protocol.update_routing_table, protocol.call_find
+
+    async def update_routing_table(node_id: Any, peer_id: Any, responded: bool = True) -> None:
+        if node_id is None or node_id == node_id_of(peer_id):
+            await update(node_id, peer_id, responded)
+
+    async def call_find(peer: Any, keys: Collection[Any]) -> Any:
+        found = await find(peer, keys)
+        return found and {key: (value, nearest(key, told)) for key, (value, told) in found.items()}
+
+    def nearest(key: Any, told: Mapping[Any, Any]) -> dict[Any, Any]:
+        near = sorted(told, key=key.xor_distance)[: protocol.bucket_size]
+        return {node_id: told[node_id] for node_id in near if node_id == node_id_of(told[node_id])}
+
+    protocol.update_routing_table, protocol.call_find = update_routing_table, call_find
+    known = protocol.routing_table.uid_to_peer_id
+    for node_id in [node_id for node_id, peer_id in known.items() if node_id != node_id_of(peer_id)]:
+        del protocol.routing_table[node_id]
+
+
 async def start_dht(
     p2p: Any,
     *,
@@ -156,7 +187,7 @@ async def start_dht(
     validator = SignedRecordValidator(checker)
     node = await DHTNode.create(
         p2p=p2p,
-        node_id=DHTID.generate(source=p2p.peer_id.to_base58()),
+        node_id=node_id_of(p2p.peer_id),
         wait_timeout=RPC_TIMEOUT_S,
         record_validator=validator,
         client_mode=client_mode,
@@ -166,6 +197,7 @@ async def start_dht(
         cache_refresh_before_expiry=0,
         reuse_get_requests=False,
     )
+    place_by_peer_id(node.protocol)
     storage = CheckedStorage(store, checker)
     for key, item in list(node.protocol.storage.items()):
         storage.store(key, item.value, item.expiration_time)

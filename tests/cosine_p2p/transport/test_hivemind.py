@@ -64,13 +64,14 @@ class Swarm:
 
     async def stranger(self) -> Any:
         """A DHT node of hivemind's own, with no rules; it may store what it likes where it can."""
+        from cosine_p2p.transport.dht_node import node_id_of
         from cosine_p2p.transport.hivemind_library import P2P, DHTNode
 
         p2p = await P2P.create(
             initial_peers=list(self.boot), host_maddrs=[HOST], auto_nat=False, nat_port_map=False
         )
         self._stack.push_async_callback(p2p.shutdown)
-        return await DHTNode.create(p2p=p2p, initial_peers=list(self.boot))
+        return await DHTNode.create(p2p=p2p, node_id=node_id_of(p2p.peer_id), initial_peers=list(self.boot))
 
 
 @contextlib.asynccontextmanager
@@ -475,6 +476,36 @@ def test_a_lying_storing_node_hides_nothing_an_honest_one_has() -> None:
             _, reading = directory_of(reader)
             found = {record.peer_id for record in await reading.find(Role.DRAFTER, TARGET)}
             assert found == {honest.peer_id, one.peer_id}
+
+    asyncio.run(run())
+
+
+def test_a_peer_is_one_node_of_the_dht_however_many_ids_it_invents() -> None:
+    """Ids around the key of a cell: all who read or write it would ask this peer and nobody else."""
+
+    async def run() -> None:
+        from cosine_p2p.transport.dht_node import node_id_of
+        from cosine_p2p.transport.hivemind_library import DHTID, PeerID
+
+        async with swarm() as made:
+            honest = [await made.node() for _ in range(2)]
+            liar = await made.stranger()
+            invented = [DHTID(int(DHTID.generate(source=ROOT)) ^ (number + 1)) for number in range(40)]
+            for node_id in invented:
+                liar.protocol.routing_table.add_or_update_node(node_id, liar.peer_id)
+                liar.protocol.node_info.node_id = node_id.to_bytes()
+                for node in honest:
+                    assert await liar.protocol.call_ping(PeerID.from_base58(node.peer_id)) is not None
+            liar.protocol.node_info.node_id = node_id_of(liar.peer_id).to_bytes()
+            identity, directory = directory_of(honest[0])
+            await directory.announce(record_of(identity, now_s=time.time()), [TARGET])
+            reader = await made.node(client_mode=True)
+            _, reading = directory_of(reader)
+            assert [record.peer_id for record in await reading.find(Role.DRAFTER, TARGET)] == [identity.peer_id]
+            for node in (*honest, reader):
+                known = node._running_dht().protocol.routing_table.uid_to_peer_id
+                assert all(node_id == node_id_of(peer_id) for node_id, peer_id in known.items())
+                assert known.keys().isdisjoint(invented)
 
     asyncio.run(run())
 
