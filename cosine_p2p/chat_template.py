@@ -60,7 +60,7 @@ class _Worker:
             stderr=subprocess.DEVNULL,
         )
         self._pid = os.getpid()
-        finalize(self, _end, self._process)
+        finalize(self, _end, self._process, self._pid)
 
     @property
     def is_ours(self) -> bool:
@@ -83,7 +83,10 @@ class _Worker:
             ending.cancel()
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
+def _end(process: "subprocess.Popen[bytes]", pid: int) -> None:
+    if os.getpid() != pid:
+        # In a child that was forked: the process is its parent's.
+        return
     process.kill()
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:

@@ -274,7 +274,8 @@ class HivemindTransport:
         stream = self._track(SocketStream(peer_id, reader, writer, self._streams.discard))
         own = sum(known.peer_id == peer_id for known in self._streams)
         if len(self._streams) > MAX_STREAMS or own > MAX_STREAMS_EACH:
-            logger.warning("%s was turned away: %d streams are open, %d its own", peer_id, len(self._streams), own)
+            # Who floods us shall not fill the log as well.
+            logger.debug("%s was turned away: %d streams are open, %d its own", peer_id, len(self._streams), own)
             stream.abort()
             return
         self._run(self._handle(stream, self._handlers[protocol]))
