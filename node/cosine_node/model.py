@@ -14,12 +14,11 @@ from cosine_node import zoo
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import PROMPT_TOKENS, CostCurve, measure_curve
 from cosine_node.engine.draft_vocabulary import DraftVocabulary
-from cosine_node.engine.engine_kind import EngineChoice, EngineKind, check_engine_options, load_with
+from cosine_node.engine.engine_kind import EngineChoice, check_engine_options, load_with
 from cosine_node.engine.reduced_vocabulary import ReducedVocabularyEngine
 from cosine_node.engine.retokenized import RetokenizedEngine
 from cosine_node.engine.text_alignment import PlainTokens, typical_own_per_target
 from cosine_node.gguf.unfolding import unfold
-from cosine_node.pool_size import PoolSize
 from cosine_node.zoo.family import HUB_FILE
 from cosine_p2p.generation_config import apply_defaults, read_generation_config
 from cosine_p2p.gguf_header import SUFFIX as GGUF_SUFFIX
@@ -44,32 +43,11 @@ Emit = Callable[[str, dict[str, object]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
-    """A model to load and how. `target` is the model a drafter drafts for, or a verifier's public name.
-
-    With `is_deterministic` a token does not depend on what else is in a pass.
-    """
+    """A model to load and how. `target` is the model a drafter drafts for, or a verifier's public name."""
 
     model: str
     target: str
-    device: str
-    dtype: str
-    threads: int | None
-    quantize: str | None = None
-    pool_size: PoolSize = field(default_factory=PoolSize)
-    is_deterministic: bool = False
-    engine: EngineKind = EngineKind.AUTO
-
-    @property
-    def engine_options(self) -> EngineChoice:
-        return EngineChoice(
-            kind=self.engine,
-            device=self.device,
-            dtype=self.dtype,
-            quantize=self.quantize,
-            threads=self.threads,
-            pool_size=self.pool_size,
-            is_deterministic=self.is_deterministic,
-        )
+    engine: EngineChoice = field(default_factory=EngineChoice)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +67,7 @@ class ServedModel:
 def load_served(source: ModelSource, role: Role, emit: Emit, *, measure_s: float = MEASURE_S) -> ServedModel:
     """Fetch, load and measure a model, for about so long. Blocks; raises `UsageError` with one sentence."""
     if source.model != NGRAM:
-        check_engine_options(source.engine_options, zoo.resolve(source.model))
+        check_engine_options(source.engine, zoo.resolve(source.model))
     target_folder = _fetch(source.model if role is Role.VERIFIER else source.target, emit)
     generation_defaults = read_generation_config(target_folder)
     if role is Role.VERIFIER and generation_defaults is not None:
@@ -187,7 +165,7 @@ def _load_engine(source: ModelSource, folder: Path, target_folder: Path) -> Engi
         vocab_tokens, context_tokens = _target_sizes(folder)
         return NgramEngine(vocab_tokens=vocab_tokens, context_tokens=context_tokens)
     vocabulary = None if folder == target_folder else DraftVocabulary.read(folder)
-    engine = load_with(source.engine_options, folder, zoo.resolve(source.model), vocabulary)
+    engine = load_with(source.engine, folder, zoo.resolve(source.model), vocabulary)
     if vocabulary is None:
         return engine
     return ReducedVocabularyEngine(engine, vocabulary, vocab_tokens=_target_sizes(target_folder)[0])

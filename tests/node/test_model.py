@@ -17,6 +17,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from cosine_node import zoo
 from cosine_node.engine.base import PREFIX, Engine, Row
 from cosine_node.engine.draft_vocabulary import DraftVocabulary
+from cosine_node.engine.engine_kind import EngineChoice
 from cosine_node.engine.reduced_vocabulary import ReducedVocabularyEngine
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.writing import write_gguf
@@ -69,7 +70,9 @@ def drafter(weights: Path, tmp_path: Path) -> Path:
 
 
 def served(role: Role, model: str | Path, target: str | Path | None = None) -> ServedModel:
-    source = ModelSource(model=str(model), target=str(target or model), device="cpu", dtype="float32", threads=1)
+    source = ModelSource(
+        model=str(model), target=str(target or model), engine=EngineChoice(device="cpu", dtype="float32", threads=1)
+    )
     return load_served(source, role, lambda event, fields: None)
 
 
@@ -248,9 +251,9 @@ def test_options_that_suit_no_model_are_refused_before_one_is_fetched(
     monkeypatch: pytest.MonkeyPatch, role: Role, option: dict[str, Any], sentence: str
 ) -> None:
     monkeypatch.setattr("cosine_node.model.fetch_folder", lambda source: pytest.fail(f"{source} was fetched"))
-    plain = ModelSource(model="some/model", target="some/model", device="cpu", dtype="auto", threads=1)
+    plain = ModelSource(model="some/model", target="some/model", engine=EngineChoice(device="cpu", threads=1))
     [(name, value)] = option.items()
-    source = dataclasses.replace(plain, **{name: value})
+    source = dataclasses.replace(plain, engine=dataclasses.replace(plain.engine, **{name: value}))
     with pytest.raises(UsageError, match=sentence):
         load_served(source, role, lambda event, fields: None)
 
@@ -258,7 +261,9 @@ def test_options_that_suit_no_model_are_refused_before_one_is_fetched(
 @pytest.mark.parametrize("role", Role)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_drafters_and_verifiers_are_held_in_the_dtype_asked_for(target: Path, role: Role, dtype: str) -> None:
-    source = ModelSource(model=str(target), target=str(target), device="cpu", dtype=dtype, threads=1)
+    source = ModelSource(
+        model=str(target), target=str(target), engine=EngineChoice(device="cpu", dtype=dtype, threads=1)
+    )
     assert load_served(source, role, lambda event, fields: None).engine.numerics == dtype
 
 
@@ -267,7 +272,7 @@ def test_quantisation_reaches_the_engine(monkeypatch: pytest.MonkeyPatch, target
     """The option is named, with the backend installed or not."""
     monkeypatch.setattr("cosine_node.engine.loading.is_torchao_available", lambda: False)
     source = ModelSource(
-        model=str(target), target=str(target), device="cpu", dtype="auto", threads=1, quantize="int8"
+        model=str(target), target=str(target), engine=EngineChoice(device="cpu", threads=1, quantize="int8")
     )
     with pytest.raises(UsageError, match="--quantize int8 needs the package torchao"):
         load_served(source, role, lambda event, fields: None)
@@ -314,7 +319,7 @@ def test_the_end_tokens_come_from_the_generation_config_first(tmp_path: Path) ->
 
 def test_events_say_what_is_going_on(target: Path) -> None:
     events: list[tuple[str, dict[str, object]]] = []
-    source = ModelSource(model=NGRAM, target=str(target), device="cpu", dtype="auto", threads=None)
+    source = ModelSource(model=NGRAM, target=str(target), engine=EngineChoice(device="cpu"))
     load_served(source, Role.DRAFTER, lambda event, fields: events.append((event, fields)))
     assert events == [("loading", {"model": NGRAM}), ("measuring", {"model": NGRAM})]
 
@@ -325,7 +330,9 @@ CHAT_CONFIG = {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "repetition_
 def test_a_verifier_publishes_the_generation_config_and_tells_it_in_a_sentence(target: Path) -> None:
     (target / "generation_config.json").write_text(json.dumps(CHAT_CONFIG))
     events: list[tuple[str, dict[str, object]]] = []
-    source = ModelSource(model=str(target), target=str(target), device="cpu", dtype="float32", threads=1)
+    source = ModelSource(
+        model=str(target), target=str(target), engine=EngineChoice(device="cpu", dtype="float32", threads=1)
+    )
     made = load_served(source, Role.VERIFIER, lambda *event: events.append(event))
     assert made.facts.generation_defaults == GenerationDefaults(
         do_sample=True, temperature=0.7, top_p=0.8, repetition_penalty=1.1, not_honoured=("num_beams",)

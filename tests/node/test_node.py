@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cosine_node.engine.engine_kind import EngineChoice
 from cosine_node.model import NGRAM, ModelSource
 from cosine_node.node import identity_files, run_nodes, together
 from cosine_node.node_options import NetworkOptions, NodeOptions
@@ -21,7 +22,9 @@ from cosine_protocol.records import Role
 def drafter(model: str) -> NodeOptions:
     return NodeOptions(
         role=Role.DRAFTER,
-        source=ModelSource(model=model, target="zoo:target", device="cpu", dtype="float32", threads=1),
+        source=ModelSource(
+            model=model, target="zoo:target", engine=EngineChoice(device="cpu", dtype="float32", threads=1)
+        ),
         expertise=(),
         max_requests=1,
         shares_prefixes=False,

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from cosine_node.engine.curve import CostCurve
+from cosine_node.engine.engine_kind import EngineChoice
 from cosine_node.engine.loading import load_engine
 from cosine_node.engine.ngram import NgramEngine
 from cosine_node.model import ModelSource, ServedModel, load_served
@@ -50,7 +51,9 @@ def save(folder: Path, *, penalty: float, **config: Any) -> Path:
 
 def served(folder: Path) -> ServedModel:
     torch.set_num_threads(1)
-    source = ModelSource(model=str(folder), target=str(folder), device="cpu", dtype="float32", threads=1)
+    source = ModelSource(
+        model=str(folder), target=str(folder), engine=EngineChoice(device="cpu", dtype="float32", threads=1)
+    )
     return load_served(source, Role.VERIFIER, lambda event, fields: None, measure_s=0.0)
 
 

@@ -39,7 +39,7 @@ from cosine_node.cli.options import (
 from cosine_node.cli.printing import printable
 from cosine_node.cli.waiting import WaitingLine, columns_of, telling_stages
 from cosine_node.doctor.finding import CheckStatus, Finding
-from cosine_node.engine.engine_kind import parse_engine
+from cosine_node.engine.engine_kind import EngineChoice, parse_engine
 from cosine_node.pool_size import parse_pool_size
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
@@ -106,11 +106,13 @@ def doctor(
         role=chosen,
         models=models or default_models[chosen],
         identity=identity,
-        engine=parse_engine(engine),
-        device=device,
-        dtype=dtype,
-        quantize=quantize,
-        pool_size=parse_pool_size(kv_memory, requests=max_requests, is_verifier=chosen is Role.VERIFIER),
+        engine=EngineChoice(
+            kind=parse_engine(engine),
+            device=device,
+            dtype=dtype,
+            quantize=quantize,
+            pool_size=parse_pool_size(kv_memory, requests=max_requests, is_verifier=chosen is Role.VERIFIER),
+        ),
         config=named_config or default_config_file(),
         is_config_named=named_config is not None,
         unknown=_unknown_names(context, named_config),

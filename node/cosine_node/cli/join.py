@@ -34,8 +34,8 @@ from cosine_node.cli.options import (
     several,
 )
 from cosine_node.emulation import Emulation
-from cosine_node.engine.engine_kind import EngineKind, parse_engine
-from cosine_node.pool_size import PoolSize, parse_pool_size
+from cosine_node.engine.engine_kind import EngineChoice, parse_engine
+from cosine_node.pool_size import parse_pool_size
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_EXPERTISE
@@ -155,7 +155,8 @@ def join(
         raise UsageError("--max-requests and --threads must be 1 or more.")
     loading: dict[str, Any] = {"device": device, "dtype": dtype, "threads": threads, "quantize": quantize}
     loading["pool_size"] = parse_pool_size(kv_memory, requests=max_requests, is_verifier=chosen is Role.VERIFIER)
-    sources = _sources(chosen, several(model), target, deterministic, engine=parse_engine(engine), **loading)
+    choice = EngineChoice(kind=parse_engine(engine), is_deterministic=deterministic, **loading)
+    sources = _sources(chosen, several(model), target, choice)
     network_options = NetworkOptions(
         network=network,
         identity_file=identity,
@@ -179,24 +180,22 @@ def join(
         run_until_stopped(lambda stop: run_nodes(network_options, nodes, emit, stop))
 
 
-def _sources(
-    role: Role, models: tuple[str, ...], target: str | None, is_deterministic: bool, **loading: Any
-) -> "list[ModelSource]":
-    """The models to load, each with the target it is for; `loading` are fields of each. Raises `UsageError`."""
+def _sources(role: Role, models: tuple[str, ...], target: str | None, engine: EngineChoice) -> "list[ModelSource]":
+    """The models to load, each with the target it is for. Raises `UsageError`."""
     from cosine_node import zoo
     from cosine_node.model import ModelSource
 
-    if role is Role.DRAFTER and is_deterministic:
+    if role is Role.DRAFTER and engine.is_deterministic:
         raise UsageError("--deterministic is for verifiers: drafts do not decide what the text is.")
     if role is Role.DRAFTER:
         names = models or (DEFAULT_DRAFTER,)
-        return [ModelSource(model=name, target=target or zoo.default_target(name), **loading) for name in names]
+        return [ModelSource(model=name, target=target or zoo.default_target(name), engine=engine) for name in names]
     if len(models) > 1:
         raise UsageError("A verifier serves one --model; start a node for each target.")
     chosen = models[0] if models else target or DEFAULT_TARGET
     if chosen == "ngram":
         raise UsageError("A verifier holds the target model; ngram can only draft.")
-    return [ModelSource(model=chosen, target=target or chosen, is_deterministic=is_deterministic, **loading)]
+    return [ModelSource(model=chosen, target=target or chosen, engine=engine)]
 
 
 def _home_source(role: Role, model: str | None, target: "ModelSource") -> "ModelSource | None":
@@ -206,16 +205,8 @@ def _home_source(role: Role, model: str | None, target: "ModelSource") -> "Model
     if role is not Role.VERIFIER:
         raise UsageError("--draft-model is for verifiers; a drafter's own model is its --model.")
     # The target's dtype and quantisation are its own, and so is the memory that --kv-memory speaks of.
-    return replace(
-        target,
-        model=model,
-        target=target.model,
-        dtype="auto",
-        quantize=None,
-        engine=EngineKind.AUTO,
-        pool_size=PoolSize(),
-        is_deterministic=False,
-    )
+    engine = EngineChoice(device=target.engine.device, threads=target.engine.threads)
+    return replace(target, model=model, target=target.model, engine=engine)
 
 
 def _refuse_shared_ports(nodes: int, host_maddrs: tuple[str, ...], announce_maddrs: tuple[str, ...]) -> None:

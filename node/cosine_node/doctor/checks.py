@@ -4,6 +4,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -89,7 +90,7 @@ def checks_of(options: DoctorOptions, facts: Facts) -> list[Check]:
 def _local_checks(options: DoctorOptions) -> list[Check]:
     def judge_extras() -> Finding:
         missing = installation.missing_packages()
-        return installation.judge_extras(missing, needs_node=options.role is not None)
+        return installation.judge_extras(missing, extra=options.extra, needs_node=options.role is not None)
 
     def judge_config() -> Finding:
         return judge_configuration(options.config, is_named=options.is_config_named, unknown=options.unknown)
@@ -152,17 +153,17 @@ def _network_checks(options: DoctorOptions, facts: Facts) -> list[Check]:
 
 def _model_checks(options: DoctorOptions, facts: Facts) -> list[Check]:
     async def look_at_packages() -> Sequence[Finding]:
-        if installation.missing_packages()["node"]:
+        if installation.missing_packages()[options.extra]:
             return [installation.judge_imports({}, {})]
         try:
             found = await facts.machine()
         except ProbeFailed as error:
-            fix = "Reinstall: `pip install --force-reinstall torch transformers hivemind`."
+            packages = " ".join(installation.EXTRAS[options.extra])
+            fix = f"Reinstall: `pip install --force-reinstall --no-deps {packages}`."
             return [failure(installation.PACKAGES, f"loading them failed: {error}", fix)]
-        return [
-            installation.judge_imports(found.errors, found.versions),
-            machine.judge_device(found, device=options.device),
-        ]
+        imports, device = installation.judge_imports(found.errors, found.versions), options.engine.device
+        # Where llama.cpp runs all models, it tells what devices it has.
+        return [imports] if options.extra == "llama" else [imports, machine.judge_device(found, device=device)]
 
     async def look_at_model(source: str) -> Sequence[Finding]:
         is_verifier = options.role is Role.VERIFIER
@@ -186,28 +187,31 @@ def _model_checks(options: DoctorOptions, facts: Facts) -> list[Check]:
 
 async def _look_at_fit(options: DoctorOptions, facts: Facts, source: str) -> Sequence[Finding]:
     """Judge whether the engine can run a model on this machine."""
-    model = await facts.model(source)
-    if by_llama := await in_thread(partial(llama.look_at_llama, model, options.engine_options)):
+    model, chosen = await facts.model(source), options.engine
+    found: machine.MachineFacts | None = None
+    if not installation.missing_packages()[options.extra]:
+        with suppress(ProbeFailed):
+            found = await facts.machine()
+    base_bytes = found.base_bytes if found else 0
+    if by_llama := await in_thread(partial(llama.look_at_llama, model, chosen, base_bytes=base_bytes)):
         return by_llama
     if not model.config or installation.missing_packages()["node"]:
         return []
-    try:
-        found = await facts.machine()
-    except ProbeFailed:
+    if found is None:
         return [machine.judge_architecture(source, None)]
-    on_cpu = found.runs_on_cpu(options.device)
-    free_bytes, where = found.memory_of(options.device)
+    on_cpu = found.runs_on_cpu(chosen.device)
+    free_bytes, where = found.memory_of(chosen.device)
     engine = found.engines.get(str(model.folder))
     architecture = machine.judge_architecture(source, engine)
     try:
         memory = model_files.estimate_memory(
             model,
-            dtype=options.dtype,
-            quantize=options.quantize,
+            dtype=chosen.dtype,
+            quantize=chosen.quantize,
             on_cpu=on_cpu,
-            base_bytes=found.base_bytes if on_cpu else 0,
+            base_bytes=base_bytes if on_cpu else 0,
             free_bytes=free_bytes,
-            pool_size=options.pool_size,
+            pool_size=chosen.pool_size,
             engine=engine or machine.EngineFacts(),
         )
     except UsageError as error:

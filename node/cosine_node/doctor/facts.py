@@ -7,15 +7,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
+from cosine_node import zoo
 from cosine_node.doctor.addresses import Dialled, DialOutcome
 from cosine_node.doctor.dialling import dial
+from cosine_node.doctor.installation import EXTRAS
 from cosine_node.doctor.machine import MachineFacts
 from cosine_node.doctor.model_files import ModelFiles, read_model
 from cosine_node.doctor.processes import ask_child, in_thread
 from cosine_node.doctor.swarm import Neighbourhood
 from cosine_node.engine.engine_kind import EngineChoice, EngineKind
 from cosine_node.free_memory import free_memory_bytes
-from cosine_node.pool_size import PoolSize
+from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 
 NGRAM: Final = "ngram"
@@ -43,29 +45,29 @@ class DoctorOptions:
     role: Role | None
     models: tuple[str, ...]
     identity: Path | None
-    device: str
-    dtype: str
-    quantize: str | None
-    pool_size: PoolSize
-    engine: EngineKind = EngineKind.AUTO
+    engine: EngineChoice
     config: Path
     is_config_named: bool
     unknown: tuple[str, ...]
 
     @property
-    def engine_options(self) -> EngineChoice:
-        return EngineChoice(
-            kind=self.engine,
-            device=self.device,
-            dtype=self.dtype,
-            quantize=self.quantize,
-            pool_size=self.pool_size,
-        )
+    def extra(self) -> str:
+        """The extra whose packages load the models: `llama` where llama.cpp runs all of them, else `node`."""
+        kinds = {_kind_of(model, self.engine) for model in self.loaded_models}
+        return "llama" if kinds == {EngineKind.LLAMA} else "node"
 
     @property
     def loaded_models(self) -> tuple[str, ...]:
         """The models that would be loaded, without the one that has no weights."""
         return tuple(model for model in self.models if model != NGRAM)
+
+
+def _kind_of(model: str, engine: EngineChoice) -> EngineKind:
+    """The library that would run a model; PyTorch for a name that means nothing, which other checks tell."""
+    try:
+        return engine.kind_for(zoo.resolve(model))
+    except UsageError:
+        return EngineKind.TORCH
 
 
 class Facts:
@@ -97,7 +99,9 @@ class Facts:
 
         async def probe() -> MachineFacts:
             folders = [str(model.folder) for model in await self.models() if model.folder and model.config]
-            question = {"folders": folders, "dtype": self._options.dtype, "device": self._options.device}
+            engine = self._options.engine
+            question: dict[str, Any] = {"folders": folders, "dtype": engine.dtype, "device": engine.device}
+            question["packages"] = EXTRAS[self._options.extra]
             answer = await ask_child("cosine_node.doctor.probe_machine", question)
             return MachineFacts.of_answer(answer, free_bytes=free_memory_bytes() or 0)
 

@@ -18,11 +18,18 @@ OLDEST_PYTHON: Final = (3, 11)
 
 EXTRAS: Final[Mapping[str, Sequence[str]]] = {
     "node": ("hivemind", "huggingface_hub", "numpy", "safetensors", "torch", "transformers"),
+    "llama": ("gguf", "hivemind", "huggingface_hub", "numpy", "safetensors", "xllamacpp"),
     "gateway": ("prometheus_client", "starlette", "uvicorn"),
     "tui": ("textual",),
     "quantize": ("accelerate", "torchao"),
 }
-"""The packages that each extra of cosine-p2p brings, by the names they are imported by."""
+"""The packages that each extra of cosine-p2p brings, by the names they are imported by; hivemind beside llama."""
+INSTALL: Final[Mapping[str, str]] = {
+    "node": "To join with a model: `pip install '.[node]'` in the clone of the repository.",
+    "llama": "To join with this model: `pip install '.[llama]'` in the clone of the repository, then `pip install "
+    "--no-deps hivemind`.",
+}
+"""What brings the packages of a node."""
 
 # The names of checks, and what always helps a broken hivemind.
 DAEMON: Final = "network daemon"
@@ -44,23 +51,22 @@ def missing_packages() -> dict[str, tuple[str, ...]]:
     return {extra: tuple(name for name in names if find_spec(name) is None) for extra, names in EXTRAS.items()}
 
 
-def judge_extras(missing: Mapping[str, Sequence[str]], *, needs_node: bool) -> Finding:
-    """Judge whether what a node needs is there; `needs_node` if one shall run here."""
+def judge_extras(missing: Mapping[str, Sequence[str]], *, extra: str, needs_node: bool) -> Finding:
+    """Judge whether what a node needs of an extra is there; `needs_node` if one shall run here."""
     whole = ", ".join(extra for extra, names in missing.items() if not names)
     there = f"complete: {whole}" if whole else "only the client is installed"
-    lacking = missing.get("node", ())
+    lacking = missing.get(extra, ())
     if not lacking:
         return fine("extras", there)
-    found = f"{there}; [node] lacks {', '.join(lacking)}"
-    fix = "To join with a model: `pip install '.[node]'` in the clone of the repository."
-    return failure("extras", found, fix) if needs_node else warning("extras", found, fix)
+    found = f"{there}; [{extra}] lacks {', '.join(lacking)}"
+    return (failure if needs_node else warning)("extras", found, INSTALL[extra])
 
 
 def judge_imports(errors: Mapping[str, str], versions: Mapping[str, str]) -> Finding:
     """Judge whether packages that are there can also be loaded; `errors` by package, "" for none."""
     broken = {name: error for name, error in errors.items() if error}
     if not errors:
-        return skipped(PACKAGES, "the packages of [node] are not installed")
+        return skipped(PACKAGES, "the packages of a node are not installed")
     if broken:
         name, error = next(iter(broken.items()))
         fix = f"Reinstall: `pip install --force-reinstall {' '.join(broken)}`."

@@ -17,8 +17,11 @@ from cosine_protocol.errors import UsageError
 FIX: Final = "Choose a smaller --model or one in fewer bits, or free memory."
 
 
-def look_at_llama(model: ModelFiles, options: EngineChoice) -> Sequence[Finding]:
-    """Judge a model that llama.cpp is to run on this machine; nothing to judge for others. Reads no weights."""
+def look_at_llama(model: ModelFiles, options: EngineChoice, *, base_bytes: int) -> Sequence[Finding]:
+    """Judge a model that llama.cpp is to run on this machine; nothing to judge for others. Reads no weights.
+
+    `base_bytes` is what Python and its libraries take, 0 if not known.
+    """
     try:
         resolved = zoo.resolve(model.source)
     except UsageError:
@@ -50,7 +53,7 @@ def look_at_llama(model: ModelFiles, options: EngineChoice) -> Sequence[Finding]
             dtype=model_files.AS_STORED,
             quantize=None,
             on_cpu=device is None,
-            base_bytes=0,
+            base_bytes=base_bytes if device is None else 0,
             free_bytes=free_bytes,
             pool_size=options.pool_size,
             engine=facts,

@@ -9,7 +9,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from cosine_node.doctor.installation import EXTRAS
 from cosine_node.doctor.machine import EngineFacts, MachineFacts
 from cosine_node.doctor.processes import answer_parent
 from cosine_node.pool_size import TokenBytes
@@ -27,9 +26,10 @@ more than all else explains, two of them in float32 less (`tests.node.doctor.mea
 def probe_machine(question: dict[str, Any]) -> dict[str, Any]:
     """The fields of `MachineFacts`, as far as they need the packages.
 
-    `question` has the `folders` of models, and the `dtype` and `device` that they are to have.
+    `question` has the `packages` that a node would load, the `folders` of models, and the `dtype` and `device` that
+    they are to have in PyTorch, if it is among the packages.
     """
-    errors = dict.fromkeys(EXTRAS["node"], "")
+    errors = dict.fromkeys(question["packages"], "")
     for name in errors:
         try:
             # hivemind in the one way the node itself loads it.
@@ -40,19 +40,22 @@ def probe_machine(question: dict[str, Any]) -> dict[str, Any]:
     facts = MachineFacts(
         errors=errors,
         versions={name: version(name.replace("_", "-")) for name, error in errors.items() if not error},
-        has_torch=not errors["torch"],
+        has_torch=errors.get("torch") == "",
         has_nvidia=Path("/proc/driver/nvidia/version").exists(),
     )
-    if not errors["torch"]:
+    if facts.has_torch:
         facts = _with_cuda(facts)
-    if not (errors["torch"] or errors["transformers"]):
+    if facts.has_torch and not errors["transformers"]:
         found = {
             folder: _engine_facts(folder, question["dtype"], question["device"]) for folder in question["folders"]
         }
         facts = replace(facts, engines=found)
     if not any(errors.values()):
         import_module("cosine_node.node")
-        import_module("cosine_node.engine.loading")
+        if facts.has_torch:
+            import_module("cosine_node.engine.loading")
+        else:
+            import_module("cosine_node.engine.llama_loading").llama_library()
     return asdict(replace(facts, base_bytes=_resident_bytes() + DAEMON_BYTES + WORK_BYTES))
 
 

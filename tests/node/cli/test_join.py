@@ -43,7 +43,7 @@ def test_without_a_model_there_is_one_drafter(started: list[Any]) -> None:
     join("--role", "drafter")
     ((network, (only,)),) = started
     assert (only.role, only.source.model, only.source.target) == (Role.DRAFTER, "zoo:draft-general", "zoo:target")
-    assert (network.metrics_port, only.source.quantize) == (None, None)
+    assert (network.metrics_port, only.source.engine.quantize) == (None, None)
     assert network.metrics_host == "127.0.0.1"
 
 
@@ -61,15 +61,15 @@ def test_what_is_given_once_holds_for_every_drafter(started: list[Any]) -> None:
     join("--role", "drafter", "--model", "zoo:draft-code", "--model", "zoo:draft-math", *shared, "--threads", "2")
     ((_, options),) = started
     for each in options:
-        source = each.source
+        engine = each.source.engine
         assert each.expertise == ("law", "code")
-        assert (source.dtype, source.device, source.quantize, source.threads) == ("bfloat16", "cpu", "int8", 2)
+        assert (engine.dtype, engine.device, engine.quantize, engine.threads) == ("bfloat16", "cpu", "int8", 2)
 
 
 def test_the_engine_is_found_by_the_model_unless_it_is_named(started: list[Any]) -> None:
     join("--role", "verifier")
     join("--role", "verifier", "--engine", "llama", "--model", "zoo:target")
-    assert [options[0].source.engine for _, options in started] == [EngineKind.AUTO, EngineKind.LLAMA]
+    assert [options[0].source.engine.kind for _, options in started] == [EngineKind.AUTO, EngineKind.LLAMA]
 
 
 def test_an_unknown_engine_is_refused(started: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,7 +81,7 @@ def test_an_unknown_engine_is_refused(started: list[Any], capsys: pytest.Capture
 def test_a_verifier_can_be_deterministic_and_is_not_by_itself(started: list[Any]) -> None:
     join("--role", "verifier")
     join("--role", "verifier", "--deterministic")
-    assert [options[0].source.is_deterministic for _, options in started] == [False, True]
+    assert [options[0].source.engine.is_deterministic for _, options in started] == [False, True]
 
 
 def test_a_drafter_need_not_be_deterministic(started: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,4 +137,4 @@ def test_the_environment_names_models_between_spaces(started: list[Any], monkeyp
     monkeypatch.setenv("COSINE_QUANTIZE", "int8")
     join()
     ((_, options),) = started
-    assert (models(options), options[0].source.quantize) == (["zoo:draft-code", "ngram"], "int8")
+    assert (models(options), options[0].source.engine.quantize) == (["zoo:draft-code", "ngram"], "int8")

@@ -12,6 +12,7 @@ from cosine_node.cli import main
 from cosine_node.distillation.card import agreement_table
 from cosine_node.distillation.drafter_training import measured_agreement
 from cosine_node.engine.draft_vocabulary import DraftVocabulary
+from cosine_node.engine.engine_kind import EngineChoice
 from cosine_node.model import ModelSource, load_served
 from cosine_protocol.records import Role
 
@@ -63,7 +64,9 @@ def test_the_agreement_rises(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert agreement_table(better["agreement"]) in card
     assert str(tmp_path) not in card
 
-    source = ModelSource(model=str(tmp_path / "better"), target="zoo:target", device="cpu", dtype="auto", threads=1)
+    source = ModelSource(
+        model=str(tmp_path / "better"), target="zoo:target", engine=EngineChoice(device="cpu", threads=1)
+    )
     served = load_served(source, Role.DRAFTER, lambda *_: None, measure_s=0.1)
     assert served.engine.vocab_tokens == 4096
 

@@ -14,7 +14,7 @@ from cosine_node.doctor.checks import checks_of, run_checks
 from cosine_node.doctor.facts import DoctorOptions, Facts
 from cosine_node.doctor.finding import CheckStatus, Finding
 from cosine_node.doctor.installation import find_daemon
-from cosine_node.pool_size import PoolSize
+from cosine_node.engine.engine_kind import EngineChoice
 from cosine_p2p.identity_file import load_identity
 
 OTHER_PEER: Final = "12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
@@ -32,10 +32,7 @@ def doctor_options(folder: Path, **changes: Any) -> DoctorOptions:
         "role": None,
         "models": (),
         "identity": folder / "identity",
-        "device": "cpu",
-        "dtype": "auto",
-        "quantize": None,
-        "pool_size": PoolSize(),
+        "engine": EngineChoice(device="cpu"),
         "config": folder / "config.toml",
         "is_config_named": False,
         "unknown": (),

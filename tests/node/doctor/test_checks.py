@@ -11,6 +11,7 @@ from cosine_node.doctor.checks import Check, run_checks
 from cosine_node.doctor.facts import Facts
 from cosine_node.doctor.finding import CheckStatus, Finding, failure, fine
 from cosine_node.doctor.machine import EngineFacts, MachineFacts
+from cosine_node.engine.engine_kind import EngineChoice
 from cosine_node.pool_size import TokenBytes
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_protocol.records import Role
@@ -88,7 +89,7 @@ def test_memory_of_this_machine_holds_the_libraries_too(
 
     def needed(base_bytes: int) -> str:
         monkeypatch.setattr(Facts, "machine", lambda _: machine(base_bytes))
-        options = doctor_options(tmp_path, role=Role.DRAFTER, models=("zoo:draft-code",), device="auto")
+        options = doctor_options(tmp_path, role=Role.DRAFTER, models=("zoo:draft-code",), engine=EngineChoice())
         _, memory = findings(options, "fit of zoo:draft-code")
         return memory.found.partition(" of ")[0]
 

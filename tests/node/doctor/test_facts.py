@@ -9,7 +9,11 @@ import pytest
 from cosine_node.doctor import facts as facts_module
 from cosine_node.doctor.addresses import Dialled, DialOutcome
 from cosine_node.doctor.facts import Facts
+from cosine_node.doctor.machine import MachineFacts
+from cosine_node.engine.engine_kind import EngineChoice, EngineKind
+from cosine_protocol.records import Role
 from tests.node.doctor.examined import OTHER_PEER, doctor_options
+from tests.node.engine.gguf_models import tiny_gguf
 
 MADDR = f"/ip4/192.0.2.1/tcp/1/p2p/{OTHER_PEER}"
 LOOKED = {"problem": "", "nodes": [], "dates": [[1.0, 2.0]], "now_s": 3.0, "born_s": []}
@@ -71,3 +75,38 @@ def test_only_peers_that_may_be_those_meant_are_asked_for_the_swarm(
     monkeypatch.setattr(facts_module, "ask_child", ask)
     asyncio.run(run())
     assert [question["initial_peers"] for question in questions] == [[MADDR]] * is_asked
+
+
+@pytest.mark.parametrize(
+    ("models", "kind", "extra"),
+    [
+        (("FILE",), EngineKind.LLAMA, "llama"),
+        (("FILE", "ngram"), EngineKind.LLAMA, "llama"),
+        (("FILE",), EngineKind.TORCH, "node"),
+        (("FILE", "zoo:draft-code"), EngineKind.AUTO, "node"),
+        (("no/such.gguf",), EngineKind.LLAMA, "node"),
+        ((), EngineKind.AUTO, "node"),
+    ],
+)
+def test_pytorch_is_needed_unless_llama_runs_every_model(
+    tmp_path: Path, models: tuple[str, ...], kind: EngineKind, extra: str
+) -> None:
+    named = tuple(str(tiny_gguf()) if model == "FILE" else model for model in models)
+    options = doctor_options(tmp_path, role=Role.DRAFTER, models=named, engine=EngineChoice(kind=kind))
+    assert options.extra == extra
+
+
+@pytest.mark.thorough
+def test_a_node_without_pytorch_takes_less_memory(tmp_path: Path) -> None:
+    async def machine(kind: EngineKind) -> MachineFacts:
+        engine = EngineChoice(kind=kind, device="cpu")
+        facts = Facts(doctor_options(tmp_path, models=(str(tiny_gguf()),), engine=engine))
+        try:
+            return await facts.machine()
+        finally:
+            await facts.close()
+
+    llama, torch = (asyncio.run(machine(kind)) for kind in (EngineKind.LLAMA, EngineKind.TORCH))
+    assert not any(llama.errors.values())
+    assert "torch" not in llama.versions
+    assert 0 < llama.base_bytes < 0.7 * torch.base_bytes

@@ -25,11 +25,19 @@ def test_python_must_be_new_enough(version: tuple[int, int, int], status: str) -
 def test_only_a_node_needs_the_packages_of_a_node() -> None:
     whole = dict.fromkeys(EXTRAS, ())
     bare = EXTRAS
-    assert judge_extras(whole, needs_node=True).status is CheckStatus.OK
-    assert judge_extras(bare, needs_node=False).status is CheckStatus.WARNING
-    found = judge_extras({**whole, "node": ("torch",)}, needs_node=True)
+    assert judge_extras(whole, extra="node", needs_node=True).status is CheckStatus.OK
+    assert judge_extras(bare, extra="node", needs_node=False).status is CheckStatus.WARNING
+    found = judge_extras({**whole, "node": ("torch",)}, extra="node", needs_node=True)
     assert (found.status, "torch" in found.found) == (CheckStatus.FAILURE, True)
     assert "'.[node]'" in found.fix
+
+
+def test_a_node_on_llama_needs_no_torch() -> None:
+    whole = dict.fromkeys(EXTRAS, ())
+    assert judge_extras({**whole, "node": ("torch",)}, extra="llama", needs_node=True).status is CheckStatus.OK
+    found = judge_extras({**whole, "llama": ("xllamacpp",)}, extra="llama", needs_node=True)
+    assert (found.status, "[llama] lacks xllamacpp" in found.found) == (CheckStatus.FAILURE, True)
+    assert "'.[llama]'" in found.fix and "--no-deps hivemind" in found.fix
 
 
 def test_what_is_missing_is_found_without_importing() -> None:
