@@ -12,7 +12,7 @@ from cosine_protocol import messages as m
 from cosine_protocol.codec import decode, encode
 from cosine_protocol.errors import ErrorCode, PeerLost, RemoteProtocolError
 from cosine_protocol.framing import FrameDecoder, encode_frame
-from cosine_protocol.protocols import VERSION, check_allowed, common_features
+from cosine_protocol.protocols import MANDATES, VERSION, check_allowed, common_features
 
 HEARTBEAT_S: Final = 1.0
 """docs/protocol.md, section 3."""
@@ -23,7 +23,7 @@ MAX_WAITING_BYTES: Final = 4 << 20
 MAX_SENTENCE: Final = 250
 """Characters: at most 1,000 bytes in UTF-8, within `MAX_TEXT_BYTES`."""
 AGENT: Final = f"cosine-p2p/{__version__}"  # as others read it in a hello or record
-FEATURES: Final[tuple[str, ...]] = ()  # none yet
+FEATURES: Final = (MANDATES,)  # those of this version
 MAX_OPEN_PINGS: Final = 8
 """Bounds memory: pings whose answer may still come, twice what fits into the silence allowed."""
 _RTT_WEIGHT: Final = 0.3
@@ -62,7 +62,7 @@ class Channel:
         self._has_outgoing = asyncio.Event()
         self._pings: dict[int, float] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._is_greeted = False
+        self.is_greeted = False
         self._is_ending = False
 
     async def __aenter__(self) -> "Channel":
@@ -99,11 +99,11 @@ class Channel:
         """The next message that is not part of the channel's own upkeep: the first hello, pings and pongs."""
         while True:
             message = await self._next_message()
-            if not self._is_greeted:
+            if not self.is_greeted:
                 if not isinstance(message, m.Hello):
                     raise RemoteProtocolError(f"{self.peer_id} did not start with a hello")
                 self.features = common_features(FEATURES, message)
-                self._is_greeted = True
+                self.is_greeted = True
             elif isinstance(message, m.Ping):
                 self.remote_progress = StepCounts(message.steps, message.prefill_tokens)
                 self.post(m.Pong(message.number))

@@ -19,6 +19,7 @@ from cosine_p2p.generation_config import apply_defaults
 from cosine_p2p.job import Job
 from cosine_p2p.lifetime import Lifetime
 from cosine_p2p.link import Links
+from cosine_p2p.mandates import Coordination, Mandates
 from cosine_p2p.network import joining
 from cosine_p2p.offload import Threads
 from cosine_p2p.options import (
@@ -72,6 +73,11 @@ class Swarm(Protocol):
 
     @property
     def directory(self) -> Directory: ...
+
+    @property
+    def mandates(self) -> Mandates | None:
+        """Signs mandates as this client; None for a client without a key."""
+        ...
 
     async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextCodec:
         """The tokenizer of a target, from a local folder or from one of its verifiers, checked."""
@@ -249,7 +255,9 @@ class AsyncClient:
         finally:
             looking.cancel()
         deadline_s = asyncio.get_running_loop().time() + asked["timeout_s"]
-        sessions = self._sessions(place, requests, strategy, drafters, deadline_s, cache_scope)
+        sessions = self._sessions(
+            place, requests, strategy, drafters, deadline_s, cache_scope, Coordination(asked["coordination"])
+        )
         return Run(sessions, codec, place.links, stop=asked["stop"], observer=self._observer, applied=applied)
 
     def _sessions(
@@ -260,6 +268,7 @@ class AsyncClient:
         drafters: tuple[NodeRecord, ...],
         deadline_s: float,
         cache_scope: bytes | None,
+        coordination: Coordination,
     ) -> Iterator[Session]:
         """A session for each form of the request, made when the one before has failed."""
         for index, (request, able) in enumerate(requests, start=1):
@@ -274,6 +283,8 @@ class AsyncClient:
                 has_other_offers=index < len(requests),
                 more_numbers=self._numbers,
                 cache_scope=cache_scope,
+                mandates=place.swarm.mandates,
+                coordination=coordination,
             )
             yield Session(job, place.links, self._offload, failures=self._failures, speeds=self._speeds)
 

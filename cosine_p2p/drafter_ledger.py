@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from cosine_p2p.generation import DrafterReport
+from cosine_p2p.job import KnownDrafter
 from cosine_protocol.limits import MAX_NEW_TOKENS
 from cosine_protocol.nodes import BASE, NodeBlock
-from cosine_protocol.records import NodeRecord
 
 
 class DrafterLedger:
@@ -15,7 +15,7 @@ class DrafterLedger:
     `offered` counts committed tokens for whose position some drafter had sent a node.
     """
 
-    def __init__(self, records: Sequence[NodeRecord]) -> None:
+    def __init__(self, records: Sequence[KnownDrafter]) -> None:
         self._records = tuple(records)
         self._numbers = {record.peer_id: number for number, record in enumerate(self._records, 1)}
         self._drafted: Counter[int] = Counter()
@@ -50,6 +50,10 @@ class DrafterLedger:
     def note_drafted(self, author: int, nodes: NodeBlock, position: int) -> None:
         """Count nodes that extend an output of `position` tokens."""
         self._drafted[author] += len(nodes)
+        self.note_offered(nodes, position)
+
+    def note_offered(self, nodes: NodeBlock, position: int) -> None:
+        """Note for which positions there are nodes that extend an output of `position` tokens."""
         depths: list[int] = []
         for node in nodes:
             depths.append(depths[node.parent] + 1 if node.parent != BASE else 0)
@@ -58,6 +62,15 @@ class DrafterLedger:
 
     def note_rtt(self, author: int, rtt_s: float) -> None:
         self._rtt_s[author] = rtt_s
+
+    def note_told(self, author: int, nodes: int, rtt_s: float) -> None:
+        """Take a delegate's word for how many nodes a drafter has sent in all, and how far from it that one is."""
+        self._drafted[author] = max(self._drafted[author], nodes)
+        self.note_rtt(author, rtt_s)
+
+    def told(self, author: int) -> tuple[int, float]:
+        """Nodes received from a drafter so far and its round-trip time in seconds, 0 if unknown."""
+        return self._drafted[author], self._rtt_s.get(author, 0.0)
 
     def credit(self, authors: Iterable[int]) -> None:
         """Count committed tokens, those that follow the last ones, for the drafters among their authors."""

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from cosine_p2p.drafter_ledger import DrafterLedger
 from cosine_p2p.fragments import FragmentGate, Offload
-from cosine_p2p.link import Delivery, Link, Links
+from cosine_p2p.link import Delivery, PeerLink, PeerLinks
 from cosine_p2p.peer_failures import PeerFailures
 from cosine_p2p.strategies.base import DrafterLost, DrafterStarted, FragmentReceived
 from cosine_protocol import messages as m
@@ -24,8 +24,26 @@ START_TIMEOUT_S: Final = 5.0
 class _Follower:
     """`known_tokens` of the output were told to this drafter."""
 
-    link: Link
+    link: PeerLink
     known_tokens: int
+
+
+class FragmentObserver(Protocol):
+    """Told of a session's fragments whose signature holds."""
+
+    def note_fragment(self, author: int, fragment: m.Fragment, draft: m.Draft) -> None: ...
+
+
+class DraftingObserver(FragmentObserver, Protocol):
+    """Told what becomes of a session's drafters."""
+
+    def note_decision(self, author: int, why: str) -> None:
+        """Something was decided about a drafter, or with author 0 about their number."""
+        ...
+
+    def note_lost(self, author: int) -> None:
+        """A drafter cannot be reached, refused, or was lost."""
+        ...
 
 
 class Drafters:
@@ -33,7 +51,8 @@ class Drafters:
 
     `output` is the session's own stream, which grows. `deliver` gets fragments whose signature was checked, all
     other messages, and a `Delivery` that is lost for each drafter that cannot be reached or signs wrongly.
-    `event_of` then says what a delivery means; `failures` is told of those that cannot be reached.
+    `event_of` then says what a delivery means; `failures` is told of those that cannot be reached, `observers` of
+    each checked fragment. `mandate` goes with every `Start`, where the session is not the client's own.
     """
 
     def __init__(
@@ -43,11 +62,13 @@ class Drafters:
         number: int,
         request: Request,
         d_0: bytes,
-        links: Links,
+        links: PeerLinks,
         output: Sequence[int],
         offload: Offload,
         deliver: Callable[[Delivery | FragmentReceived], None],
         failures: PeerFailures,
+        observers: Sequence[FragmentObserver] = (),
+        mandate: m.SignedMandate | None = None,
     ) -> None:
         self._ledger = ledger
         self._number = number
@@ -56,6 +77,8 @@ class Drafters:
         self._output = output
         self._deliver = deliver
         self._failures = failures
+        self._observers = tuple(observers)
+        self._mandate = mandate
         self._gate = FragmentGate(
             d_0,
             offload,
@@ -89,7 +112,7 @@ class Drafters:
         if author in self._wanted and author not in self._followers:
             link.subscribe(self._number, self._on_message)
             self._followers[author] = _Follower(link, len(self._output))
-            link.post(m.Start(self._number, self._request, tuple(self._output)))
+            link.post(m.Start(self._number, self._request, tuple(self._output), self._mandate))
 
     def _on_message(self, delivery: Delivery) -> None:
         if isinstance(delivery.message, m.Fragment):
@@ -97,8 +120,10 @@ class Drafters:
         else:
             self._deliver(delivery)
 
-    def _on_checked_fragment(self, peer_id: str, draft: m.Draft) -> None:
+    def _on_checked_fragment(self, peer_id: str, fragment: m.Fragment, draft: m.Draft) -> None:
         author = self._ledger.author_of(peer_id)
+        for observer in self._observers:
+            observer.note_fragment(author, fragment, draft)
         self._ledger.note_drafted(author, draft.nodes, draft.position)
         self._deliver(FragmentReceived(author, draft))
 

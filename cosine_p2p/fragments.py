@@ -30,7 +30,7 @@ class FragmentGate:
         d_0: bytes,
         offload: Offload,
         *,
-        take: Callable[[str, m.Draft], None],
+        take: Callable[[str, m.Fragment, m.Draft], None],
         refuse: Callable[[str, str], None],
     ) -> None:
         self._d_0 = d_0
@@ -75,4 +75,4 @@ class FragmentGate:
                 self._waiting.pop(peer_id, None)
                 self._refuse(peer_id, str(error))
             else:
-                self._take(peer_id, draft)
+                self._take(peer_id, fragment, draft)

@@ -87,6 +87,10 @@ class Generation:
     one of them had come: accepted by offered is the acceptance rate. `home_tokens` were drafted by the verifier's
     own drafter, if it has one, and by nobody else in time.
 
+    `coordinator` is `"verifier"` where one coordinated the drafters by a mandate to the end, else `"client"`. Then
+    `drafted` and the drafters' round-trip times, from there, are the verifier's word, and `offered` counts only
+    what it has shown; accepted tokens are proven by their drafters' signatures all the same.
+
     `near_ties` counts committed tokens whose two best scores lay so close that rounding may decide in the target's
     data type: within 1e-4 in float32.
     """
@@ -111,6 +115,7 @@ class Generation:
     drafters: tuple[DrafterReport, ...]
     verifiers: tuple[VerifierReport, ...]
     why: tuple[str, ...]
+    coordinator: str = "client"
     generation_config: AppliedConfig = AppliedConfig()
     receipts: None = None
     audit: None = None

@@ -1,12 +1,37 @@
 """The work of a session: one request, and who may serve it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from cosine_p2p.mandates import Coordination, Mandates
 from cosine_p2p.speed_trial import SpeedTrial
 from cosine_p2p.strategies.base import StrategyKind
-from cosine_protocol.records import NodeRecord
+from cosine_protocol.messages import SignedMandate
 from cosine_protocol.request import Request
+
+
+class KnownVerifier(Protocol):
+    """The facts of a verifier that a session uses; a `NodeRecord` has them."""
+
+    @property
+    def peer_id(self) -> str: ...
+
+    @property
+    def pass_us(self) -> int: ...
+
+
+class KnownDrafter(Protocol):
+    """The facts of a drafter that a session uses; a `NodeRecord` has them."""
+
+    @property
+    def peer_id(self) -> str: ...
+
+    @property
+    def expertise(self) -> tuple[str, ...]: ...
+
+    @property
+    def model(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,15 +42,22 @@ class Job:
     something is committed, others could serve the request in another form. `more_numbers` are for verifiers asked
     once more, which may not have ended the request of the first number yet. Cached prefixes are shared only with
     requests of the same `cache_scope`.
+
+    `committed` is the output so far. `mandates` signs those that the client may give, as `coordination` says;
+    `mandate` is the one by which somebody else than the client runs this session.
     """
 
     number: int
     deadline_s: float
     request: Request
     strategy: StrategyKind
-    verifiers: tuple[NodeRecord, ...]
-    drafters: tuple[NodeRecord, ...]
+    verifiers: Sequence[KnownVerifier]
+    drafters: Sequence[KnownDrafter]
     trial: SpeedTrial | None = None
     has_other_offers: bool = False
     cache_scope: bytes | None = None
     more_numbers: Iterator[int] = field(default_factory=lambda: iter(()))
+    committed: tuple[int, ...] = ()
+    mandates: Mandates | None = None
+    coordination: Coordination = Coordination.CLIENT
+    mandate: SignedMandate | None = None

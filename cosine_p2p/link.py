@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
-from cosine_p2p.channel import Channel
+from cosine_p2p.channel import Channel, StepCounts
 from cosine_p2p.transport.base import Transport
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
@@ -25,6 +26,42 @@ class Delivery:
 Sink = Callable[[Delivery], None]
 
 
+class PeerLink(Protocol):
+    """A way to a peer that several requests share; `Link` is one."""
+
+    @property
+    def peer_id(self) -> str: ...
+
+    @property
+    def features(self) -> frozenset[str] | None:
+        """Features both ends have; None before the peer has named its own."""
+        ...
+
+    @property
+    def rtt_s(self) -> float: ...
+
+    @property
+    def remote_progress(self) -> StepCounts: ...
+
+    def subscribe(self, number: int, sink: Sink) -> None: ...
+
+    def unsubscribe(self, number: int) -> None: ...
+
+    def post(self, message: m.Message) -> bool: ...
+
+
+class PeerLinks(Protocol):
+    """The ways to the peers of a session; `Links` are those over a transport."""
+
+    async def get(self, peer_id: str, protocol: str) -> PeerLink:
+        """The live link to a peer, opened if need be. Raises `PeerLost`."""
+        ...
+
+    def alive(self, peer_id: str, protocol: str) -> PeerLink | None:
+        """The live link to a peer, if there is one."""
+        ...
+
+
 class Link:
     """A channel whose messages are handed to the request they carry the number of."""
 
@@ -40,6 +77,20 @@ class Link:
         channel = Channel(await transport.dial(peer_id, protocol), protocol)
         await channel.__aenter__()
         return cls(channel)
+
+    @property
+    def peer_id(self) -> str:
+        return self.channel.peer_id
+
+    @property
+    def features(self) -> frozenset[str] | None:
+        """Features both ends have; None before the peer has named its own."""
+        return self.channel.features if self.channel.is_greeted else None
+
+    @property
+    def remote_progress(self) -> StepCounts:
+        """The progress that the peer reported last."""
+        return self.channel.remote_progress
 
     @property
     def rtt_s(self) -> float:

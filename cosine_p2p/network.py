@@ -15,6 +15,7 @@ from cosine_p2p.arguments import read_argument, texts
 from cosine_p2p.dht import DhtDirectory
 from cosine_p2p.identity_file import load_identity
 from cosine_p2p.known_peers import MAX_ADDRESSES, KnownPeer, KnownPeers, order_peers
+from cosine_p2p.mandates import Mandates
 from cosine_p2p.postings import RecordOpener
 from cosine_p2p.target import choose_digest
 from cosine_p2p.tokenizer import TextCodec
@@ -45,10 +46,16 @@ class NetworkSwarm:
     """Implements `cosine_p2p.client.Swarm` on the real network."""
 
     def __init__(
-        self, transport: Transport, directory: DhtDirectory, leaving: AsyncExitStack, tokenizer_folder: Path | None
+        self,
+        transport: Transport,
+        directory: DhtDirectory,
+        leaving: AsyncExitStack,
+        tokenizer_folder: Path | None,
+        mandates: Mandates,
     ) -> None:
         self.transport = transport
         self.directory = directory
+        self.mandates = mandates
         self._leaving = leaving
         self._tokenizer_folder = tokenizer_folder
         self._codecs: dict[bytes, TextCodec] = {}
@@ -66,10 +73,13 @@ class NetworkSwarm:
         """Connect. Raises `UsageError` for malformed addresses, `PeerLost` if no initial peer answers."""
         async with AsyncExitStack() as stack:
             if kind is TransportKind.FULL:
-                transport, directory = await _enter_full(tuple(initial_peers), network, stack)
+                transport, directory, identity = await _enter_full(tuple(initial_peers), network, stack)
             else:
-                transport, directory = await _enter_light(tuple(initial_peers), network, stack, known_peers)
-            return cls(transport, directory, stack.pop_all(), tokenizer_folder)
+                transport, directory, identity = await _enter_light(
+                    tuple(initial_peers), network, stack, known_peers
+                )
+            mandates = Mandates(identity, time.time)
+            return cls(transport, directory, stack.pop_all(), tokenizer_folder, mandates)
 
     async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextCodec:
         digest = verifiers[0].tokenizer_digest
@@ -103,7 +113,7 @@ class NetworkSwarm:
 
 async def _enter_full(
     initial_peers: tuple[str, ...], network: str, stack: AsyncExitStack
-) -> tuple[Transport, DhtDirectory]:
+) -> tuple[Transport, DhtDirectory, Identity]:
     """A peer that dials only; it reads the DHT itself."""
     from cosine_p2p.transport.hivemind import HivemindTransport
 
@@ -121,12 +131,12 @@ async def _enter_full(
     )
     transport = await HivemindTransport.start(config)
     stack.push_async_callback(transport.close)
-    return transport, DhtDirectory(transport, identity, network=network, opener=transport.opener)
+    return transport, DhtDirectory(transport, identity, network=network, opener=transport.opener), identity
 
 
 async def _enter_light(
     initial_peers: tuple[str, ...], network: str, stack: AsyncExitStack, known_peers: KnownPeers | None
-) -> tuple[Transport, DhtDirectory]:
+) -> tuple[Transport, DhtDirectory, Identity]:
     """No part of the DHT: some nodes tell what lies in it; those that do are remembered as `known_peers`."""
     from cosine_p2p.discover import DiscoverCells
     from cosine_p2p.transport.light import LightConfig, LightTransport
@@ -156,7 +166,7 @@ async def _enter_light(
             )
 
         stack.callback(remember)
-    return transport, DhtDirectory(cells, identity, network=network, opener=opener)
+    return transport, DhtDirectory(cells, identity, network=network, opener=opener), identity
 
 
 def _local_files(folder: Path, digest: bytes) -> TokenizerFiles:

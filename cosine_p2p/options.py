@@ -20,6 +20,7 @@ from cosine_p2p.arguments import (
     whole,
 )
 from cosine_p2p.generation import Observer
+from cosine_p2p.mandates import Coordination
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
@@ -62,6 +63,9 @@ class GenerationOptions(TypedDict, total=False):
     """Only verifiers that compute so, as in `float32`."""
     max_drafters: int | None
     """Ask at most so many drafters, 8 if not given; 0 asks none."""
+    coordination: str
+    """Coordinates the drafters: `client`; `verifier`, by a signed mandate; or `auto`, the default: the verifier
+    where it is far away."""
     trust: Sequence[str]
     """Only these peers, by peer id."""
     verifier: str | None
@@ -98,6 +102,7 @@ DEFAULTS: Final[ClientOptions] = {
     "generation_config": AUTO,
     "stop": (),
     "strategy": "cosine",
+    "coordination": Coordination.AUTO.value,
     "trust": (),
     "timeout_s": 600.0,
     "target": "zoo:target",
@@ -144,6 +149,10 @@ SAMPLING: Final = frozenset(field.name for field in fields(Sampling))
 """The options that shape the distribution that tokens are drawn from."""
 
 
+def _read_coordination(value: object) -> str:
+    return Coordination(str(value))
+
+
 def _read_source(value: object) -> str:
     if value not in (AUTO, NONE):
         raise ValueError
@@ -152,6 +161,7 @@ def _read_source(value: object) -> str:
 
 _KINDS: Final[Mapping[str, ArgumentKind[Any]]] = {
     "generation_config": ArgumentKind(f"{AUTO!r} or {NONE!r}", _read_source),
+    "coordination": ArgumentKind("'auto', 'client' or 'verifier'", _read_coordination),
     "max_new_tokens": whole(1),
     "stop": STOP,
     "eos": TOKEN_IDS,

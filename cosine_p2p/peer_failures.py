@@ -5,6 +5,10 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cosine_protocol.errors import CosineError, ErrorCode, PeerError
+
+EXPECTED_REFUSALS: Final = frozenset({ErrorCode.OVERLOADED, ErrorCode.SHUTTING_DOWN, ErrorCode.OUT_OF_MEMORY})
+"""Refusals of a verifier that is busy or leaves, whatever its record said some seconds ago."""
 FIRST_PAUSE_S: Final = 60.0
 """A choice: longer than most requests, and short for a machine that was only restarted."""
 LONGEST_PAUSE_S: Final = 3600.0
@@ -37,6 +41,11 @@ class PeerFailures:
         self._peers[peer_id] = _Failures(count + 1, now_s + pause_s, now_s)
         if len(self._peers) > MAX_PEERS:
             self._peers.popitem(last=False)
+
+    def note_error(self, peer_id: str, error: CosineError, *, now_s: float) -> None:
+        """Avoid a verifier for its error, unless it is busy or leaves."""
+        if not (isinstance(error, PeerError) and error.code in EXPECTED_REFUSALS):
+            self.note_failed(peer_id, now_s=now_s)
 
     def note_served(self, peer_id: str) -> None:
         """Forget what a peer did before it served a request to its end."""

@@ -17,9 +17,10 @@ from cosine_p2p.generation import (
 )
 from cosine_p2p.link import Links
 from cosine_p2p.request_log import request_log
-from cosine_p2p.session import Session, Tokens
+from cosine_p2p.session import Session
 from cosine_p2p.text import TextAssembler
 from cosine_p2p.tokenizer import TextCodec
+from cosine_p2p.upstream import Tokens
 from cosine_protocol.errors import GenerationFailed, GenerationTimedOut
 from cosine_protocol.limits import HOME_AUTHOR
 from cosine_protocol.messages import FinishReason
@@ -197,6 +198,7 @@ class Run:
                 for link in [self._links.alive(peer_id, VERIFY)]
             ),
             why=tuple(counts.why),
+            coordinator=session.delegation.told_coordinator,
             generation_config=self._applied,
         )
 

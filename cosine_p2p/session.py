@@ -2,15 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
 from typing import Final
 
+from cosine_p2p.delegation import Coordinator, Delegation
 from cosine_p2p.drafter_count import DrafterCount
 from cosine_p2p.drafter_ledger import DrafterLedger
-from cosine_p2p.drafters import Drafters
+from cosine_p2p.drafters import Drafters, DraftingObserver
 from cosine_p2p.fragments import Offload
 from cosine_p2p.job import Job
-from cosine_p2p.link import Delivery, Link, Links
+from cosine_p2p.link import Delivery, PeerLink, PeerLinks
 from cosine_p2p.peer_failures import PeerFailures
 from cosine_p2p.peer_speeds import PeerSpeeds
 from cosine_p2p.session_counts import SessionCounts
@@ -18,6 +18,7 @@ from cosine_p2p.stall import Stalled, TooSlow, Watch
 from cosine_p2p.strategies.base import (
     Action,
     Committed,
+    DrafterLost,
     DraftersAllowed,
     Event,
     FragmentReceived,
@@ -31,56 +32,51 @@ from cosine_p2p.strategies.base import (
     VerifierOpened,
     WakeAt,
 )
-from cosine_p2p.upstream import Upstream, end_of
+from cosine_p2p.upstream import Tokens, Upstream, end_of
 from cosine_p2p.verifier_dials import VerifierDials
 from cosine_p2p.verifier_queue import VerifierQueue
 from cosine_protocol import messages as m
-from cosine_protocol.digests import request_digest
+from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import (
-    ErrorCode,
     GenerationFailed,
     GenerationTimedOut,
     PeerError,
     PeerLost,
     RemoteProtocolError,
 )
-from cosine_protocol.limits import HOME_AUTHOR
 from cosine_protocol.messages import FinishReason
-from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.protocols import VERIFY
 
 CHECK_EVERY_S: Final = 0.5
 """A choice: how late a verifier that makes no progress may be noticed."""
-EXPECTED_REFUSALS: Final = frozenset({ErrorCode.OVERLOADED, ErrorCode.SHUTTING_DOWN, ErrorCode.OUT_OF_MEMORY})
-"""Refusals of a verifier that is busy or leaves, whatever its record said some seconds ago."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """Committed output tokens; `authors[i]` is 0, 1 + the index of a drafter of the job, or `HOME_AUTHOR`."""
-
-    tokens: tuple[int, ...]
-    authors: bytes
 
 
 class Session:
     """Runs one job. `stream` yields tokens; everything else is there to read once it has ended."""
 
     def __init__(
-        self, job: Job, links: Links, offload: Offload, *, failures: PeerFailures, speeds: PeerSpeeds
+        self,
+        job: Job,
+        links: PeerLinks,
+        offload: Offload,
+        *,
+        failures: PeerFailures,
+        speeds: PeerSpeeds,
+        observer: DraftingObserver | None = None,
     ) -> None:
         """`failures` is told of verifiers that fail or serve, `speeds` of their pace."""
         self.job = job
         self._failures = failures
         self._speeds = speeds
-        self.output: list[int] = []
+        self._observer = observer
+        self.output = list(job.committed)
         self.finish: FinishReason | None = None
         self.counts = SessionCounts()
         self.ledger = DrafterLedger(job.drafters)
         self.d_0 = request_digest(job.request)
-        self._links = links
-        self._digest = self.d_0
+        self._digest = roll_digest(self.d_0, job.committed)
         self._strategy = job.strategy.make(self.d_0)
+        self.delegation = Delegation(job, self.d_0)
         self._wake_at_s: float | None = None
         self._inbox: asyncio.Queue[Delivery | FragmentReceived] = asyncio.Queue()
         peer_ids = [record.peer_id for record in job.verifiers]
@@ -98,12 +94,16 @@ class Session:
             offload=offload,
             deliver=self._inbox.put_nowait,
             failures=failures,
+            observers=tuple(filter(None, (self.delegation, observer))),
+            mandate=job.mandate,
         )
         self._dials = VerifierDials(self._queue, links, use=self._use, lose=self._note_failure)
-        trial = job.trial if job.drafters else None
-        self._count = DrafterCount(trial, left_tokens=job.request.max_new_tokens)
+        self._count = DrafterCount(job.trial if job.drafters else None, left_tokens=job.request.max_new_tokens)
         self._allowed: int | None = -1  # nothing is decided yet
         self._are_drafters_asked = False
+        if job.committed:
+            self.ledger.credit(bytes(len(job.committed)))
+            self._on_event(Committed(0, job.committed, self._digest, m.PassStats(0, 0, 0, 0)))
 
     @property
     def serving(self) -> tuple[str, ...]:
@@ -124,6 +124,7 @@ class Session:
                     yield tokens
         finally:
             self._count.end()
+            self.delegation.end(_now_s())
             for upstream in self._upstreams.values():
                 upstream.note_pace(self._speeds, _now_s(), is_stepped=self.job.strategy.is_stepped)
                 self._hang_up(upstream)
@@ -138,7 +139,7 @@ class Session:
 
         Raises `GenerationFailed` if nobody can be asked any more before the deadline.
         """
-        self._dial_spares()
+        self._dials.begin(self.job.strategy.verifiers - len(self._upstreams), now_s=_now_s())
         while not self._upstreams:
             left_s = self._time_left()
             if self._dials:
@@ -146,22 +147,15 @@ class Session:
             else:
                 at_s = self._queue.next_at_s
                 if at_s is None or at_s - _now_s() > left_s:
-                    raise GenerationFailed(_nobody_left(self.counts.tried))
+                    raise GenerationFailed(self.counts.nobody_left())
                 await asyncio.sleep(max(0.0, at_s - _now_s()))
-            self._dial_spares()
+            self._dials.begin(self.job.strategy.verifiers - len(self._upstreams), now_s=_now_s())
 
-    def _dial_spares(self) -> None:
-        self._dials.begin(self.job.strategy.verifiers - len(self._upstreams), now_s=_now_s())
-
-    def _use(self, link: Link) -> bool:
+    def _use(self, link: PeerLink) -> bool:
         """Open the request on a link if there is a slot for its verifier."""
         if len(self._upstreams) >= self.job.strategy.verifiers:
             return False
-        self._open(link)
-        return True
-
-    def _open(self, link: Link) -> None:
-        job, peer_id = self.job, link.channel.peer_id
+        job, peer_id = self.job, link.peer_id
         taken = {upstream.slot for upstream in self._upstreams.values()}
         number = next(job.more_numbers, job.number) if peer_id in self._asked else job.number
         self._asked.add(peer_id)
@@ -181,6 +175,32 @@ class Session:
         link.subscribe(number, self._inbox.put_nowait)
         asked = (job.request, tuple(self.output), job.strategy.pacing, self.ledger.peer_ids, job.cache_scope)
         link.post(m.Open(number, *asked))
+        self._offer_coordination(upstream)
+        return True
+
+    def _offer_coordination(self, upstream: Upstream) -> None:
+        """Let the verifier coordinate if that is better, once that can be told."""
+        mandate = self.delegation.offer(
+            upstream,
+            drafters_pay=self._count.allowed != 0,
+            now_s=_now_s(),
+            left_s=max(0.0, self.job.deadline_s - _now_s()),
+        )
+        if mandate is not None:
+            # What the delegate's drafters do says nothing of ours.
+            self._count.end()
+            upstream.link.post(mandate)
+        self._note_why(0, self.delegation.take_why())
+        self._allow_drafters()
+
+    def _take_back(self, reason: str) -> None:
+        """Coordinate here from now on."""
+        if self.delegation.coordinator is Coordinator.VERIFIER:
+            if upstream := self._upstreams.get(self.delegation.delegate):
+                upstream.link.post(m.Revoke(upstream.number))
+            self.delegation.take_back(reason)
+            self._note_why(0, self.delegation.take_why())
+            self._allow_drafters()
 
     async def _step(self) -> Tokens | None:
         """Wait for one message or the strategy's tick and act on it; a verifier that fails is noted and let go."""
@@ -193,11 +213,16 @@ class Session:
             case Delivery() as delivery:
                 if event := self._drafters.event_of(delivery):
                     self._on_event(event)
+                    if isinstance(event, DrafterLost) and self._observer is not None:
+                        self._observer.note_lost(event.author)
             case event:
                 self._on_event(event)
         # What is still unread may be the very progress that is missed.
         if self._inbox.empty():
+            self.delegation.check_silence(_now_s())
             self._leave_slow()
+        if self.delegation.taken_back:
+            self._take_back(self.delegation.taken_back)
         return tokens
 
     def _leave_slow(self) -> None:
@@ -207,11 +232,9 @@ class Session:
             is_lone = not (self._queue.has_fresh or self._dials or len(self._upstreams) > 1 or has_offers)
             try:
                 upstream.check_progress(_now_s(), is_lone=is_lone)
-            except Stalled as stall:
-                self._drop(upstream, PeerLost(upstream.peer_id, str(stall)))
-            except TooSlow as slow:
+            except (Stalled, TooSlow) as slow:
                 self._drop(upstream, PeerLost(upstream.peer_id, str(slow)))
-                if not has_offers:
+                if isinstance(slow, TooSlow) and not has_offers:
                     self._queue.ask_last(upstream.peer_id)
 
     async def _next(self) -> Delivery | FragmentReceived | Tick | None:
@@ -250,11 +273,14 @@ class Session:
                     self._count.note_pass(pass_us / 1e6)
                     opened = VerifierOpened(pass_us / 1e6, upstream.link.rtt_s, upstream.position, upstream.slot)
                     self._on_event(opened)
+                    self._offer_coordination(upstream)
                 case m.Commit() | m.Verified() as commit:
                     return self._on_commit(upstream, commit)
                 case m.Final() as final if isinstance(delivery.body, m.Account):
                     self.finish = upstream.finish(final, delivery.body, self.output)
                     self._failures.note_served(upstream.peer_id)
+                case m.Declined() | m.Credit() | m.Report() as message:
+                    self._on_delegate(message)
                 case m.Error(_, code, text, retry_after_s):
                     raise PeerError(code, text, retry_after_s)
                 case other:
@@ -263,21 +289,32 @@ class Session:
             self._drop(upstream, error)
         return None
 
+    def _on_delegate(self, message: m.Declined | m.Credit | m.Report) -> None:
+        """Take in what a verifier that coordinates says. Raises `RemoteProtocolError` if none was asked to."""
+        if not self.delegation.was_delegated:
+            raise RemoteProtocolError(f"{type(message).__name__} without a mandate")
+        match message:
+            case m.Declined(_, reason):
+                self._take_back(f"the verifier declined, {reason}")
+            case m.Credit():
+                draft = self.delegation.note_credit(message)
+                self.ledger.note_offered(draft.nodes, draft.position)
+            case m.Report(_, author, nodes, rtt_us, why):
+                self.delegation.note_report()
+                if author in self.ledger.authors:
+                    self.ledger.note_told(author, nodes, rtt_us / 1e6)
+                self._note_why(author if author in self.ledger.authors else 0, why)
+
     def _on_commit(self, upstream: Upstream, commit: m.Commit | m.Verified) -> Tokens | None:
         """Check a commit against our own account of the stream and tell the strategy."""
-        position = len(self.output)
+        position, before = len(self.output), upstream.digest
         tokens = upstream.take(commit, self.output, authors=len(self.job.drafters))
         self.output.extend(tokens)
         if upstream.position == len(self.output):
             self._digest = commit.digest
-        authors = commit.authors[len(commit.authors) - len(tokens) :]
-        self.counts.rounds += 1
-        self.counts.near_ties += commit.stats.near_ties
-        home_tokens = authors.count(HOME_AUTHOR)
-        self.counts.home_tokens += home_tokens
-        self.counts.accepted += sum(map(bool, authors)) - home_tokens
-        by_verifier = self.counts.tokens_by_verifier
-        by_verifier[upstream.peer_id] = by_verifier.get(upstream.peer_id, 0) + len(tokens)
+        checked = self.delegation.checked_authors(commit, before, now_s=_now_s())
+        authors = checked[len(checked) - len(tokens) :]
+        self.counts.note_commit(upstream.peer_id, authors, near_ties=commit.stats.near_ties)
         self.ledger.credit(authors)
         has_ended = end_of(self.output, self.job.request) is not None
         upstream.watch.settle(_now_s(), owes_more=has_ended or not self.job.strategy.is_stepped)
@@ -288,14 +325,15 @@ class Session:
         return Tokens(tokens, authors) if tokens else None
 
     def _allow_drafters(self) -> None:
-        """Let as many drafters draft as the trial wants now; they are asked on first need."""
-        count = self._count.allowed
-        if count == self._allowed:
+        """Let as many draft as the trial wants now; they are asked on first need, unless a verifier does."""
+        if self.delegation.coordinator is not Coordinator.CLIENT:
             return
-        self._allowed = count
-        if count is not None:
-            self.counts.note_line(self._count.why())
-            self._on_event(DraftersAllowed(count))
+        count = self._count.allowed
+        if count != self._allowed:
+            self._allowed = count
+            if count is not None:
+                self._note_why(0, self._count.why())
+                self._on_event(DraftersAllowed(count))
         if count != 0 and not self._are_drafters_asked:
             self._are_drafters_asked = True
             for author in self.ledger.authors:
@@ -311,6 +349,7 @@ class Session:
         upstream.note_pace(self._speeds, _now_s(), is_stepped=self.job.strategy.is_stepped)
         self._upstreams.pop(upstream.peer_id)
         self._hang_up(upstream)
+        self.delegation.lose(upstream.peer_id)
         # A verifier that leaves after the last token owes only its account; nobody else could add to the stream.
         if not isinstance(error, RemoteProtocolError) and self.finish is None:
             self.finish = end_of(self.output, self.job.request)
@@ -320,17 +359,10 @@ class Session:
         upstream.link.unsubscribe(upstream.number)
 
     def _note_failure(self, peer_id: str, error: PeerError | PeerLost | RemoteProtocolError) -> None:
-        if not (isinstance(error, PeerError) and error.code in EXPECTED_REFUSALS):
-            self._failures.note_failed(peer_id, now_s=_now_s())
-        match error:
-            case PeerError():
-                self.counts.tried.append(f"{peer_id} refused: {error.message}")
-                if error.retry_after_s is not None:
-                    self._queue.back_off(peer_id, until_s=_now_s() + error.retry_after_s)
-            case PeerLost():
-                self.counts.tried.append(f"{peer_id} was lost: {error.reason}")
-            case _:
-                self.counts.tried.append(f"{peer_id} broke the protocol: {error}")
+        self._failures.note_error(peer_id, error, now_s=_now_s())
+        if isinstance(error, PeerError) and error.retry_after_s is not None:
+            self._queue.back_off(peer_id, until_s=_now_s() + error.retry_after_s)
+        self.counts.note_tried(peer_id, error)
 
     def _on_event(self, event: Event) -> None:
         """Give an event to the strategy and do what it decides."""
@@ -338,13 +370,13 @@ class Session:
             self._perform(action)
 
     def _perform(self, action: Action) -> None:
-        number = self.job.number
         match action:
             case SendTree() | SendVerify():
-                self._post_block(action)
+                for upstream in self._upstreams.values():
+                    upstream.post_block(action, now_s=_now_s())
             case SendAssign(author, base, position, guess, depth, width, window, why):
                 self._note_why(author, why)
-                self._drafters.post(author, m.Assign(number, base, position, guess, depth, width, window))
+                self._drafters.post(author, m.Assign(self.job.number, base, position, guess, depth, width, window))
             case SendAdvance(author, position, tokens):
                 self._drafters.advance(author, position + len(tokens))
             case ReleaseDrafter(author, why):
@@ -356,28 +388,13 @@ class Session:
             case WakeAt(at_s):
                 self._wake_at_s = at_s
 
-    def _post_block(self, action: SendTree | SendVerify) -> None:
-        """Send a tree to every verifier that has opened the request, or a block to the one that is to verify it."""
-        block = action.block
-        nodes, authors = NodeBlock.of(block.nodes), bytes(block.authors)
-        for upstream in self._upstreams.values():
-            if not upstream.is_opened:
-                continue
-            if isinstance(action, SendTree):
-                upstream.link.post(m.Tree(upstream.number, block.base, block.position, nodes, authors))
-            elif upstream.slot == action.verifier:
-                upstream.watch.expect(_now_s())
-                upstream.link.post(m.Verify(upstream.number, block.base, block.position, nodes, authors))
-
     def _note_why(self, author: int, why: str) -> None:
-        self.counts.note_line(f"{self.ledger.domain_of(author)}: {why}")
+        if not why:
+            return
+        self.counts.note_line(f"{self.ledger.domain_of(author)}: {why}" if author else why)
+        if self._observer is not None:
+            self._observer.note_decision(author, why)
 
 
 def _now_s() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _nobody_left(tried: list[str]) -> str:
-    if not tried:
-        return "No verifier was found for the target; check --initial-peers and that a verifier has joined."
-    return f"No verifier could finish the request. Tried: {'; '.join(dict.fromkeys(tried))}."

@@ -1,8 +1,11 @@
-"""Counts of one session, and for people its reasons."""
+"""Counts of one session, and for people its reasons and whom it tried in vain."""
 
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
+
+from cosine_protocol.errors import PeerError, PeerLost, RemoteProtocolError
+from cosine_protocol.limits import HOME_AUTHOR
 
 MAX_WHY: Final = 64
 """Bounds memory: the first reasons that a session keeps for people."""
@@ -30,3 +33,28 @@ class SessionCounts:
         self.latest_why.append(line)
         if len(self.why) < MAX_WHY:
             self.why.append(line)
+
+    def note_commit(self, peer_id: str, authors: bytes, *, near_ties: int) -> None:
+        """Count a pass of a verifier and the authors of what it added to the stream."""
+        self.rounds += 1
+        self.near_ties += near_ties
+        home_tokens = authors.count(HOME_AUTHOR)
+        self.home_tokens += home_tokens
+        self.accepted += sum(map(bool, authors)) - home_tokens
+        self.tokens_by_verifier[peer_id] = self.tokens_by_verifier.get(peer_id, 0) + len(authors)
+
+    def note_tried(self, peer_id: str, error: PeerError | PeerLost | RemoteProtocolError) -> None:
+        """Keep how a verifier failed, in words."""
+        match error:
+            case PeerError():
+                self.tried.append(f"{peer_id} refused: {error.message}")
+            case PeerLost():
+                self.tried.append(f"{peer_id} was lost: {error.reason}")
+            case _:
+                self.tried.append(f"{peer_id} broke the protocol: {error}")
+
+    def nobody_left(self) -> str:
+        """The sentence that says who was tried, when nobody is left."""
+        if not self.tried:
+            return "No verifier was found for the target; check --initial-peers and that a verifier has joined."
+        return f"No verifier could finish the request. Tried: {'; '.join(dict.fromkeys(self.tried))}."

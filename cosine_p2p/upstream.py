@@ -3,19 +3,29 @@
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_p2p.link import Link
+from cosine_p2p.link import PeerLink
 from cosine_p2p.peer_speeds import PeerSpeeds
 from cosine_p2p.stall import SLOW_AFTER_S, Watch
+from cosine_p2p.strategies.base import SendTree, SendVerify
 from cosine_protocol import messages as m
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.errors import RemoteProtocolError
 from cosine_protocol.identity import verify
 from cosine_protocol.limits import HOME_AUTHOR
 from cosine_protocol.messages import FinishReason
+from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.request import Request
 
 LEAST_COMMITS: Final = 4
 """A choice: what fewer commits say of a verifier's pace is not remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Committed output tokens; `authors[i]` is 0, 1 + the index of a drafter of the job, or `HOME_AUTHOR`."""
+
+    tokens: tuple[int, ...]
+    authors: bytes
 
 
 @dataclass(slots=True)
@@ -24,7 +34,7 @@ class Upstream:
 
     slot: int
     number: int
-    link: Link
+    link: PeerLink
     request: Request
     d_0: bytes
     digest: bytes
@@ -34,11 +44,11 @@ class Upstream:
 
     @property
     def peer_id(self) -> str:
-        return self.link.channel.peer_id
+        return self.link.peer_id
 
     def check_progress(self, now_s: float, *, is_lone: bool) -> None:
         """Raise `Stalled` or `TooSlow` if a verifier that owes us a commit takes too long."""
-        progress = self.link.channel.remote_progress
+        progress = self.link.remote_progress
         self.watch.check(now_s, report=(progress.steps, progress.prefill_tokens), is_lone=is_lone)
 
     def note_pace(self, speeds: PeerSpeeds, now_s: float, *, is_stepped: bool) -> None:
@@ -52,6 +62,18 @@ class Upstream:
         if watch.commits:
             prefill_s = max(0.0, watch.first_commit_s - round_trip_s)
             speeds.note_prefill(self.peer_id, prefill_s / watch.prompt_tokens, now_s=now_s)
+
+    def post_block(self, action: SendTree | SendVerify, *, now_s: float) -> None:
+        """Send a tree if the request is open here, or a block if this is the verifier that is to verify it."""
+        if not self.is_opened or (isinstance(action, SendVerify) and self.slot != action.verifier):
+            return
+        block = action.block
+        nodes, authors = NodeBlock.of(block.nodes), bytes(block.authors)
+        if isinstance(action, SendTree):
+            self.link.post(m.Tree(self.number, block.base, block.position, nodes, authors))
+        else:
+            self.watch.expect(now_s)
+            self.link.post(m.Verify(self.number, block.base, block.position, nodes, authors))
 
     def take(self, commit: m.Commit | m.Verified, output: list[int], *, authors: int) -> tuple[int, ...]:
         """Check a commit against this verifier's account of the stream; returns what `output` lacks of it.

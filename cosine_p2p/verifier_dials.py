@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from cosine_p2p.link import Link, Links
+from cosine_p2p.link import PeerLink, PeerLinks
 from cosine_p2p.verifier_queue import VerifierQueue
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.protocols import VERIFY
@@ -24,9 +24,9 @@ class VerifierDials:
     def __init__(
         self,
         queue: VerifierQueue,
-        links: Links,
+        links: PeerLinks,
         *,
-        use: Callable[[Link], bool],
+        use: Callable[[PeerLink], bool],
         lose: Callable[[str, PeerLost], None],
     ) -> None:
         self._queue = queue

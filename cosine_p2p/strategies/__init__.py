@@ -25,7 +25,9 @@ STRATEGIES: Final = MappingProxyType(
             StrategyKind(name="cosine-paper", make=CosinePaper, is_stepped=True),
             StrategyKind(name="dsi", make=Dsi, is_stepped=True, verifiers=2),
             StrategyKind(name="pipeinfer", make=PipeInfer),
-            StrategyKind(name="cosine", make=Cosine, drafter_counts=(CosineOptions().drafters, 1, 0)),
+            StrategyKind(
+                name="cosine", make=Cosine, drafter_counts=(CosineOptions().drafters, 1, 0), is_delegable=True
+            ),
         )
     }
 )

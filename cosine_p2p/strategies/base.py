@@ -157,7 +157,8 @@ class StrategyKind:
     """A way to serve requests, by name. `make` takes the digest of the request and gives its strategy.
 
     `verifiers` is how many verifiers serve a request at once. Of `drafter_counts`, numbers of drafters at once, the
-    one that measures fastest is used (`cosine_p2p.speed_trial`), the first of them until then.
+    one that measures fastest is used (`cosine_p2p.speed_trial`), the first of them until then. `is_delegable`: a
+    verifier that coordinates the request uses it too.
     """
 
     name: str
@@ -166,6 +167,7 @@ class StrategyKind:
     wants_drafters: bool = True
     verifiers: int = 1
     drafter_counts: tuple[int, ...] = ()
+    is_delegable: bool = False
 
     @property
     def pacing(self) -> Pacing:

@@ -21,6 +21,7 @@ from cosine_node.node_options import NetworkOptions, NodeOptions
 from cosine_node.pass_speed import PassSpeed
 from cosine_node.runner import PacedRunner, Runner, ThreadRunner, TimedRunner
 from cosine_node.status_service import StatusService
+from cosine_node.verifier.coordination import RequestCoordinator
 from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.service import VerifierConfig, VerifierService
 from cosine_node.work import Work, work_of
@@ -184,7 +185,12 @@ class RunningNode:
             self._runner = TimedRunner(ThreadRunner(served.engine), self._speed)
             wait_for_work = IdlePasses(served.engine, self._runner, self._speed).wait
         self._home = _home_drafter(home, options.emulation) if home else None
-        self.service = _service(served, options, self._runner, curve, identity, wait_for_work, self._home)
+        coordinator = None
+        if options.role is Role.VERIFIER and options.max_coordinated:
+            coordinator = RequestCoordinator(transport, most_requests=options.max_coordinated)
+        self.service = _service(
+            served, options, self._runner, curve, identity, wait_for_work, self._home, coordinator
+        )
         directory = DhtDirectory(transport, identity, network=network.network, opener=transport.opener)
         self._announcer = Announcer(directory, identity, self._describe, served.names)
         transport.on_restart(self._announcer.restarted)
@@ -346,6 +352,7 @@ def _service(
     identity: Identity,
     wait_for_work: WaitForWork,
     home: HomeDrafter | None,
+    coordinator: RequestCoordinator | None,
 ) -> Service:
     make: Callable[..., Service]
     if options.role is Role.VERIFIER:
@@ -355,7 +362,7 @@ def _service(
             max_requests=options.max_requests,
             shares_prefixes=options.shares_prefixes,
         )
-        make = partial(VerifierService, config=verifier, home=home)
+        make = partial(VerifierService, config=verifier, home=home, coordinator=coordinator)
     else:
         drafter = DrafterConfig(tokenizer_digest=served.facts.tokenizer_digest, max_requests=options.max_requests)
         make = partial(DrafterService, config=drafter)

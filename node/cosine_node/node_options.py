@@ -36,12 +36,17 @@ class NetworkOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
-    """Options of one node. `home` is the model of the drafter that a verifier holds itself, if any."""
+    """Options of one node.
+
+    `home` is the model of the drafter that a verifier holds itself, if any; of `max_coordinated` requests at once
+    it coordinates the drafters, by mandates of their clients.
+    """
 
     role: Role
     source: ModelSource
     home: ModelSource | None = None
     expertise: tuple[str, ...]
     max_requests: int
+    max_coordinated: int
     shares_prefixes: bool
     emulation: Emulation | None

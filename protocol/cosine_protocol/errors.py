@@ -57,6 +57,7 @@ class ErrorCode(IntEnum):
     SHUTTING_DOWN = 10
     BAD_COMMITTED = 11
     BAD_LOGITS = 12
+    BAD_MANDATE = 13
 
 
 class PeerError(CosineError):

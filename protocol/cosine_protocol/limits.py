@@ -22,6 +22,10 @@ MAX_AUTHORS: Final = 64
 """Authors are told apart by one byte; a choice far above the drafters that help one request."""
 HOME_AUTHOR: Final = 255
 """The author byte of what a verifier's own drafter drafted: no drafter has it, as it is above `MAX_AUTHORS`."""
+MAX_MANDATE_BYTES: Final = 4096
+"""Room for `MAX_AUTHORS` peer ids of 52 characters and the other fields."""
+MAX_MANDATE_S: Final = 3600.0
+"""A choice that bounds what a stolen mandate is worth; a longer request is coordinated by its client again."""
 MAX_EOS_TOKENS: Final = 64
 """A choice above the few that models have."""
 MAX_TEXT_BYTES: Final = 1024

@@ -181,6 +181,69 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class Mandate:
+    """The body that a client signs: `delegate` may have `drafters` follow one request. Times are Unix seconds."""
+
+    delegate: Annotated[str, Text(limits.MAX_PEER_ID_BYTES)]
+    drafters: Annotated[tuple[str, ...], Items(Text(limits.MAX_PEER_ID_BYTES), limits.MAX_AUTHORS)]
+    most_tokens: Position
+    issued_at_s: Annotated[float, Real(1e11)]
+    lifetime_s: Annotated[float, Real(limits.MAX_MANDATE_S)]
+
+
+@dataclass(frozen=True, slots=True)
+class SignedMandate:
+    """A mandate as it travels; `body` decodes to a `Mandate`."""
+
+    body: Annotated[bytes, Bytes(limits.MAX_MANDATE_BYTES)]
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True)
+class Delegate:
+    """The client asks the verifier to coordinate the drafters of the request, which are those of `Open.authors`."""
+
+    number: Number
+    mandate: Annotated[SignedMandate, Struct(SignedMandate)]
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """The verifier does not coordinate the request, or no longer; it goes on all the same."""
+
+    number: Number
+    message: Annotated[str, Text(limits.MAX_TEXT_BYTES)]
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    """The client takes the coordination back."""
+
+    number: Number
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """A fragment that shows whose drafts a commit accepted. `body` decodes to a `Draft`, signed by that author."""
+
+    number: Number
+    author: Annotated[int, Whole(limits.MAX_AUTHORS, 1)]
+    body: Annotated[bytes, Bytes(8192)]
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A delegate's decision about a drafter, which has sent so many nodes; with author 0, about their number."""
+
+    number: Number
+    author: Annotated[int, Whole(limits.MAX_AUTHORS)]
+    nodes: Number
+    rtt_us: Microseconds
+    why: Name
+
+
+@dataclass(frozen=True, slots=True)
 class Account:
     """The body that a `Final` signs: the last digest, output tokens, and accepted nodes per author index."""
 
@@ -201,11 +264,12 @@ class Final:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Ask a drafter to follow a request."""
+    """Ask a drafter to follow a request. A peer that is not its client shows the client's mandate."""
 
     number: Number
     request: RequestField
     committed: CommittedTokens
+    mandate: Annotated[SignedMandate | None, Added(Struct(SignedMandate))] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +394,7 @@ class Status:
 
 
 Message = (
-    Hello | Ping | Pong | Error | Open | Opened | Tree | Verify | Commit | Verified | Cancel | Final | Start
-    | Started | Assign | Fragment | Advance | Busy | Release | AskRecords | Records | AskFile | FilePiece
-    | AskStatus | Status
+    Hello | Ping | Pong | Error | Open | Opened | Tree | Verify | Commit | Verified | Cancel | Final | Delegate
+    | Declined | Revoke | Credit | Report | Start | Started | Assign | Fragment | Advance | Busy | Release
+    | AskRecords | Records | AskFile | FilePiece | AskStatus | Status
 )  # fmt: skip

@@ -13,11 +13,16 @@ DRAFT: Final = "/cosine/draft/1.0.0"
 DISCOVER: Final = "/cosine/discover/1.0.0"
 STATUS: Final = "/cosine/status/1.0.0"
 
+MANDATES: Final = "mandate"
+"""The feature of ends that know mandates (docs/protocol.md, section 3)."""
+
 _COMMON = frozenset({m.Hello, m.Ping, m.Pong, m.Error})
 
 MESSAGES: Final = MappingProxyType(
     {
-        VERIFY: _COMMON | {m.Open, m.Opened, m.Tree, m.Verify, m.Verified, m.Commit, m.Cancel, m.Final},
+        VERIFY: _COMMON
+        | {m.Open, m.Opened, m.Tree, m.Verify, m.Verified, m.Commit, m.Cancel, m.Final}
+        | {m.Delegate, m.Declined, m.Revoke, m.Credit, m.Report},
         DRAFT: _COMMON | {m.Start, m.Started, m.Assign, m.Fragment, m.Advance, m.Busy, m.Release, m.Final},
         DISCOVER: _COMMON | {m.AskRecords, m.Records, m.AskFile, m.FilePiece},
         STATUS: _COMMON | {m.AskStatus, m.Status},

@@ -6,6 +6,7 @@ from typing import Any
 
 from cosine_node.status_service import StatusService
 from cosine_p2p.directory import Directory, MemoryDirectory
+from cosine_p2p.mandates import Mandates
 from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.transport.memory import MemoryNetwork, MemoryTransport
@@ -23,6 +24,7 @@ class PlainSwarm:
     network: MemoryNetwork = field(default_factory=lambda: MemoryNetwork(one_way_s=ONE_WAY_S))
     directory: Directory = field(default_factory=MemoryDirectory)
     transport: MemoryTransport = field(init=False)
+    mandates: Mandates | None = None
 
     def __post_init__(self) -> None:
         self.transport = self.network.join("client")

@@ -15,6 +15,7 @@ from cosine_p2p.blocking import Client
 from cosine_p2p.client import Swarm
 from cosine_p2p.directory import MemoryDirectory
 from cosine_p2p.generation import Chunk, Generation
+from cosine_p2p.mandates import Mandates
 from cosine_p2p.tokenizer import TextCodec
 from cosine_protocol.errors import GenerationFailed, UsageError
 from cosine_protocol.records import Role
@@ -33,6 +34,7 @@ class InProcess:
         self.swarm = swarm
         self.transport = swarm.network.join("blocking-client")
         self.directory: MemoryDirectory = swarm.directory
+        self.mandates: Mandates | None = None
 
     def choose_digest(self, name: str, offered: Mapping[bytes, int]) -> bytes:
         return min(offered)

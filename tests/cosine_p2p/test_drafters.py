@@ -8,7 +8,7 @@ from typing import cast
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.drafter_ledger import DrafterLedger
 from cosine_p2p.drafters import Drafters
-from cosine_p2p.link import Delivery, Links, Sink
+from cosine_p2p.link import Delivery, PeerLinks, Sink
 from cosine_p2p.peer_failures import PeerFailures
 from cosine_p2p.strategies.base import DrafterLost, DrafterStarted, FragmentReceived
 from cosine_protocol import messages as m
@@ -84,7 +84,7 @@ class Swarm:
             number=NUMBER,
             request=REQUEST,
             d_0=D_0,
-            links=cast("Links", self),
+            links=cast("PeerLinks", self),
             output=self.output,
             offload=_at_once,
             deliver=self.delivered.append,

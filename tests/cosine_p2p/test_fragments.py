@@ -31,7 +31,7 @@ def taken(*batches: list[Delivery]) -> tuple[list[tuple[str, int]], list[str]]:
         gate = FragmentGate(
             D_0,
             _at_once,
-            take=lambda peer_id, draft: passed.append((peer_id, draft.sequence)),
+            take=lambda peer_id, _, draft: passed.append((peer_id, draft.sequence)),
             refuse=lambda peer_id, _: refused.append(peer_id),
         )
         checking = asyncio.ensure_future(gate.run())

@@ -61,6 +61,7 @@ REFUSED = [
     ("max_new_tokens", [10], f"{WHOLE} [10]."),
     ("max_drafters", -1, "max_drafters must be a whole number of at least 0, not -1."),
     ("max_drafters", "2", "max_drafters must be a whole number of at least 0, not '2'."),
+    ("coordination", "nobody", "coordination must be 'auto', 'client' or 'verifier', not 'nobody'."),
     ("temperature", -1, "temperature must lie between 0 and 1,000,000, not -1."),
     ("temperature", "0.8", "temperature must lie between 0 and 1,000,000, not '0.8'."),
     ("temperature", True, "temperature must lie between 0 and 1,000,000, not True."),

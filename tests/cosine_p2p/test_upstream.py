@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from cosine_p2p.channel import StepCounts
-from cosine_p2p.link import Link
+from cosine_p2p.link import PeerLink
 from cosine_p2p.peer_speeds import PeerSpeeds, UsualSpeeds
 from cosine_p2p.stall import Watch
 from cosine_p2p.upstream import LEAST_COMMITS, Upstream, end_of
@@ -33,10 +33,10 @@ D_0 = request_digest(REQUEST)
 
 def upstream(after: tuple[int, ...] = (), *, is_opened: bool = True, **watch: Any) -> Upstream:
     """A verifier that stands after some tokens, on a link that reports no progress."""
-    link = SimpleNamespace(channel=SimpleNamespace(peer_id="verifier", remote_progress=StepCounts()))
+    link = SimpleNamespace(peer_id="verifier", remote_progress=StepCounts())
     digest = roll_digest(D_0, after)
     seen = Watch(since_s=0.0, **watch)
-    return Upstream(0, 1, cast("Link", link), REQUEST, D_0, digest, len(after), seen, is_opened)
+    return Upstream(0, 1, cast("PeerLink", link), REQUEST, D_0, digest, len(after), seen, is_opened)
 
 
 def commit(tokens: tuple[int, ...], *, after: tuple[int, ...] = ()) -> m.Commit:

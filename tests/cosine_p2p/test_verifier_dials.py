@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_p2p.link import Link, Links
+from cosine_p2p.link import Links, PeerLink
 from cosine_p2p.verifier_dials import DIAL_NEXT_S, MAX_DIALS, VerifierDials
 from cosine_p2p.verifier_queue import VerifierQueue
 from cosine_protocol.errors import PeerLost
@@ -35,7 +35,7 @@ class Net:
             raise PeerLost(peer_id, "no answer")
         return peer_id
 
-    def use(self, link: Link) -> bool:
+    def use(self, link: PeerLink) -> bool:
         if len(self.used) >= self.needed:
             return False
         self.used.append(str(link))
@@ -93,7 +93,7 @@ def test_one_that_answers_late_and_is_not_needed_is_asked_first_again() -> None:
         dials.begin(0, now_s=1.0)
         return queue.next(1.0)
 
-    def deny(link: Link) -> bool:
+    def deny(link: PeerLink) -> bool:
         return False
 
     assert run_virtual(both()) == "slow"

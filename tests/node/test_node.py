@@ -26,6 +26,7 @@ def drafter(model: str) -> NodeOptions:
             model=model, target="zoo:target", engine=EngineChoice(device="cpu", dtype="float32", threads=1)
         ),
         expertise=(),
+        max_coordinated=0,
         max_requests=1,
         shares_prefixes=False,
         emulation=None,

@@ -16,7 +16,7 @@ from cosine_protocol.nodes import MAX_BLOCK_NODES, NodeBlock
 from cosine_protocol.records import NodeRecord, SignedRecord
 from cosine_protocol.request import Sampling
 
-BODIES: Final = (m.Draft, m.Account, NodeRecord, SignedRecord)
+BODIES: Final = (m.Draft, m.Account, m.Mandate, m.SignedMandate, NodeRecord, SignedRecord)
 WIRE_CLASSES: Final = (*TAGS.values(), *BODIES)
 _MANY_BYTES: Final = 64
 _MANY_ITEMS: Final = 6

@@ -34,7 +34,7 @@ def test_a_message_stands_there_with_its_fields_in_order(tag: int, cls: type) ->
     assert NAME.findall(row[2]) == _names(cls)
 
 
-@pytest.mark.parametrize(("kind", "cls"), [("fragment", m.Draft), ("final", m.Account)])
+@pytest.mark.parametrize(("kind", "cls"), [("fragment", m.Draft), ("final", m.Account), ("mandate", m.Mandate)])
 def test_a_signed_body_stands_there_with_its_fields_in_order(kind: str, cls: type) -> None:
     (row,) = [row for row in ROWS if row[0] == f"`{kind}`"]
     assert NAME.findall(row[3]) == _names(cls)

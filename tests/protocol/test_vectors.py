@@ -6,7 +6,7 @@ from cosine_protocol.codec import TAGS, decode, decode_body, encode
 from cosine_protocol.digests import encode_request, request_digest, roll_digest
 from cosine_protocol.framing import FrameDecoder, encode_frame
 from cosine_protocol.identity import Identity, signed_bytes, verify
-from cosine_protocol.messages import Draft
+from cosine_protocol.messages import Draft, Mandate
 from cosine_protocol.noise import gumbel, noise_bits, position_key
 from cosine_protocol.records import open_record, seal_record
 
@@ -17,7 +17,7 @@ RECORDS = ("record", "record_with_generation_defaults")
 
 
 def test_every_file_is_checked_here() -> None:
-    checked = {"noise", "request_digests", "frames", "schema", "identity", "fragment", *RECORDS}
+    checked = {"noise", "request_digests", "frames", "schema", "identity", "fragment", "mandate", *RECORDS}
     assert {path.stem for path in FOLDER.iterdir()} == checked
 
 
@@ -76,6 +76,14 @@ def test_signed_fragment() -> None:
     assert b"cosine/fragment/1" in signed_bytes(
         kind=vector["kind"], signer=vector["signer"], digest=digest, body=body
     )
+
+
+def test_signed_mandate() -> None:
+    vector = read("mandate")
+    digest, body = bytes.fromhex(vector["d_0"]), bytes.fromhex(vector["body"])
+    signature = bytes.fromhex(vector["signature"])
+    verify(kind=vector["kind"], signer=vector["signer"], digest=digest, body=body, signature=signature)
+    assert as_json(decode_body(Mandate, body)) == vector["fields"]
 
 
 @pytest.mark.parametrize("name", RECORDS)

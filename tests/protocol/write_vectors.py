@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any, Final
 
 from cosine_protocol import messages as m
-from cosine_protocol.codec import TAGS, encode, encode_body
+from cosine_protocol.codec import TAGS, decode_body, encode, encode_body
 from cosine_protocol.digests import encode_request, request_digest, roll_digest
 from cosine_protocol.errors import ErrorCode
 from cosine_protocol.framing import encode_frame
@@ -18,7 +18,7 @@ from cosine_protocol.protocols import VERSION
 from cosine_protocol.records import Role, cell_key, seal_record
 from cosine_protocol.request import MAX_SEED, Request, Sampling
 
-from .samples import GENERATION_DEFAULTS, NOW_S, OTHER, OWNER, SPEC_SEED, record_of, request_of
+from .samples import GENERATION_DEFAULTS, LIFETIME_S, NOW_S, OTHER, OWNER, SPEC_SEED, record_of, request_of
 from .strategies import WIRE_CLASSES
 from .vectors import as_json, schema, write
 
@@ -32,6 +32,8 @@ AUTHORS: Final = bytes([1, 1, 2, 1])
 STATS: Final = m.PassStats(nodes=4, near_ties=0, pass_us=21_500, held_us=1_200)
 DRAFT: Final = encode_body(m.Draft(NUMBER, 1, DIGEST, len(TOKENS), NODES))
 ACCOUNT: Final = encode_body(m.Account(NUMBER, m.FinishReason.EOS, len(TOKENS), DIGEST, (2, 0)))
+MANDATE: Final = encode_body(m.Mandate(OWNER.peer_id, (OTHER.peer_id,), 128, NOW_S, LIFETIME_S))
+SIGNED_MANDATE: Final = m.SignedMandate(MANDATE, OTHER.sign(kind="mandate", digest=D_0, body=MANDATE))
 KEY: Final = cell_key(network="main", role=Role.VERIFIER, target="someone/model", owner=OWNER.peer_id, depth=2)
 SEALED: Final = seal_record(record_of(), OWNER, key=KEY)
 
@@ -58,12 +60,18 @@ def _verify_messages() -> list[m.Message]:
         m.Verified(NUMBER, *commit),
         m.Commit(NUMBER, *commit[1:]),
         m.Cancel(NUMBER),
+        m.Delegate(NUMBER, SIGNED_MANDATE),
+        m.Declined(NUMBER, "too many requests are coordinated here"),
+        m.Revoke(NUMBER),
+        m.Credit(NUMBER, 2, DRAFT, OTHER.sign(kind="fragment", digest=D_0, body=DRAFT)),
+        m.Report(NUMBER, 1, 40, 20_300, "asked to draft, 20 ms away"),
     ]
 
 
 def _draft_messages() -> list[m.Message]:
     return [
         m.Start(NUMBER, REQUEST, TOKENS),
+        m.Start(NUMBER, REQUEST, TOKENS, SIGNED_MANDATE),
         m.Started(NUMBER, 2.5, 900),
         m.Assign(NUMBER, DIGEST, len(TOKENS), (13, 21), depth=8, width=2, window=32),
         m.Fragment(DRAFT, OWNER.sign(kind="fragment", digest=D_0, body=DRAFT)),
@@ -123,6 +131,11 @@ def _requests() -> list[Request]:
     return [REQUEST, replace(REQUEST, max_new_tokens=1), greedy, largest]
 
 
+def _mandate_fields() -> dict[str, Any]:
+    fields: dict[str, Any] = as_json(decode_body(m.Mandate, MANDATE))
+    return fields
+
+
 def main() -> None:
     """Write every vector file."""
     seeds, positions, tokens = (0, 1, 42, MAX_SEED), (0, 1, 4095), (0, 1, 50_256, (1 << 31) - 1)
@@ -136,6 +149,8 @@ def main() -> None:
     signed = {"kind": "fragment", "signer": peer_id, "d_0": D_0.hex(), "body": DRAFT.hex()}
     signature = OWNER.sign(kind="fragment", digest=D_0, body=DRAFT).hex()
     write("fragment", {"private_seed": SPEC_SEED.hex(), **signed, "signature": signature})
+    delegated = {"kind": "mandate", "signer": OTHER.peer_id, "d_0": D_0.hex(), "body": MANDATE.hex()}
+    write("mandate", {**delegated, "fields": _mandate_fields(), "signature": SIGNED_MANDATE.signature.hex()})
     where = {"key": KEY, "owner": peer_id, "now_s": NOW_S}
     write("record", {**where, "fields": as_json(record_of()), "sealed": SEALED.hex()})
     record = record_of(generation_defaults=GENERATION_DEFAULTS)

@@ -15,6 +15,7 @@ from cosine_node.cli.options import (
     PEERS_PANEL,
     SAMPLING_PANEL,
     AsJson,
+    CoordinationName,
     GenerationConfig,
     InitialPeers,
     Network,
@@ -25,6 +26,7 @@ from cosine_node.cli.options import (
 )
 from cosine_node.cli.printing import json_safe, printable, short_peer_id, show
 from cosine_node.cli.waiting import WaitingLine, telling_stages
+from cosine_p2p.mandates import Coordination
 from cosine_p2p.options import AUTO, ClientOptions, Prompt
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
@@ -129,6 +131,7 @@ def generate(
     max_drafters: MaxDrafters = None,
     trust: TrustedPeers = None,
     verifier: OnlyVerifier = None,
+    coordination: CoordinationName = Coordination.AUTO.value,
     as_json: AsJson = False,
 ) -> None:
     """Generate text with a swarm; it is exactly what the target alone would write."""
@@ -144,6 +147,7 @@ def generate(
         "max_drafters": max_drafters,
         "trust": several(trust),
         "verifier": verifier,
+        "coordination": coordination,
         "timeout_s": timeout,
         "max_new_tokens": max_new_tokens,
         "temperature": temperature,

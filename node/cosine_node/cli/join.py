@@ -36,6 +36,7 @@ from cosine_node.cli.options import (
 from cosine_node.emulation import Emulation
 from cosine_node.engine.engine_kind import EngineChoice, parse_engine
 from cosine_node.pool_size import parse_pool_size
+from cosine_node.verifier.policy import MAX_COORDINATED
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_EXPERTISE
@@ -90,6 +91,15 @@ DraftModel = Annotated[
         rich_help_panel=MODEL_PANEL,
     ),
 ]
+MaxCoordinated = Annotated[
+    int,
+    typer.Option(
+        metavar="COUNT",
+        envvar="COSINE_MAX_COORDINATED",
+        help="Requests whose drafters a verifier coordinates for clients far away; 0 for none.",
+        rich_help_panel=OPERATION_PANEL,
+    ),
+]
 Emulate = Annotated[
     str | None,
     typer.Option(
@@ -138,6 +148,7 @@ def join(
     kv_memory: KvMemory = "auto",
     deterministic: Deterministic = False,
     max_requests: MaxRequests = 16,
+    max_coordinated: MaxCoordinated = MAX_COORDINATED,
     share_prefixes: SharePrefixes = False,
     threads: Threads = None,
     emulate: Emulate = None,
@@ -151,8 +162,7 @@ def join(
     from cosine_node.node_options import NetworkOptions, NodeOptions
 
     chosen = parse_role(role)
-    if max_requests < 1 or (threads is not None and threads < 1):
-        raise UsageError("--max-requests and --threads must be 1 or more.")
+    _check_counts(max_requests=max_requests, max_coordinated=max_coordinated, threads=threads)
     loading: dict[str, Any] = {"device": device, "dtype": dtype, "threads": threads, "quantize": quantize}
     loading["pool_size"] = parse_pool_size(kv_memory, requests=max_requests, is_verifier=chosen is Role.VERIFIER)
     choice = EngineChoice(kind=parse_engine(engine), is_deterministic=deterministic, **loading)
@@ -172,12 +182,18 @@ def join(
         "role": chosen,
         "home": _home_source(chosen, draft_model, sources[0]),
         "max_requests": max_requests,
+        "max_coordinated": max_coordinated,
         "shares_prefixes": share_prefixes,
         "emulation": Emulation.parse(emulate) if emulate else None,
     }
     nodes = [NodeOptions(source=one, expertise=_expertise(expertise, one.model), **shared) for one in sources]
     with telling(log_format, as_json=as_json) as emit:
         run_until_stopped(lambda stop: run_nodes(network_options, nodes, emit, stop))
+
+
+def _check_counts(*, max_requests: int, max_coordinated: int, threads: int | None) -> None:
+    if max_requests < 1 or max_coordinated < 0 or (threads is not None and threads < 1):
+        raise UsageError("--max-requests and --threads must be 1 or more, --max-coordinated 0 or more.")
 
 
 def _sources(role: Role, models: tuple[str, ...], target: str | None, engine: EngineChoice) -> "list[ModelSource]":

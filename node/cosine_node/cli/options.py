@@ -174,6 +174,15 @@ TrustedPeers = Annotated[
     list[str] | None,
     typer.Option(metavar="PEER", help="Only these peers; may be repeated.", rich_help_panel=PEERS_PANEL),
 ]
+CoordinationName = Annotated[
+    str,
+    typer.Option(
+        metavar="PEER",
+        envvar="COSINE_COORDINATION",
+        help="Coordinates drafters: client, verifier, or auto: the verifier where it is far away.",
+        rich_help_panel=PEERS_PANEL,
+    ),
+]
 
 # Options of the output.
 LogFormat = Annotated[

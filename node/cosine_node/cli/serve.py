@@ -12,6 +12,7 @@ from cosine_node.cli.options import (
     DEFAULT_TARGET,
     PEERS_PANEL,
     AsJson,
+    CoordinationName,
     GenerationConfig,
     InitialPeers,
     LogFormat,
@@ -21,6 +22,7 @@ from cosine_node.cli.options import (
     parse_generation_config,
     several,
 )
+from cosine_p2p.mandates import Coordination
 from cosine_p2p.options import AUTO
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
@@ -99,6 +101,7 @@ def serve(
     strategy: GatewayStrategy = "cosine",
     max_drafters: GatewayDrafters = None,
     trust: TrustedPeers = None,
+    coordination: CoordinationName = Coordination.AUTO.value,
     generation_config: GenerationConfig = AUTO,
     timeout: GenerationTimeout = 600.0,
     max_requests: ConcurrentRequests = 16,
@@ -134,6 +137,7 @@ def serve(
         "strategy": strategy,
         "max_drafters": max_drafters,
         "trust": several(trust),
+        "coordination": coordination,
         "generation_config": parse_generation_config(generation_config),
         "timeout_s": timeout,
     }

@@ -2,11 +2,14 @@
 
 import asyncio
 import logging
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
 from cosine_node.counts import DrafterCounts
+from cosine_node.drafter.delegates import check_use, shown_mandate
 from cosine_node.drafter.draft_tree import Branch, DraftTree
 from cosine_node.engine.base import Engine, OutOfPages, Row, RowResult
 from cosine_node.engine.curve import CostCurve
@@ -61,7 +64,7 @@ class DrafterConfig:
 class FollowedRequest:
     """A request the drafter follows; of two the one with the larger `admission` came later.
 
-    `heard_at_s` is when its client last sent something.
+    `heard_at_s` is when its client last sent something; or, with a `mandate`, that client's delegate.
     """
 
     channel: Channel
@@ -72,6 +75,7 @@ class FollowedRequest:
     sequence: int
     heard_at_s: float
     admission: int = 0
+    mandate: m.Mandate | None = None
     has_started: bool = False
     sent_fragments: int = 0
     sent_nodes: int = 0
@@ -96,11 +100,14 @@ class DrafterService:
         identity: Identity,
         config: DrafterConfig,
         wait_for_work: WaitForWork = asyncio.Event.wait,
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        """`clock` gives Unix seconds, by which mandates end."""
         self._engine = engine
         self._runner = runner
         self.pass_s = curve.seconds(1)
         self._identity = identity
+        self._clock = clock
         self._config = config
         self._wait_for_work = wait_for_work
         self._followed: dict[tuple[Channel, int], FollowedRequest] = {}
@@ -175,11 +182,18 @@ class DrafterService:
             return
         try:
             request = self._admitted(message, channel)
+            mandate = shown_mandate(
+                message,
+                channel.peer_id,
+                drafter=self._identity.peer_id,
+                in_use={one.d_0 for one in self._followed.values() if one.channel.peer_id == channel.peer_id},
+                now_s=self._clock(),
+            )
         except PeerError as refusal:
             self.counts.refused[ErrorCode(refusal.code)] += 1
             channel.post(m.Error(message.number, refusal.code, refusal.message, refusal.retry_after_s))
             return
-        if not self._has_room(channel.peer_id):
+        if not self._has_room(request.client):
             self._answer_busy(channel, message.number)
             return
         self._tick_soon()
@@ -193,6 +207,7 @@ class DrafterService:
             self._engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt)),
             asyncio.get_running_loop().time(),
             admission=next(self._admissions),
+            mandate=mandate,
         )
         self.counts.opened += 1
         followed.log.info("followed, %d prompt tokens", len(request.prompt))
@@ -204,7 +219,7 @@ class DrafterService:
         followed = list(self._followed.values())
         now_s = asyncio.get_running_loop().time()
         holders = [
-            Holder(one.channel.peer_id, one.admission, is_idle=now_s - one.heard_at_s > IDLE_WANTED_S)
+            Holder(one.request.client, one.admission, is_idle=now_s - one.heard_at_s > IDLE_WANTED_S)
             for one in followed
         ]
         index = whom_to_evict(client, holders)
@@ -236,7 +251,7 @@ class DrafterService:
         """The request of a `Start`. Raises `PeerError` with the reason if it cannot be followed."""
         request = message.request
         tokens = (*request.prompt, *message.committed)
-        if request.client != channel.peer_id or not request.prompt:
+        if not request.prompt:
             raise PeerError(ErrorCode.MALFORMED, "the request does not fit its stream")
         if request.tokenizer_digest != self._config.tokenizer_digest:
             raise PeerError(ErrorCode.WRONG_TOKENIZER, "the drafter has another tokenizer")
@@ -254,6 +269,11 @@ class DrafterService:
 
     def _follow(self, followed: FollowedRequest, message: m.Assign | m.Advance | m.Release) -> None:
         followed.heard_at_s = asyncio.get_running_loop().time()
+        try:
+            check_use(followed.mandate, message, now_s=self._clock())
+        except PeerError as ended:
+            self._fail(followed, ErrorCode(ended.code), ended.message)
+            return
         match message:
             case m.Assign():
                 if max(message.guess, default=0) < self._engine.vocab_tokens:

@@ -143,13 +143,14 @@ class LinkTable:
     """The links of a network, and the source of every stream's routes: pass `route` to one `MemoryNetwork`.
 
     `default` is the link between any two peers, but for the peers in `send_costs_s`, whose writes cost them that
-    much. Each route draws from a generator made of the seed, its two peers and the number of streams before it
-    between them.
+    much, and those in `one_ways_s`, whose links delay so much either way. Each route draws from a generator made of
+    the seed, its two peers and the number of streams before it between them.
     """
 
     seed: int
     default: LinkModel = field(default_factory=LinkModel)
     send_costs_s: Mapping[str, float] = field(default_factory=dict)
+    one_ways_s: Mapping[str, float] = field(default_factory=dict)
     partitions: tuple[Partition, ...] = ()
     _opened: Counter[tuple[str, str]] = field(default_factory=Counter, init=False, repr=False)
     _wires: dict[tuple[str, str], FifoServer] = field(default_factory=dict, init=False, repr=False)
@@ -163,6 +164,9 @@ class LinkTable:
         model = self.default
         if source in self.send_costs_s:
             model = replace(model, send_cost_s=self.send_costs_s[source])
+        for peer_id in (source, target):
+            if peer_id in self.one_ways_s:
+                model = replace(model, one_way_s=self.one_ways_s[peer_id])
         return SeededRoute(
             model,
             seeded(self.seed, source, target, number),

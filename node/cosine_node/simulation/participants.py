@@ -16,6 +16,8 @@ from cosine_node.simulation.scenario import Discovery, Scenario
 from cosine_node.simulation.swarm import Member, SimulatedSwarm
 from cosine_node.simulation.workload import Workload
 from cosine_p2p.client import AsyncClient
+from cosine_p2p.mandates import Coordination
+from cosine_p2p.strategies import STRATEGIES
 from cosine_p2p.strategies.base import StrategyKind
 from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.transport.memory import MemoryNetwork
@@ -52,6 +54,7 @@ class Participants:
     workload: Workload
     log: EventLog
     verifier_options: Mapping[str, Any] = field(default_factory=dict)
+    strategies: Mapping[str, StrategyKind] = field(default_factory=lambda: STRATEGIES)
     plan: FaultPlan = field(init=False)
     population: Population = field(init=False)
     swarm: SimulatedSwarm = field(init=False)
@@ -76,7 +79,8 @@ class Participants:
     def must_finish(self) -> bool:
         """True if one verifier can finish every request of a client that stays, all at once and in time."""
         scenario = self.scenario
-        round_s = scenario.curve(Role.VERIFIER).seconds(scenario.max_requests) + scenario.rtt_ms / 1e3
+        rtt_ms = max(scenario.rtt_ms, scenario.client_rtt_ms or 0.0)
+        round_s = scenario.curve(Role.VERIFIER).seconds(scenario.max_requests) + rtt_ms / 1e3
         return (
             self.plan.spares(self.population.spare)
             and scenario.total_requests <= scenario.max_requests
@@ -90,14 +94,15 @@ class Participants:
         for index, lie in enumerate(self.plan.lies):
             await self._start_liar(index, lie)
 
-    async def client(self, index: int, strategies: Mapping[str, StrategyKind]) -> AsyncClient:
+    async def client(self, index: int) -> AsyncClient:
         scenario = self.scenario
         return await self.swarm.client(
             identity=self._clients[index],
-            strategies=strategies,
+            strategies=self.strategies,
             strategy=scenario.strategy,
             timeout_s=scenario.timeout_s,
             max_drafters=scenario.max_drafters,
+            coordination=scenario.coordination,
         )
 
     async def run_faults(self) -> None:
@@ -139,8 +144,18 @@ class Participants:
             )
             for fault in self.plan.of(FaultKind.PARTITION)
         )
-        costs = {identity.peer_id: scenario.decision_s for identity in self._clients.values()}
-        return LinkTable(seed=scenario.seed, default=link, send_costs_s=costs, partitions=partitions)
+        clients = [identity.peer_id for identity in self._clients.values()]
+        deciding = list(clients)
+        if scenario.coordination != Coordination.CLIENT:
+            deciding += [identity_of("verifier", index).peer_id for index in range(scenario.verifiers)]
+        far = {} if scenario.client_rtt_ms is None else dict.fromkeys(clients, scenario.client_rtt_ms / 2e3)
+        return LinkTable(
+            seed=scenario.seed,
+            default=link,
+            send_costs_s=dict.fromkeys(deciding, scenario.decision_s),
+            partitions=partitions,
+            one_ways_s=far,
+        )
 
     def _node_identity(self, node: int) -> Identity:
         verifiers = self.scenario.verifiers
@@ -149,6 +164,7 @@ class Participants:
     async def _start_node(self, node: int) -> None:
         scenario, identity = self.scenario, self._node_identity(node)
         if node < scenario.verifiers:
+            kind = self.strategies[scenario.strategy]
             is_full = self.plan.affects(FaultKind.OVERLOAD, node)
             options = {"max_requests": 0 if is_full else scenario.max_requests, **self.verifier_options}
             self._nodes[node] = await self.swarm.verifier(
@@ -157,6 +173,7 @@ class Participants:
                 identity=identity,
                 home_engine=self.workload.home(node) if scenario.home else None,
                 home_curve=scenario.curve(Role.DRAFTER),
+                coordination=kind if kind.is_delegable else None,
                 **options,
             )
             return

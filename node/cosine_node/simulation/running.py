@@ -93,11 +93,11 @@ class _ScenarioRun:
 
     async def perform(self) -> SimulationReport:
         scenario = self.scenario
-        participants = Participants(scenario, self.workload, self.log, self.verifier_options)
+        participants = Participants(scenario, self.workload, self.log, self.verifier_options, self.strategies)
         async with participants.swarm as swarm:
             await participants.start_nodes()
             free_tokens = {id(member): member.engine.free_tokens for member in swarm.members}
-            clients = [await participants.client(index, self.strategies) for index in range(scenario.clients)]
+            clients = [await participants.client(index) for index in range(scenario.clients)]
             faults = asyncio.ensure_future(participants.run_faults())
             await self._ask_all(participants, clients)
             ended_s = _now_s()

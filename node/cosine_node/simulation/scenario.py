@@ -11,6 +11,7 @@ from typing import Any, Final, get_args
 from cosine_node.emulation import Emulation
 from cosine_node.engine.curve import CostCurve
 from cosine_node.simulation.devices import deploy
+from cosine_p2p.mandates import Coordination
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 
@@ -54,6 +55,7 @@ _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "max_requests": (1, MAX_CLIENTS),
     "max_drafters": (0, 64),
     "rtt_ms": (0, 60_000),
+    "client_rtt_ms": (0, 60_000),
     "jitter_ms": (0, 60_000),
     "loss": (0, 0.5),
     "rate_bytes_per_s": (0, 1e12),
@@ -83,7 +85,8 @@ class Scenario:
     clients' requests arrive together at that mean rate, exponentially, whatever has ended. `faults` is a SPEC of
     `cosine_node.simulation.faults`. `decision_s` is the time that every write of a client costs it.
 
-    With `home` every verifier holds a drafter of that expertise itself.
+    With `home` every verifier holds a drafter of that expertise itself. `coordination` is the clients' option, and
+    `client_rtt_ms` their distance from all nodes where it is not `rtt_ms`.
 
     `fidelities`, `vocab_tokens`, `prompt_tokens` and `eos` are of scripted engines, `law` and
     `is_oracle` of traces.
@@ -120,11 +123,17 @@ class Scenario:
     law: str = "coupled"
     is_oracle: bool = False
     home: str = ""
+    coordination: str = Coordination.CLIENT
+    client_rtt_ms: float | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
             _check_field(field.name, getattr(self, field.name), field.type)
-        for name, choices in (("source", EngineSource), ("discovery", Discovery)):
+        for name, choices in (
+            ("source", EngineSource),
+            ("discovery", Discovery),
+            ("coordination", Coordination),
+        ):
             if getattr(self, name) not in list(choices):
                 raise UsageError(
                     f"A scenario's {name} is one of {', '.join(choices)}, not {getattr(self, name)!r}."

@@ -17,10 +17,14 @@ from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.runner import InlineRunner, Runner
 from cosine_node.simulation.machine import SimulatedMachine, WatchedTransport, Wire
 from cosine_node.status_service import StatusService
+from cosine_node.verifier.coordination import RequestCoordinator
 from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.service import VerifierConfig, VerifierService
 from cosine_p2p.client import AsyncClient, Swarm
 from cosine_p2p.directory import Directory, MemoryDirectory
+from cosine_p2p.mandates import Mandates
+from cosine_p2p.strategies import STRATEGIES
+from cosine_p2p.strategies.base import StrategyKind
 from cosine_p2p.token_effects import TokenEffect
 from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.transport.base import StreamHandler
@@ -103,6 +107,7 @@ class _ClientSwarm:
     transport: MemoryTransport
     directory: Directory
     codec: TextCodec
+    mandates: Mandates
 
     async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextCodec:
         return self.codec
@@ -169,11 +174,13 @@ class SimulatedSwarm:
         domain: str = "target",
         home_engine: Engine | None = None,
         home_curve: CostCurve = DRAFT_CURVE,
+        coordination: StrategyKind | None = STRATEGIES["cosine"],
         **config: Any,
     ) -> Member:
         """A verifier that serves from now on, with a drafter of its own if there is a `home_engine`.
 
-        Further options are fields of `VerifierConfig`.
+        By mandates it coordinates with the strategy `coordination`; with None it declines them. Further options
+        are fields of `VerifierConfig`.
         """
         engine = engine or ScriptedEngine()
         identity = identity or self._next_identity()
@@ -181,6 +188,10 @@ class SimulatedSwarm:
         home = None
         if home_engine is not None:
             home = HomeDrafter(engine=home_engine, runner=InlineRunner(home_engine, home_curve), curve=home_curve)
+        transport, clock = self.join(identity), asyncio.get_running_loop().time
+        coordinator = None
+        if coordination is not None:
+            coordinator = RequestCoordinator(transport, strategy=coordination, offload=_call_at_once, clock=clock)
         service = VerifierService(
             engine=engine,
             runner=machine,
@@ -188,8 +199,9 @@ class SimulatedSwarm:
             identity=identity,
             config=VerifierConfig(target_digest=self.facts.digest(), tokenizer_digest=DIGEST, **config),
             home=home,
+            coordinator=coordinator,
         )
-        return await self._add(identity, service, engine, machine, Role.VERIFIER, domain, curve)
+        return await self._add(identity, transport, service, engine, machine, Role.VERIFIER, domain, curve)
 
     async def drafter(
         self,
@@ -210,8 +222,9 @@ class SimulatedSwarm:
             curve=curve,
             identity=identity,
             config=DrafterConfig(tokenizer_digest=DIGEST, **config),
+            clock=asyncio.get_running_loop().time,
         )
-        return await self._add(identity, service, engine, machine, Role.DRAFTER, domain, curve)
+        return await self._add(identity, self.join(identity), service, engine, machine, Role.DRAFTER, domain, curve)
 
     async def drafter_with(
         self, serve: Callable[[Identity], StreamHandler], *, domain: str = "code", identity: Identity | None = None
@@ -247,7 +260,8 @@ class SimulatedSwarm:
 
     def client_swarm(self, identity: Identity) -> Swarm:
         """A client's way into the swarm; the caller closes it."""
-        return _ClientSwarm(self.join(identity), self._directory_of(identity), self.codec)
+        mandates = Mandates(identity, asyncio.get_running_loop().time)
+        return _ClientSwarm(self.join(identity), self._directory_of(identity), self.codec, mandates)
 
     def join(self, identity: Identity) -> MemoryTransport:
         """A transport of the swarm's network for a peer."""
@@ -277,6 +291,7 @@ class SimulatedSwarm:
     async def _add(
         self,
         identity: Identity,
+        transport: MemoryTransport,
         service: VerifierService | DrafterService,
         engine: Engine,
         machine: SimulatedMachine,
@@ -284,7 +299,6 @@ class SimulatedSwarm:
         domain: str,
         curve: CostCurve,
     ) -> Member:
-        transport = self.join(identity)
         watched = WatchedTransport(transport)
         await service.start(watched)
         status = StatusService(lambda: (b"", service.requests, machine.use.passes))

@@ -50,6 +50,14 @@ class ClientChannel(Protocol):
         ...
 
 
+class StreamObserver(Protocol):
+    """Sees what the client of a request is told, before it is."""
+
+    def note(self, message: Message) -> Message:
+        """The message as it goes to the client."""
+        ...
+
+
 class OwnDrafts(IntEnum):
     """What a verifier drafts by itself for a request; ways of a `cosine_p2p.speed_trial.SpeedTrial`."""
 
@@ -108,7 +116,7 @@ class VerifierRequest:
     `admission` is its place in the order in which requests came, `authors` how many drafters may author its nodes,
     `trial` finds which drafts of the verifier's own pay, `home_s` is the time its drafter took for the next pass,
     `waited_passes` the passes in a row in which it had no place, `near_tie` the margin below which rounding may
-    decide. `nodes` are the tree nodes of the pass under way:
+    decide, `observer` sees what `post` tells the client. `nodes` are the tree nodes of the pass under way:
     node i of its row is `nodes[i - 1]`, node 0 the pending token. A stepped request gets a pass only when
     `is_pass_wanted`: the client asks for every one after the prefill.
     """
@@ -125,6 +133,7 @@ class VerifierRequest:
     lookup: PromptLookup | None = None
     trial: TrialRun | None = None
     account: SpeculationAccount | None = None
+    observer: StreamObserver | None = None
     stage: RequestStage = RequestStage.PREFILL
     is_pass_wanted: bool = True
     is_cancelled: bool = False
@@ -139,6 +148,10 @@ class VerifierRequest:
     def __post_init__(self) -> None:
         self.d_0 = request_digest(self.request)
         self.tree = LiveTree(roll_digest(self.d_0, self.output), len(self.output))
+
+    def post(self, message: Message) -> bool:
+        """Tell the client something; False if it reads too slowly."""
+        return self.channel.post(message if self.observer is None else self.observer.note(message))
 
     @property
     def tokens_left(self) -> int:

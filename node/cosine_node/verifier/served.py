@@ -21,7 +21,7 @@ def post_error(request: VerifierRequest, error: CosineError) -> None:
     """Tell the client why its request fails; anything but a `PeerError` is the model's fault."""
     code = error.code if isinstance(error, PeerError) else ErrorCode.BAD_LOGITS
     retry_after_s = error.retry_after_s if isinstance(error, PeerError) else None
-    request.channel.post(m.Error(request.number, code, str(error)[:MAX_SENTENCE], retry_after_s))
+    request.post(m.Error(request.number, code, str(error)[:MAX_SENTENCE], retry_after_s))
 
 
 class ServedRequests:

@@ -14,6 +14,7 @@ from cosine_node.idle_passes import WaitForWork
 from cosine_node.runner import Runner
 from cosine_node.verifier.account import SpeculationAccount
 from cosine_node.verifier.admission import admitted
+from cosine_node.verifier.coordination import RequestCoordinator
 from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.near_ties import near_tie_of
 from cosine_node.verifier.policy import Policy
@@ -63,7 +64,7 @@ class VerifierConfig:
 class VerifierService:
     """Serves `/cosine/verify`. `run` is the step loop; cancel it to stop.
 
-    `pass_s` is the time of a one-token pass that clients are told.
+    `pass_s` is the time of a one-token pass that clients are told. Without a `coordinator` mandates are declined.
     """
 
     def __init__(
@@ -76,8 +77,10 @@ class VerifierService:
         config: VerifierConfig,
         wait_for_work: WaitForWork = asyncio.Event.wait,
         home: HomeDrafter | None = None,
+        coordinator: RequestCoordinator | None = None,
     ) -> None:
         self._engine = engine
+        self._coordinator = coordinator
         self.pass_s = curve.seconds(1)
         self._config = config
         self.capacity_tokens = engine.free_tokens
@@ -132,7 +135,11 @@ class VerifierService:
 
     async def run(self) -> None:
         """The step loop."""
-        await self._loop.run()
+        try:
+            await self._loop.run()
+        finally:
+            if self._coordinator is not None:
+                await self._coordinator.close()
 
     async def drain(self) -> None:
         """Take no new request and return when the present ones are done."""
@@ -155,20 +162,39 @@ class VerifierService:
         match message:
             case m.Open():
                 self._open(channel, message)
-            case m.Tree():
+            case m.Tree() | m.Verify() | m.Delegate() | m.Revoke() | m.Cancel():
                 if request := self._requests.get(channel, message.number):
-                    self._attach(request, message)
-            case m.Verify():
-                if request := self._requests.get(channel, message.number):
-                    self._want_pass(request, message)
-            case m.Cancel(number):
-                if request := self._requests.get(channel, number):
-                    request.is_cancelled = True
-                for _ in self._queue.take_where(lambda waiting, _: _is(waiting, channel, number)):
-                    self._refuse(channel, number, self._taken())
+                    self._act(request, message)
+                else:
+                    self._act_on_waiting(channel, message)
             case _:
                 channel.post(m.Error(0, ErrorCode.MALFORMED, f"unexpected {type(message).__name__}", None))
         self._loop.wake()
+
+    def _act(self, request: VerifierRequest, message: m.Tree | m.Verify | m.Delegate | m.Revoke | m.Cancel) -> None:
+        match message:
+            case m.Tree():
+                self._attach(request, message)
+            case m.Verify():
+                self._want_pass(request, message)
+            case m.Delegate():
+                self._coordinate(request, message)
+            case m.Revoke():
+                if self._coordinator is not None:
+                    self._coordinator.end(request)
+            case m.Cancel():
+                request.is_cancelled = True
+
+    def _act_on_waiting(
+        self, channel: Channel, message: m.Tree | m.Verify | m.Delegate | m.Revoke | m.Cancel
+    ) -> None:
+        """Act on a message for a request that is not served, and may wait for a place."""
+        match message:
+            case m.Delegate(number):
+                channel.post(m.Declined(number, "the request has no place here yet"))
+            case m.Cancel(number):
+                for _ in self._queue.take_where(lambda waiting, _: _is(waiting, channel, number)):
+                    self._refuse(channel, number, self._taken())
 
     def _open(self, channel: Channel, message: m.Open) -> None:
         """Give a request a place, let it wait for one, or refuse it."""
@@ -300,6 +326,28 @@ class VerifierService:
             trial=trial.begin(left_tokens=asked.max_new_tokens) if trial else None,
             account=SpeculationAccount() if config.policy.keeps_account else None,
         )
+
+    def _coordinate(self, request: VerifierRequest, message: m.Delegate) -> None:
+        """Coordinate a request by its client's mandate, or say why not."""
+        try:
+            if self._coordinator is None:
+                raise PeerError(ErrorCode.UNSUPPORTED, "this verifier coordinates no requests")
+            self._coordinator.begin(
+                request,
+                message.mandate,
+                attach=self._attach_here,
+                pass_s=self.pass_s,
+                progress=self.progress,
+            )
+        except PeerError as refusal:
+            log_of(request).info("not coordinated here, %s", refusal.message)
+            request.channel.post(m.Declined(request.number, refusal.message))
+
+    def _attach_here(self, request: VerifierRequest, tree: m.Tree) -> None:
+        """Take drafts of a session that runs here."""
+        if request in self._requests:
+            self._attach(request, tree)
+            self._loop.wake()
 
     def _attach(self, request: VerifierRequest, message: m.Tree | m.Verify) -> bool:
         """Take drafts into the request's tree; False if that ended it."""

@@ -297,7 +297,7 @@ class StepLoop:
         message: m.Message = m.Commit(request.number, *place)
         if is_answer and request.pacing is m.Pacing.STEPPED:
             message = m.Verified(request.number, verdict.base, *place)
-        if not request.channel.post(message):
+        if not request.post(message):
             request.is_cancelled = True
 
     def _finish(self, request: VerifierRequest, reason: m.FinishReason) -> None:
@@ -305,7 +305,7 @@ class StepLoop:
         account = m.Account(request.number, reason, len(request.output), request.tree.root.digest, accepted)
         body = encode_body(account)
         signature = self._identity.sign(kind="final", digest=request.d_0, body=body)
-        request.channel.post(m.Final(body, signature))
+        request.post(m.Final(body, signature))
         ending = reason.name.lower()
         log_of(request).info("%s, %d tokens", ending, len(request.output))
         self._forget(request, ending)

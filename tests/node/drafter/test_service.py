@@ -1,6 +1,7 @@
 """The drafter on the in-memory network, in virtual time: whom it follows, what it signs, when it stops."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -24,7 +25,8 @@ from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import BadSignature, ErrorCode
-from cosine_protocol.identity import verify
+from cosine_protocol.identity import Identity, verify
+from cosine_protocol.mandates import sign_mandate
 from cosine_protocol.protocols import DRAFT
 from cosine_protocol.request import Request
 from tests.node.peers import (
@@ -45,7 +47,9 @@ LONG = 400
 
 
 @asynccontextmanager
-async def drafting(engine: ScriptedEngine | None = None, **config: Any) -> AsyncIterator[Bench]:
+async def drafting(
+    engine: ScriptedEngine | None = None, *, clock: Callable[[], float] = time.time, **config: Any
+) -> AsyncIterator[Bench]:
     engine = engine or ScriptedEngine()
     service = DrafterService(
         engine=engine,
@@ -53,6 +57,7 @@ async def drafting(engine: ScriptedEngine | None = None, **config: Any) -> Async
         curve=FLAT,
         identity=SERVER,
         config=DrafterConfig(tokenizer_digest=TOKENIZER, **config),
+        clock=clock,
     )
     async with serving(service, engine, DRAFT) as bench:
         yield bench
@@ -387,3 +392,101 @@ def test_requests_take_turns() -> None:
         assert max(sent) <= 2 * min(sent)
 
     play(scene)
+
+
+CLIENT = Identity.from_seed(bytes([200]) * 32)
+CLOCK_S = 1000.0
+
+
+def mandate(request: Request, delegate: str, *, signer: Identity = CLIENT, **changes: Any) -> m.SignedMandate:
+    """A mandate for this drafter that lasts ten seconds and ten tokens."""
+    fields: dict[str, Any] = {
+        "d_0": request_digest(request),
+        "delegate": delegate,
+        "drafters": (SERVER.peer_id,),
+        "most_tokens": 10,
+        "issued_at_s": CLOCK_S,
+        "lifetime_s": 10.0,
+    }
+    return sign_mandate(signer, **fields | changes)
+
+
+def asked_for(**changes: Any) -> Request:
+    return request_of(CLIENT.peer_id, max_new_tokens=LONG, **changes)
+
+
+def test_a_delegate_is_followed_for_its_client_s_mandate() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = asked_for()
+        caller.post(m.Start(1, request, (), mandate(request, caller.peer_id)), assign(request_digest(request)))
+        await caller.until(m.Started)
+        fragment = await caller.until(m.Fragment)
+        signed: dict[str, Any] = {"kind": "fragment", "signer": SERVER.peer_id, "body": fragment.body}
+        verify(**signed, digest=request_digest(request), signature=fragment.signature)
+
+    play(scene, clock=lambda: CLOCK_S)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        (None, ErrorCode.MALFORMED),
+        ({"signer": SERVER}, ErrorCode.BAD_MANDATE),
+        ({"delegate": CLIENT.peer_id}, ErrorCode.BAD_MANDATE),
+        ({"d_0": bytes(16)}, ErrorCode.BAD_MANDATE),
+        ({"drafters": (CLIENT.peer_id,)}, ErrorCode.BAD_MANDATE),
+        ({"issued_at_s": CLOCK_S - 11.0}, ErrorCode.BAD_MANDATE),
+        ({"issued_at_s": CLOCK_S + 100.0}, ErrorCode.BAD_MANDATE),
+        ({"most_tokens": 1}, ErrorCode.BAD_MANDATE),
+    ],
+    ids=["none", "signer", "delegate", "request", "drafter", "ended", "future", "tokens"],
+)
+def test_without_one_that_holds_it_is_refused(changes: dict[str, Any] | None, code: ErrorCode) -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = asked_for()
+        shown = None if changes is None else mandate(request, **{"delegate": caller.peer_id} | changes)
+        caller.post(m.Start(1, request, (4, 5), shown))
+        assert (await caller.until(m.Error)).code == code
+        assert bench.service.requests == 0
+
+    play(scene, clock=lambda: CLOCK_S)
+
+
+def test_one_mandate_is_good_for_one_place() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = asked_for()
+        shown = mandate(request, caller.peer_id)
+        caller.post(m.Start(1, request, (), shown), m.Start(2, request, (), shown))
+        assert (await caller.until(m.Error, number=2)).code == ErrorCode.BAD_MANDATE
+        assert bench.service.requests == 1
+        caller.post(m.Release(1), m.Start(2, request, (), shown))
+        await caller.until(m.Started, number=2)
+
+    play(scene, clock=lambda: CLOCK_S)
+
+
+def test_no_commit_past_its_tokens_is_taken() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = asked_for()
+        caller.post(m.Start(1, request, (), mandate(request, caller.peer_id)))
+        await caller.until(m.Started)
+        caller.post(m.Advance(1, 0, tuple(range(1, 11))), m.Advance(1, 10, (11,)))
+        assert (await caller.until(m.Error)).code == ErrorCode.BAD_MANDATE
+        assert bench.service.requests == 0
+
+    play(scene, clock=lambda: CLOCK_S)
+
+
+def test_after_its_end_it_drafts_no_more() -> None:
+    now_s = [CLOCK_S]
+
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = asked_for()
+        caller.post(m.Start(1, request, (), mandate(request, caller.peer_id)))
+        await caller.until(m.Started)
+        now_s[0] += 10.1
+        caller.post(m.Advance(1, 0, (1,)))
+        assert (await caller.until(m.Error)).code == ErrorCode.BAD_MANDATE
+        assert bench.service.requests == 0
+
+    play(scene, clock=lambda: now_s[0])

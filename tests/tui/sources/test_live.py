@@ -10,6 +10,7 @@ from cosine_node.simulation.swarm import TARGET, SimulatedSwarm, numbered_identi
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.client import Swarm
 from cosine_p2p.directory import Directory
+from cosine_p2p.mandates import Mandates
 from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.transport.base import Transport
 from cosine_protocol.errors import PeerLost, UsageError
@@ -61,6 +62,10 @@ class WeatheredPlace:
     @property
     def transport(self) -> Transport:
         return self.inner.transport
+
+    @property
+    def mandates(self) -> Mandates | None:
+        return self.inner.mandates
 
     async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextCodec:
         return await self.inner.text_codec(verifiers)

@@ -17,7 +17,6 @@ from cosine_node.simulation.swarm import TARGET
 from cosine_node.simulation.traces import Trace, TraceSet
 from cosine_node.simulation.workload import LOOKUP, TEST_SPLIT, TraceWorkload
 from cosine_p2p.client import AsyncClient
-from cosine_p2p.strategies import STRATEGIES
 from cosine_p2p.survey import Surveyor
 from cosine_p2p.token_effects import REPLACEMENT
 from cosine_p2p.tokenizer import TextCodec
@@ -127,7 +126,7 @@ class DemoSource:
                     group.create_task(self._survey(participants, requests))
                     group.create_task(participants.run_faults())
                     for index in range(self._scenario.clients):
-                        client = await participants.client(index, STRATEGIES)
+                        client = await participants.client(index)
                         group.create_task(self._keep_asking(index, client, requests))
                     group.create_task(requests.publish(publish))
             finally:

@@ -1,0 +1,40 @@
+"""Peers that a drafter follows in the place of a request's client, by its mandate. Pure."""
+
+from collections.abc import Container
+
+from cosine_protocol import messages as m
+from cosine_protocol.digests import request_digest
+from cosine_protocol.errors import ErrorCode, PeerError
+from cosine_protocol.mandates import check_length, check_live, open_mandate
+
+
+def shown_mandate(
+    message: m.Start, peer_id: str, *, drafter: str, in_use: Container[bytes], now_s: float
+) -> m.Mandate | None:
+    """The mandate by which the peer stands in for a request's client; None for the client itself.
+
+    One mandate is good for one place at a time: `in_use` holds the digests of the requests that this drafter
+    follows for the peer. Raises `PeerError` if there is none that holds.
+    """
+    client = message.request.client
+    if client == peer_id:
+        return None
+    if message.mandate is None:
+        raise PeerError(ErrorCode.MALFORMED, "the request does not fit its stream")
+    d_0 = request_digest(message.request)
+    mandate = open_mandate(message.mandate, client=client, d_0=d_0, delegate=peer_id, now_s=now_s)
+    check_length(mandate, len(message.committed))
+    if drafter not in mandate.drafters:
+        raise PeerError(ErrorCode.BAD_MANDATE, "the mandate does not name this drafter")
+    if d_0 in in_use:
+        raise PeerError(ErrorCode.BAD_MANDATE, "the mandate is in use already")
+    return mandate
+
+
+def check_use(mandate: m.Mandate | None, message: m.Assign | m.Advance | m.Release, *, now_s: float) -> None:
+    """Raise `PeerError` if a message goes past the end or the tokens of a mandate; to release is always allowed."""
+    if mandate is None or isinstance(message, m.Release):
+        return
+    check_live(mandate, now_s=now_s)
+    if isinstance(message, m.Advance):
+        check_length(mandate, message.position + len(message.tokens))

@@ -1,0 +1,322 @@
+"""Requests whose drafters this verifier coordinates, by mandates of their clients.
+
+It runs the client's own session and strategy, close to the passes that they wait for. To that session the request
+here is the verifier: trees go straight into it, and its commits come back on their way to the client.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Final
+
+from cosine_node.verifier.policy import MAX_COORDINATED
+from cosine_node.verifier.request import VerifierRequest
+from cosine_node.verifier.served import log_of
+from cosine_p2p.channel import MAX_SENTENCE, StepCounts
+from cosine_p2p.fragments import Offload
+from cosine_p2p.job import Job
+from cosine_p2p.link import Delivery, Links, PeerLink, Sink
+from cosine_p2p.offload import Threads
+from cosine_p2p.peer_failures import PeerFailures
+from cosine_p2p.peer_speeds import PeerSpeeds
+from cosine_p2p.session import Session
+from cosine_p2p.signed_drafts import SignedDraft, SignedDrafts, claims_of, without
+from cosine_p2p.speed_trials import SpeedTrials
+from cosine_p2p.strategies import STRATEGIES
+from cosine_p2p.strategies.base import StrategyKind
+from cosine_p2p.transport.base import Transport
+from cosine_protocol import messages as m
+from cosine_protocol.codec import decode_body
+from cosine_protocol.errors import ErrorCode, GenerationFailed, PeerError
+from cosine_protocol.limits import MAX_NAME_BYTES
+from cosine_protocol.mandates import open_mandate
+from cosine_protocol.protocols import DRAFT, VERIFY
+
+LOG = logging.getLogger(__name__)
+KEEP_LINKS_S: Final = 5.0
+"""A choice: the next request of a conversation often has the same drafters, and a link costs a beat a second."""
+MAX_CLIENTS: Final = 256
+"""Bounds memory: clients whose numbers of drafters are remembered, in the order in which they came."""
+
+AttachTree = Callable[[VerifierRequest, m.Tree], None]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedDrafter:
+    """A drafter that a mandate names; its client knows more of it."""
+
+    peer_id: str
+    expertise: tuple[str, ...] = ()
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnVerifier:
+    """This node as a session's verifier."""
+
+    peer_id: str
+    pass_us: int
+
+
+@dataclass(slots=True, eq=False)
+class CoordinatedRequest:
+    """One request between the session that coordinates it and the step loop.
+
+    It is the session's links and its link to this verifier, and sees what the client is told: before a commit that
+    credits a drafter goes what that drafter signed. It goes on doing so after the session has ended.
+    """
+
+    request: VerifierRequest
+    own: OwnVerifier
+    drafter_links: Links
+    attach: AttachTree
+    remote_progress: StepCounts
+    session: Session | None = None
+    rtt_s: float = 0.0
+    features: frozenset[str] = frozenset()
+    _sink: Sink | None = None
+    _drafts: SignedDrafts = field(default_factory=SignedDrafts)
+    _is_over: bool = False
+    _lost: set[int] = field(default_factory=set)
+    is_abandoned: asyncio.Event = field(default_factory=asyncio.Event)
+    _digest: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._digest = self.request.tree.root.digest
+
+    @property
+    def peer_id(self) -> str:
+        return self.own.peer_id
+
+    async def get(self, peer_id: str, protocol: str) -> PeerLink:
+        """The link to this verifier or to a drafter. Raises `PeerLost`."""
+        return self if protocol == VERIFY else await self.drafter_links.get(peer_id, protocol)
+
+    def alive(self, peer_id: str, protocol: str) -> PeerLink | None:
+        """The live link to this verifier or to a drafter."""
+        return self if protocol == VERIFY else self.drafter_links.alive(peer_id, protocol)
+
+    def subscribe(self, number: int, sink: Sink) -> None:
+        self._sink = sink
+
+    def unsubscribe(self, number: int) -> None:
+        self._sink = None
+
+    def post(self, message: m.Message) -> bool:
+        """Take what the session sends its verifier; the request is open already, and its client ends it."""
+        match message:
+            case m.Open(number):
+                self._deliver(m.Opened(number, self.own.pass_us))
+            case m.Tree():
+                self.attach(self.request, message)
+        return True
+
+    def _deliver(self, message: m.Message) -> None:
+        body = decode_body(m.Account, message.body) if isinstance(message, m.Final) else None
+        if self._sink is not None:
+            self._sink(Delivery(self.own.peer_id, VERIFY, message, body))
+
+    def note(self, message: m.Message) -> m.Message:
+        """Tell the session what the client is told; of a commit, only what drafters' signatures show."""
+        told = self._shown(message) if isinstance(message, m.Commit) else message
+        if isinstance(message, m.Final | m.Error):
+            self._report_totals()
+            self._is_over = True
+        self._deliver(told)
+        return told
+
+    def _shown(self, commit: m.Commit) -> m.Commit:
+        """Send the client the fragments that show whose drafts a commit accepted; the commit without the others."""
+        hidden = []
+        for claim in claims_of(commit, self._digest):
+            signed = self._drafts.find(claim)
+            if signed is None:
+                hidden.append(claim)
+            elif not signed.is_told:
+                signed.is_told = True
+                credit = m.Credit(
+                    self.request.number, claim.author, signed.fragment.body, signed.fragment.signature
+                )
+                self.request.channel.post(credit)
+        self._digest = commit.digest
+        self._drafts.forget_before(commit.position + len(commit.tokens))
+        authors = without(commit.authors, hidden) if self.session is not None else commit.authors
+        return m.Commit(commit.number, commit.position, commit.tokens, commit.digest, authors, commit.stats)
+
+    def note_fragment(self, author: int, fragment: m.Fragment, draft: m.Draft) -> None:
+        """Keep a fragment whose signature holds."""
+        self._drafts.add(SignedDraft(author, fragment, draft, is_checked=True))
+
+    def note_decision(self, author: int, why: str) -> None:
+        """Tell the client of a decision."""
+        nodes, rtt_s = self.session.ledger.told(author) if self.session is not None and author else (0, 0.0)
+        words = why.encode()[:MAX_NAME_BYTES].decode(errors="ignore")
+        self.request.channel.post(m.Report(self.request.number, author, nodes, round(1e6 * rtt_s), words))
+
+    def note_lost(self, author: int) -> None:
+        """Give up once no drafter is left."""
+        self._lost.add(author)
+        if self.session is not None and self._lost.issuperset(self.session.ledger.authors):
+            self.is_abandoned.set()
+
+    def _report_totals(self) -> None:
+        if self.session is not None:
+            for author in self.session.ledger.authors:
+                if self.session.ledger.told(author)[0]:
+                    self.note_decision(author, "")
+
+    def end(self, reason: str) -> None:
+        """The session is over; with a reason the client shall go on by itself."""
+        self.session = None
+        if reason and not self._is_over:
+            self.request.channel.post(m.Declined(self.request.number, reason[:MAX_SENTENCE]))
+
+
+class RequestCoordinator:
+    """Coordinates requests of this verifier for clients that gave a mandate.
+
+    `offload` runs signature checks away from the event loop, `clock` gives Unix seconds, `strategy` is what
+    clients use themselves.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        strategy: StrategyKind = STRATEGIES["cosine"],
+        most_requests: int = MAX_COORDINATED,
+        offload: Offload | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._transport = transport
+        self._strategy = strategy
+        self._most_requests = most_requests
+        self._checkers = Threads("signatures", 1)
+        self._offload = offload or self._checkers
+        self._clock = clock
+        self._links = Links(transport)
+        # Each client's own: what one measures, on texts of its choosing, costs nobody else.
+        self._trials: dict[str, SpeedTrials] = {}
+        self._numbers = count(1)
+        self._tasks: dict[VerifierRequest, asyncio.Task[None]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._uses: Counter[str] = Counter()
+
+    @property
+    def requests(self) -> int:
+        """Requests coordinated now."""
+        return len(self._tasks)
+
+    def begin(
+        self,
+        request: VerifierRequest,
+        signed: m.SignedMandate,
+        *,
+        attach: AttachTree,
+        pass_s: float,
+        progress: StepCounts,
+    ) -> None:
+        """Coordinate a request from now on. Raises `PeerError` with the reason why not."""
+        mandate = open_mandate(
+            signed,
+            client=request.request.client,
+            d_0=request.d_0,
+            delegate=self._transport.peer_id,
+            now_s=self._clock(),
+        )
+        if len(mandate.drafters) != request.authors or request.pacing is not m.Pacing.FREE:
+            raise PeerError(ErrorCode.BAD_MANDATE, "the mandate does not fit the request")
+        if request.observer is not None:
+            raise PeerError(ErrorCode.BAD_MANDATE, "the request had a mandate already")
+        if len(self._tasks) >= self._most_requests:
+            raise PeerError(ErrorCode.OVERLOADED, f"{self._most_requests} requests are coordinated here already")
+        own = OwnVerifier(self._transport.peer_id, round(1e6 * pass_s))
+        coordinated = CoordinatedRequest(request, own, self._links, attach, progress)
+        session = Session(
+            self._job(request, mandate, signed, own),
+            coordinated,
+            self._offload,
+            failures=PeerFailures(),
+            speeds=PeerSpeeds(),
+            observer=coordinated,
+        )
+        coordinated.session = session
+        request.observer = coordinated
+        coordinated.note_decision(0, f"the verifier asks {len(mandate.drafters)} drafters")
+        log_of(request).info("coordinated here, %d drafters", len(mandate.drafters))
+        task = asyncio.ensure_future(self._run(coordinated, session, mandate.drafters))
+        self._tasks[request] = task
+        task.add_done_callback(lambda _: self._tasks.pop(request, None))
+
+    def end(self, request: VerifierRequest) -> None:
+        """Let the drafters of a request go; its client coordinates it, or has left."""
+        if task := self._tasks.get(request):
+            task.cancel()
+
+    async def close(self) -> None:
+        """End all of it."""
+        tasks = [*self._tasks.values(), *self._closing]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._links.close()
+        self._checkers.close()
+
+    def _job(self, request: VerifierRequest, mandate: m.Mandate, signed: m.SignedMandate, own: OwnVerifier) -> Job:
+        trials = self._trials.setdefault(request.channel.peer_id, SpeedTrials(self._strategy.drafter_counts))
+        if len(self._trials) > MAX_CLIENTS:
+            self._trials.pop(next(iter(self._trials)))
+        return Job(
+            number=next(self._numbers),
+            deadline_s=asyncio.get_running_loop().time() + mandate.lifetime_s,
+            request=request.request,
+            strategy=self._strategy,
+            verifiers=(own,),
+            drafters=tuple(map(NamedDrafter, mandate.drafters)),
+            trial=trials.find(request.channel.peer_id, request.request.sampling.temperature),
+            committed=tuple(request.output),
+            mandate=signed,
+        )
+
+    async def _run(self, coordinated: CoordinatedRequest, session: Session, drafters: tuple[str, ...]) -> None:
+        """Run a session to the end of its request, or until no drafter is left."""
+        self._uses.update(drafters)
+        reason = ""
+        driving = asyncio.ensure_future(_drive(session))
+        abandoned = asyncio.ensure_future(coordinated.is_abandoned.wait())
+        try:
+            await asyncio.wait([driving, abandoned], return_when=asyncio.FIRST_COMPLETED)
+            if driving.done():
+                driving.result()
+            else:
+                reason = "no drafter follows"
+        except GenerationFailed as failed:
+            reason = str(failed)
+        except Exception:
+            LOG.exception("a request could not be coordinated")
+            reason = "the coordination failed"
+        finally:
+            coordinated.end(reason)
+            driving.cancel()
+            abandoned.cancel()
+            await asyncio.gather(driving, abandoned, return_exceptions=True)
+            self._uses.subtract(drafters)
+            self._closing.add(closing := asyncio.ensure_future(self._drop_unused(drafters)))
+            closing.add_done_callback(self._closing.discard)
+
+    async def _drop_unused(self, drafters: tuple[str, ...]) -> None:
+        """Close the links to these drafters unless a request uses them again soon."""
+        await asyncio.sleep(KEEP_LINKS_S)
+        for peer_id in drafters:
+            if self._uses[peer_id] <= 0:
+                del self._uses[peer_id]
+                await self._links.drop(peer_id, DRAFT)
+
+
+async def _drive(session: Session) -> None:
+    async for _ in session.stream():
+        pass

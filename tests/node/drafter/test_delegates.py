@@ -1,0 +1,56 @@
+"""What a drafter does for a peer that is not a request's client is bounded by that client's mandate."""
+
+from typing import Any
+
+import pytest
+
+from cosine_node.drafter.delegates import check_use, shown_mandate
+from cosine_protocol import messages as m
+from cosine_protocol.digests import request_digest
+from cosine_protocol.errors import ErrorCode, PeerError
+from cosine_protocol.identity import Identity
+from cosine_protocol.mandates import sign_mandate
+from tests.node.peers import request_of
+
+CLIENT = Identity.from_seed(bytes([200]) * 32)
+REQUEST = request_of(CLIENT.peer_id)
+D_0 = request_digest(REQUEST)
+SIGNED = sign_mandate(
+    CLIENT, d_0=D_0, delegate="verifier", drafters=("me",), most_tokens=3, issued_at_s=100.0, lifetime_s=10.0
+)
+
+
+def shown(peer_id: str, mandate: m.SignedMandate | None = SIGNED, **changes: Any) -> m.Mandate | None:
+    options: dict[str, Any] = {"drafter": "me", "in_use": (), "now_s": 101.0} | changes
+    return shown_mandate(m.Start(1, REQUEST, (7,), mandate), peer_id, **options)
+
+
+def test_the_client_itself_needs_none() -> None:
+    assert shown(CLIENT.peer_id, None) is shown(CLIENT.peer_id) is None
+    check_use(None, m.Advance(1, 1000, (1,)), now_s=1e9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"mandate": None}, ErrorCode.MALFORMED),
+        ({"peer_id": "another"}, ErrorCode.BAD_MANDATE),
+        ({"drafter": "another"}, ErrorCode.BAD_MANDATE),
+        ({"in_use": {D_0}}, ErrorCode.BAD_MANDATE),
+        ({"now_s": 111.0}, ErrorCode.BAD_MANDATE),
+    ],
+)
+def test_another_peer_needs_one_that_names_both_and_is_not_in_use(changes: dict[str, Any], code: ErrorCode) -> None:
+    assert shown("verifier") is not None
+    with pytest.raises(PeerError) as refused:
+        shown(**{"peer_id": "verifier"} | changes)
+    assert refused.value.code == code
+
+
+def test_its_tokens_and_its_end_hold_for_all_but_a_release() -> None:
+    mandate = shown("verifier")
+    check_use(mandate, m.Advance(1, 1, (1, 2)), now_s=110.0)
+    check_use(mandate, m.Release(1), now_s=1e9)
+    for message, now_s in ((m.Advance(1, 2, (1, 2)), 110.0), (m.Advance(1, 0, ()), 110.1)):
+        with pytest.raises(PeerError):
+            check_use(mandate, message, now_s=now_s)

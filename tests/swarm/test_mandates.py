@@ -1,0 +1,184 @@
+"""Requests whose verifier coordinates the drafters: the same text and accounts, and nobody can abuse a mandate."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cosine_node.simulation.swarm import Member, SimulatedSwarm
+from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_node.verifier.coordination import CoordinatedRequest
+from cosine_p2p.drafters import Drafters
+from cosine_p2p.generation import Generation
+from cosine_p2p.strategies import STRATEGIES
+from cosine_protocol import mandates
+from cosine_protocol import messages as m
+from cosine_protocol.request import Sampling
+from tests.swarm.reference import assert_freed, draft_engine, plain_stream, prompt_of, target_engine
+from tests.thoroughness import quick_first
+
+TOKENS = 120
+PROMPT = prompt_of(random.Random("mandate"))
+EXPECTED = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
+ONE_WAY_S = 0.05
+SETTLE_S = 8.0
+
+Meddle = Callable[[SimulatedSwarm, list[Member]], Awaitable[None]]
+
+
+async def _nothing(swarm: SimulatedSwarm, verifiers: list[Member]) -> None:
+    return
+
+
+def generated(
+    *,
+    verifiers: int = 1,
+    drafters: int = 2,
+    coordinates: bool = True,
+    meddle: Meddle = _nothing,
+    one_way_s: float = ONE_WAY_S,
+    **options: Any,
+) -> Generation:
+    """A generation of which the verifier shall coordinate the drafters; afterwards nobody holds anything."""
+
+    async def run() -> Generation:
+        async with SimulatedSwarm(one_way_s=one_way_s) as swarm:
+            kind = STRATEGIES["cosine"] if coordinates else None
+            served = [await swarm.verifier(target_engine(), coordination=kind) for _ in range(verifiers)]
+            for number in range(drafters):
+                await swarm.drafter(draft_engine(0.8, number), domain=f"domain-{number}")
+            client = await swarm.client(**({"coordination": "verifier"} | options))
+            meddling = asyncio.ensure_future(meddle(swarm, served))
+            generation = await client.generate(PROMPT, max_new_tokens=TOKENS)
+            await meddling
+            await assert_freed(swarm)
+            await swarm.leave_clients()
+            await asyncio.sleep(SETTLE_S)
+            assert not any(member.wire.open_streams for member in swarm.members if member.role == "drafter")
+            return generation
+
+    return run_virtual(run())
+
+
+def is_taken_back(generation: Generation, reason: str) -> bool:
+    return generation.coordinator == "client" and any(
+        line.startswith("coordinated here from now on") and reason in line for line in generation.why
+    )
+
+
+def test_text_and_accounts_are_as_ever_and_the_client_sends_a_fraction() -> None:
+    ours, theirs = generated(coordination="client"), generated()
+    assert ours.token_ids == theirs.token_ids == EXPECTED
+    assert (ours.coordinator, theirs.coordinator) == ("client", "verifier")
+    assert theirs.accepted == sum(report.accepted for report in theirs.drafters) > 0
+    assert theirs.tokens == theirs.rounds + theirs.accepted
+    assert theirs.drafted == sum(report.drafted for report in theirs.drafters) >= theirs.offered > 0
+    assert {report.domain for report in theirs.drafters} == {"domain-0", "domain-1"}
+    assert all(report.rtt_ms == pytest.approx(100.0, abs=1.0) for report in theirs.drafters)
+    assert any("domain-0: asked to draft, 100 ms away" in line for line in theirs.why)
+    assert theirs.seconds < ours.seconds
+    assert 5 * theirs.bytes_sent < ours.bytes_sent and 3 * theirs.bytes_received < ours.bytes_received
+
+
+def test_by_itself_a_client_hands_over_to_a_far_verifier_only() -> None:
+    far, near = generated(coordination="auto"), generated(coordination="auto", one_way_s=0.005)
+    assert (far.coordinator, near.coordinator) == ("verifier", "client")
+    assert far.why[0] == "the verifier coordinates: it is 100 ms away, a pass takes 60 ms"
+    assert near.why[0] == "coordinated here: the verifier is near: it is 10 ms away, a pass takes 60 ms"
+
+
+@pytest.mark.parametrize("temperature", quick_first([0.8, 0.0]))
+@pytest.mark.parametrize("drafters", quick_first([3, 0, 1]))
+def test_tokens_are_those_of_plain_decoding(temperature: float, drafters: int) -> None:
+    done = generated(drafters=drafters, temperature=temperature, seed=5)
+    assert done.token_ids == plain_stream(PROMPT, Sampling(temperature=temperature, seed=5), tokens=TOKENS)
+
+
+def test_a_verifier_that_declines_costs_nothing_but_the_question() -> None:
+    done = generated(coordinates=False)
+    assert is_taken_back(done, "this verifier coordinates no requests")
+    assert done.token_ids == EXPECTED and done.accepted > 0
+
+
+def test_another_verifier_gets_a_mandate_of_its_own_where_the_first_is_lost() -> None:
+    async def kill(swarm: SimulatedSwarm, verifiers: list[Member]) -> None:
+        await asyncio.sleep(2.0)
+        await next(member for member in verifiers if member.service.requests).kill()
+
+    done = generated(verifiers=2, meddle=kill)
+    assert done.token_ids == EXPECTED
+    assert (len(done.verifiers), done.coordinator) == (2, "verifier")
+    assert sum(line.startswith("the verifier coordinates") for line in done.why) == 2
+
+
+def test_where_no_drafter_takes_the_mandate_the_client_coordinates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafters of an older version know no mandates, and take a request from its own client only."""
+
+    def without(*args: Any, **options: Any) -> Drafters:
+        return Drafters(*args, **options | {"mandate": None})
+
+    monkeypatch.setattr("cosine_p2p.session.Drafters", without)
+    done = generated()
+    assert is_taken_back(done, "the verifier declined, no drafter follows")
+    assert done.token_ids == EXPECTED and done.accepted > 0
+
+
+def altered(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+    """Let clients sign mandates with other fields."""
+    sign = mandates.sign_mandate
+    monkeypatch.setattr("cosine_p2p.mandates.sign_mandate", lambda *args, **fields: sign(*args, **fields | changes))
+
+
+def test_past_its_tokens_a_mandate_is_worth_nothing_to_drafters(monkeypatch: pytest.MonkeyPatch) -> None:
+    altered(monkeypatch, most_tokens=60)
+    done = generated()
+    assert done.token_ids == EXPECTED
+    assert is_taken_back(done, "no drafter follows")
+    assert done.accepted > 0
+
+
+def test_past_its_end_a_mandate_is_worth_nothing_to_drafters(monkeypatch: pytest.MonkeyPatch) -> None:
+    altered(monkeypatch, lifetime_s=2.0)
+    done = generated()
+    assert done.token_ids == EXPECTED
+    assert done.coordinator == "client"
+
+
+def test_a_drafter_that_is_not_named_follows_nobody_but_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mandate names nobody, and the verifier asks drafters all the same."""
+    opened = mandates.open_mandate
+    asked: list[str] = []
+
+    def other(*args: Any, **fields: Any) -> m.Mandate:
+        mandate = opened(*args, **fields)
+        return replace(mandate, drafters=tuple(asked))
+
+    async def choose(swarm: SimulatedSwarm, verifiers: list[Member]) -> None:
+        asked.extend(member.identity.peer_id for member in swarm.members if member.role == "drafter")
+
+    altered(monkeypatch, drafters=())
+    monkeypatch.setattr("cosine_node.verifier.coordination.open_mandate", other)
+    done = generated(meddle=choose)
+    assert done.token_ids == EXPECTED
+    assert is_taken_back(done, "no drafter follows")
+
+
+@pytest.mark.parametrize("lie", ["unshown", "another"])
+def test_a_verifier_that_credits_whom_it_likes_is_noticed(monkeypatch: pytest.MonkeyPatch, lie: str) -> None:
+    """It names an author for each token, and shows nothing or what another has signed."""
+    honest = CoordinatedRequest.note
+
+    def note(self: CoordinatedRequest, message: m.Message) -> m.Message:
+        told = honest(self, message)
+        if isinstance(told, m.Commit):
+            named = bytes(1 if lie == "unshown" else 3 - author if author else 0 for author in told.authors)
+            return replace(told, authors=named)
+        return told
+
+    monkeypatch.setattr(CoordinatedRequest, "note", note)
+    done = generated()
+    assert done.token_ids == EXPECTED
+    assert is_taken_back(done, "it credited drafters without showing what they signed")
