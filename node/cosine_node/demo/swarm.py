@@ -187,17 +187,27 @@ async def running_nodes(cast: Cast, folder: Path, say: Say) -> AsyncIterator[Dem
         ]
         models = [word for drafter in cast.drafters for word in ("--model", drafter)]
         drafters = await start("drafters", "join", "--role", "drafter", *models, *shared) if models else None
-        awaited = [_readied(verifier, 1) for verifier in verifiers]
+        awaited = [(verifier, 1) for verifier in verifiers]
         if drafters is not None:
-            awaited.append(_readied(drafters, len(cast.drafters)))
-        # Whoever is ready says so at once, so that nobody wonders.
-        for ready in asyncio.as_completed(awaited):
-            say(f"{await ready}: ready")
+            awaited.append((drafters, len(cast.drafters)))
+        await _until_ready(awaited, say)
         yield DemoNodes(bootstrap.maddrs[0], verifiers, drafters)
     finally:
         await asyncio.gather(*(node.stop() for node in started))
 
 
-async def _readied(node: NodeProcess, nodes: int) -> str:
-    await node.wait_ready(nodes)
-    return node.name
+async def _until_ready(awaited: Sequence[tuple[NodeProcess, int]], say: Say) -> None:
+    """Wait for so many nodes in each process; whoever is ready says so at once. Raises `NodeDied` for the first."""
+
+    async def wait(node: NodeProcess, nodes: int) -> None:
+        await node.wait_ready(nodes)
+        say(f"{node.name}: ready")
+
+    waiting = [asyncio.ensure_future(wait(node, nodes)) for node, nodes in awaited]
+    try:
+        await asyncio.gather(*waiting)
+    finally:
+        # Nobody may read a process's events while it is stopped.
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
