@@ -102,7 +102,9 @@ async def perform(load: LoadedSwarm) -> LoadMeasurement:
         for place, engine in enumerate(load.drafters):
             await swarm.drafter(engine, curve=emulation.curve(Role.DRAFTER), domain=f"expert-{place}")
         room = [member.engine.free_tokens for member in swarm.members]
-        clients = [await swarm.client(strategy=load.strategy) for _ in range(load.options.clients)]
+        clients = [
+            await swarm.client(strategy=load.strategy, coordination="client") for _ in range(load.options.clients)
+        ]
         beside = [asyncio.ensure_future(swarm.keep_announced()), asyncio.ensure_future(_watch(verifier, measured))]
         warming = asyncio.ensure_future(_look_when_warm(load, measured))
         await asyncio.gather(*(_ask_on(load, place, client, measured) for place, client in enumerate(clients)))

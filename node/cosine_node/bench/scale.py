@@ -202,7 +202,9 @@ async def _perform(scenario: Scenario) -> JsonRow:
                 asking = []
                 for number, identity in enumerate(clients):
                     await asyncio.sleep(rng.expovariate(scenario.arrivals_per_s))
-                    client = await swarm.client(identity=identity, strategies={kind.name: kind}, strategy=kind.name)
+                    client = await swarm.client(
+                        identity=identity, strategies={kind.name: kind}, strategy=kind.name, coordination="client"
+                    )
                     asking.append(asyncio.ensure_future(_ask(client, workload.task(number))))
                 answers = await asyncio.gather(*asking)
             ended_s = now_s()
