@@ -13,7 +13,7 @@ from cosine_p2p.job import Job
 from cosine_p2p.link import Delivery, PeerLink, PeerLinks
 from cosine_p2p.peer_failures import PeerFailures
 from cosine_p2p.peer_speeds import PeerSpeeds
-from cosine_p2p.session_counts import SessionCounts
+from cosine_p2p.session_counts import SessionCounts, timed_out
 from cosine_p2p.stall import Stalled, TooSlow, Watch
 from cosine_p2p.strategies.base import (
     Action,
@@ -39,7 +39,6 @@ from cosine_protocol import messages as m
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import (
     GenerationFailed,
-    GenerationTimedOut,
     PeerError,
     PeerLost,
     RemoteProtocolError,
@@ -255,7 +254,7 @@ class Session:
         """Seconds to the deadline. Raises `GenerationTimedOut` once it has passed."""
         left_s = self.job.deadline_s - _now_s()
         if left_s <= 0:
-            raise GenerationTimedOut("The generation took longer than its timeout; raise it or ask for less.")
+            raise timed_out([at for at, upstream in self._upstreams.items() if not upstream.is_opened])
         return left_s
 
     def _on_verifier(self, delivery: Delivery) -> Tokens | None:

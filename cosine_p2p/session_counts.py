@@ -1,10 +1,11 @@
 """Counts of one session, and for people its reasons and whom it tried in vain."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from cosine_protocol.errors import PeerError, PeerLost, RemoteProtocolError
+from cosine_protocol.errors import GenerationTimedOut, PeerError, PeerLost, RemoteProtocolError
 from cosine_protocol.limits import HOME_AUTHOR
 
 MAX_WHY: Final = 64
@@ -58,3 +59,12 @@ class SessionCounts:
         if not self.tried:
             return "No verifier was found for the target; check --initial-peers and that a verifier has joined."
         return f"No verifier could finish the request. Tried: {'; '.join(dict.fromkeys(self.tried))}."
+
+
+def timed_out(waited_for: Sequence[str]) -> GenerationTimedOut:
+    """The error of a request that ran out of time, maybe while verifiers had not begun it."""
+    if waited_for:
+        return GenerationTimedOut(
+            f"{waited_for[0]} had no place for the request in time; raise the timeout, or ask later."
+        )
+    return GenerationTimedOut("The generation took longer than its timeout; raise it or ask for less.")

@@ -1,6 +1,6 @@
 """Counts of a session, and its reasons in words."""
 
-from cosine_p2p.session_counts import LATEST_WHY, MAX_WHY, SessionCounts
+from cosine_p2p.session_counts import LATEST_WHY, MAX_WHY, SessionCounts, timed_out
 from cosine_protocol.errors import ErrorCode, PeerError, PeerLost, RemoteProtocolError
 from cosine_protocol.limits import HOME_AUTHOR
 
@@ -29,3 +29,8 @@ def test_each_failure_is_told_once_in_words() -> None:
         counts.note_tried("v", error)
     sentence = "No verifier could finish the request. Tried: v refused: full; v was lost: gone; "
     assert counts.nobody_left() == sentence + "v broke the protocol: odd."
+
+
+def test_a_request_that_ran_out_of_time_says_what_it_waited_for() -> None:
+    assert str(timed_out(["first", "second"])).startswith("first had no place")
+    assert "longer than its timeout" in str(timed_out([]))
