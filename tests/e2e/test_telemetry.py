@@ -29,7 +29,7 @@ def lines_of(log: Path) -> list[dict[str, Any]]:
 @pytest.mark.thorough
 def test_log_lines_of_a_request_join_its_nodes(swarm: Swarm, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="cosine_p2p")
-    with Client([swarm.boot.maddr]) as client:
+    with Client([swarm.boot.maddr], coordination="client") as client:
         generation = client.generate("Once upon a time there was", max_new_tokens=16)
     (request,) = {getattr(record, "request", "") for record in caplog.records if record.name == "cosine_p2p.run"}
     said = {

@@ -77,7 +77,7 @@ def test_refusals_are_counted_by_their_reason() -> None:
         async with SimulatedSwarm() as swarm:
             verifier = await swarm.verifier(target_engine(), max_requests=1)
             drafter = await swarm.drafter(draft_engine(0.9), max_requests=1)
-            await asked_at_once(swarm, 2, max_new_tokens=8)
+            await asked_at_once(swarm, 2, max_new_tokens=400)
             return verifying(verifier), drafting(drafter)
 
     verifier, drafter = run_virtual(run())
@@ -127,7 +127,7 @@ def test_passes_that_fail_are_counted_and_their_requests_end_in_error() -> None:
         async with SimulatedSwarm() as swarm:
             verifier = await swarm.verifier(Broken(vocab_tokens=VOCAB_TOKENS))
             drafter = await swarm.drafter(Broken(vocab_tokens=VOCAB_TOKENS))
-            client = await swarm.client()
+            client = await swarm.client(coordination="client")
             with pytest.raises(GenerationFailed):
                 await client.generate(PROMPT, max_new_tokens=4)
             await asyncio.sleep(1.0)

@@ -20,7 +20,7 @@ from cosine_p2p.identity_file import load_identity
 from cosine_p2p.postings import dht_key
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.config import TransportConfig
-from cosine_p2p.transport.hivemind import HivemindTransport
+from cosine_p2p.transport.hivemind import MAX_STREAMS_EACH, HivemindTransport
 from cosine_protocol import limits
 from cosine_protocol.errors import PeerLost, UsageError
 from cosine_protocol.identity import Identity
@@ -221,7 +221,7 @@ def test_closing_wakes_a_blocked_reader_and_a_blocked_writer() -> None:
 
 
 @pytest.mark.thorough
-def test_three_hundred_streams_at_once() -> None:
+def test_as_many_streams_at_once_as_one_peer_may_have() -> None:
     async def run() -> None:
         async with swarm() as made:
             a, b = await made.node(), await made.node()
@@ -233,7 +233,7 @@ def test_three_hundred_streams_at_once() -> None:
                 assert await read_exactly(stream, 4) == b"%04d" % number
                 stream.close()
 
-            await asyncio.gather(*map(once, range(300)))
+            await asyncio.gather(*map(once, range(MAX_STREAMS_EACH)))
 
     asyncio.run(run())
 

@@ -37,10 +37,8 @@ MEASURED_BEFORE = (
 
 
 def same_fields(row: dict[str, Any], again: dict[str, Any]) -> dict[str, Any]:
-    """Of a published row what was computed again; it may hold more. A message may have grown by a few bytes."""
-    return {
-        name: pytest.approx(row[name], rel=0.01) if name == "bytes_per_token" else row.get(name) for name in again
-    }
+    """Of a published row what was computed again; it may hold more."""
+    return {name: row.get(name) for name in again}
 
 
 def test_what_the_clock_says() -> None:
@@ -62,6 +60,7 @@ def test_which_drafter_knows_which_domain() -> None:
     assert (again["rows"], again["findings"]) == (file["rows"], file["findings"])
 
 
+@pytest.mark.xfail(reason=MEASURED_BEFORE, strict=True)
 @pytest.mark.thorough
 def test_one_request_at_a_time() -> None:
     """On other machines, where there are fewer prompts than in the sweep."""

@@ -46,7 +46,8 @@ async def letter_swarm(
 
 async def letter_client(swarm: SimulatedSwarm, **options: Any) -> AsyncClient:
     """A client of the swarm that every request shares."""
-    return await swarm.client(**options)
+    # By itself a client so near would hand its coordination over or keep it as the machine has time.
+    return await swarm.client(**{"coordination": "client", **options})
 
 
 def text_of(prompt: str, *, tokens: int, temperature: float = 0.0, seed: int = 0, choice: int = 0) -> str:
