@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+IDLE_WANTED_S: Final = 4.0
+"""A choice: where others want its place, an idle request has as long as a peer may be silent."""
 MAX_WAITING: Final = 64
 """Bounds memory: requests that wait, of all clients."""
 MAX_WAITING_EACH: Final = 8

@@ -17,7 +17,7 @@ from cosine_protocol.limits import MAX_TEMPERATURE
 
 if TYPE_CHECKING:
     from cosine_node.demo.race import Race, RacedPrompt
-    from cosine_node.demo.report import Report
+    from cosine_node.demo.report import RaceReport
     from cosine_node.demo.swarm import Cast, Show
 
 FRAMES_PER_S = 12
@@ -60,7 +60,7 @@ def demo(
     cast = choose_cast(family, emulate)
     tokens = max_new_tokens or cast.new_tokens
 
-    def run(show: "Show") -> "Report":
+    def run(show: "Show") -> "RaceReport":
         seen = _saving_picture(show, picture) if picture else show
         return asyncio.run(run_demo(cast, max_new_tokens=tokens, temperatures=temperatures, say=say, show=seen))
 
@@ -120,7 +120,7 @@ def _log_result(shown: "Race | RacedPrompt") -> None:
         say(f"    {printable(text[:SHOWN_CHARACTERS])}{'...' if len(text) > SHOWN_CHARACTERS else ''}")
 
 
-def _run_on_screen(run: Callable[["Show"], "Report"]) -> "Report":
+def _run_on_screen(run: Callable[["Show"], "RaceReport"]) -> "RaceReport":
     """Run the demo with each race drawn as it goes on."""
     from rich.console import Console
     from rich.live import Live
@@ -141,7 +141,7 @@ def _run_on_screen(run: Callable[["Show"], "Report"]) -> "Report":
         return run(show)
 
 
-def _print(report: "Report") -> None:
+def _print(report: "RaceReport") -> None:
     from rich.console import Console
 
     from cosine_node.demo.screen import print_report

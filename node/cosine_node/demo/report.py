@@ -48,7 +48,7 @@ class SharedMachine:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RaceReport:
     """All prompts of a demo, and what they were generated on."""
 
     rows: tuple[RacedPrompt, ...]
@@ -128,7 +128,7 @@ def _curve_text(points: object) -> str:
     return ", ".join(f"{milliseconds:g} ms at {tokens}" for tokens, milliseconds in pairs) + " tokens"
 
 
-def summary(report: Report) -> Sequence[str]:
+def summary(report: RaceReport) -> Sequence[str]:
     """The sentences under the table, the verdict first."""
     ties = sum(generation.near_ties for row in report.rows for generation in row.done.values())
     lines = []
@@ -163,7 +163,7 @@ def _latencies(emulated: Mapping[str, object]) -> Sequence[str]:
     ]
 
 
-def _account(report: Report, machine: SharedMachine) -> Sequence[str]:
+def _account(report: RaceReport, machine: SharedMachine) -> Sequence[str]:
     """The sentences about a demo by the clock: who shared what, and whether drafting paid."""
     sharing = f"{machine.drafters} drafters" if machine.drafters else "no drafters, which are not installed,"
     lines = [

@@ -15,7 +15,7 @@ from rich.text import Text
 from cosine_node import zoo
 from cosine_node.cli.printing import printable
 from cosine_node.demo.race import COPIED, Lane, Race, Way
-from cosine_node.demo.report import Report, SharedMachine, drafted_by, summary
+from cosine_node.demo.report import RaceReport, SharedMachine, drafted_by, summary
 from cosine_p2p.generation import TARGET_SOURCE
 
 # Choices of layout.
@@ -72,7 +72,7 @@ def legend() -> Text:
     return Text.assemble("text by: ", *((f"{author}  ", style) for author, style in COLOURS.items()))
 
 
-def print_report(report: Report, console: Console) -> None:
+def print_report(report: RaceReport, console: Console) -> None:
     """Print the table for people, and the verdict under it."""
     where = (
         "by the clock of this machine"

@@ -12,7 +12,7 @@ from typing import Final
 from cosine_node import zoo
 from cosine_node.demo.processes import NodeProcess
 from cosine_node.demo.race import OPTIONS, Lane, Race, RacedPrompt, Way, typical
-from cosine_node.demo.report import EmulatedDevices, PassTiming, Report, SharedMachine
+from cosine_node.demo.report import EmulatedDevices, PassTiming, RaceReport, SharedMachine
 from cosine_node.emulation import Emulation
 from cosine_p2p import AsyncClient
 from cosine_p2p.generation import Generation
@@ -84,7 +84,7 @@ class DemoNodes:
 
 async def run_demo(
     cast: Cast, *, max_new_tokens: int, temperatures: Sequence[float], say: Say, show: Show
-) -> Report:
+) -> RaceReport:
     """Start verifiers and all drafters of a family as processes, and generate every prompt in all ways."""
     with tempfile.TemporaryDirectory(prefix="cosine-demo-") as folder:
         async with running_nodes(cast, Path(folder), say) as nodes:
@@ -99,7 +99,7 @@ async def run_demo(
                         show(rows[-1])
                         await asyncio.sleep(SETTLE_S)
         if cast.emulation is None:
-            return Report(tuple(rows), SharedMachine(cast.target, len(nodes.domains), os.cpu_count() or 1))
+            return RaceReport(tuple(rows), SharedMachine(cast.target, len(nodes.domains), os.cpu_count() or 1))
         processes = [*nodes.verifiers, *([nodes.drafters] if nodes.drafters else [])]
         stopped = [event for node in processes for event in node.stopped]
         timing = PassTiming(
@@ -107,7 +107,7 @@ async def run_demo(
             sum(event["late_passes"] for event in stopped),
             len(stopped) == len(nodes.verifiers) + len(nodes.domains),
         )
-    return Report(tuple(rows), EmulatedDevices(cast.emulation.describe(), timing))
+    return RaceReport(tuple(rows), EmulatedDevices(cast.emulation.describe(), timing))
 
 
 def _race_of(domain: str, temperature: float, max_new_tokens: int) -> Race:

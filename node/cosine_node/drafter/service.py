@@ -13,7 +13,7 @@ from cosine_node.drafter.delegates import check_use, shown_mandate
 from cosine_node.drafter.draft_tree import Branch, DraftTree
 from cosine_node.engine.base import Engine, OutOfPages, Row, RowResult
 from cosine_node.engine.curve import CostCurve
-from cosine_node.fair_places import Holder, whom_to_evict
+from cosine_node.fair_places import IDLE_WANTED_S, Holder, whom_to_evict
 from cosine_node.idle_passes import WaitForWork
 from cosine_node.runner import Runner, count_tokens
 from cosine_p2p.channel import Channel, StepCounts, serve_channel
@@ -34,8 +34,6 @@ from cosine_protocol.request import Request
 LOG = logging.getLogger(__name__)
 IDLE_S: Final = 2.0
 """A choice: no drafting this long after a client's last message, which comes with every commit."""
-IDLE_WANTED_S: Final = 4.0
-"""A choice: where others want its place, a silent request has as long as a peer may be silent."""
 FORGOTTEN_S: Final = 60.0
 """A choice: a client whose text has not grown for so long has no use for drafts, and its place shows as taken."""
 TICK_S: Final = 5.0

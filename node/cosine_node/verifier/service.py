@@ -9,7 +9,7 @@ from typing import Final
 from cosine_node.counts import VerifierCounts
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve
-from cosine_node.fair_places import FairQueue, Holder, whom_to_evict
+from cosine_node.fair_places import IDLE_WANTED_S, FairQueue, Holder, whom_to_evict
 from cosine_node.idle_passes import WaitForWork
 from cosine_node.runner import Runner
 from cosine_node.verifier.account import SpeculationAccount
@@ -39,8 +39,6 @@ EVERY_CLIENT: Final = ""
 
 IDLE_S: Final = 30.0
 """A choice: a client of a stepped request asks for the next pass within seconds, or has forgotten it."""
-IDLE_WANTED_S: Final = 4.0
-"""A choice: where others want its place, an idle request has as long as a peer may be silent."""
 TICK_S: Final = 0.5
 """A choice: how late a deadline may be noticed."""
 

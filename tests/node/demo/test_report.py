@@ -9,7 +9,7 @@ from cosine_node.demo.race import Way
 from cosine_node.demo.report import (
     EmulatedDevices,
     PassTiming,
-    Report,
+    RaceReport,
     SharedMachine,
     drafted_by,
     result_line,
@@ -19,15 +19,15 @@ from cosine_node.emulation import Emulation
 from tests.node.demo.generations import generation, raced
 
 
-def report(*, late: int = 0, cosine_s: tuple[float, ...] = (0.16, 0.32, 0.64)) -> Report:
+def report(*, late: int = 0, cosine_s: tuple[float, ...] = (0.16, 0.32, 0.64)) -> RaceReport:
     rows = [raced(cosine_s=seconds) for seconds in cosine_s]
     rows.append(raced(cosine_s=0.32, temperature=0.8))
-    return Report(tuple(rows), EmulatedDevices(Emulation.parse("60/6@10").describe(), PassTiming(1000, late)))
+    return RaceReport(tuple(rows), EmulatedDevices(Emulation.parse("60/6@10").describe(), PassTiming(1000, late)))
 
 
-def by_the_clock(*, drafters: int = 5, cosine_s: float = 0.32) -> Report:
+def by_the_clock(*, drafters: int = 5, cosine_s: float = 0.32) -> RaceReport:
     row = replace(raced(cosine_s=cosine_s), pass_s=None)
-    return Report((row,), SharedMachine("zoo:smol-target", drafters, 2))
+    return RaceReport((row,), SharedMachine("zoo:smol-target", drafters, 2))
 
 
 def test_the_median_over_domains_is_quoted_for_each_temperature() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from cosine_node.demo.race import Race, Way
-from cosine_node.demo.report import EmulatedDevices, PassTiming, Report
+from cosine_node.demo.report import EmulatedDevices, PassTiming, RaceReport
 from cosine_node.demo.screen import print_report, race_view, save_picture
 from cosine_node.emulation import Emulation
 from cosine_p2p.generation import TARGET_SOURCE, Chunk
@@ -47,7 +47,7 @@ def test_control_characters_are_not_passed_on() -> None:
 def test_the_table_and_the_verdict() -> None:
     console = Console(file=io.StringIO(), width=120)
     devices = EmulatedDevices(Emulation.parse("60/6@10").describe(), PassTiming(10, 0))
-    print_report(Report((raced(),), devices), console)
+    print_report(RaceReport((raced(),), devices), console)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     assert "4.00x" in text
     assert "cosine is 4.00x as fast as plain decoding" in text

@@ -11,13 +11,13 @@ import pytest
 from cosine_node.drafter.service import (
     FORGOTTEN_S,
     IDLE_S,
-    IDLE_WANTED_S,
     RETRY_AFTER_S,
     TICK_S,
     DrafterConfig,
     DrafterService,
 )
 from cosine_node.engine.scripted import ScriptedEngine
+from cosine_node.fair_places import IDLE_WANTED_S
 from cosine_node.runner import InlineRunner
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.speculation.tree import LiveTree
