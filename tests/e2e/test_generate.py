@@ -17,6 +17,8 @@ pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
 
 STRATEGIES: Final = ("plain", "speculative", "cosine")
 NEW_TOKENS: Final = 24
+FEW: Final = "few prompts"
+EVERY: Final = "every prompt"
 FEW_PROMPTS: Final = 5
 MANY_PROMPTS: Final = 60
 PROMPT: Final = "The old lighthouse keeper opened the door and"
@@ -44,12 +46,19 @@ def is_as_expected(case: Case, generation: Generation) -> bool:
     return is_equal
 
 
-@pytest.mark.parametrize("strategy", quick_first(["cosine", "plain", "speculative"]))
-@pytest.mark.parametrize("few", [True, pytest.param(False, marks=THOROUGH)], ids=["few prompts", "every prompt"])
-def test_prompts_give_what_transformers_gives(swarm: Swarm, strategy: str, few: bool) -> None:
-    cases = own_cases(FEW_PER_DOMAIN) if few else all_cases()
+@pytest.mark.parametrize(
+    ("strategy", "asked"),
+    [
+        ("cosine", FEW),
+        pytest.param("plain", FEW, marks=THOROUGH),
+        pytest.param("speculative", FEW, marks=THOROUGH),
+        pytest.param("cosine", EVERY, marks=THOROUGH),
+    ],
+)
+def test_prompts_give_what_transformers_gives(swarm: Swarm, strategy: str, asked: str) -> None:
+    cases = own_cases(FEW_PER_DOMAIN) if asked == FEW else all_cases()
     done = asyncio.run(ask_all(swarm, cases, strategy))
-    assert len(done) >= (FEW_PROMPTS if few else MANY_PROMPTS)
+    assert len(done) >= (FEW_PROMPTS if asked == FEW else MANY_PROMPTS)
     equal = [is_as_expected(case, generation) for case, generation in zip(cases, done, strict=True)]
     assert equal.count(False) <= 1
     assert (sum(generation.drafted for generation in done) > 0) is (strategy != "plain")

@@ -23,7 +23,12 @@ PACKAGES: Final = {
     "cosine_protocol": ROOT / "protocol" / "cosine_protocol",
     "cosine_tui": ROOT / "tui" / "cosine_tui",
 }
-MAX_WHEEL_BYTES: Final = 40_000_000
+HELD_DATA: Final = ("cosine_node/zoo/models/", "cosine_node/simulation/data/")
+"""Weights and traces, which are most of the wheel; their own limits are their tests' matter."""
+MAX_WHEEL_BYTES: Final = 100_000_000
+"""The largest file that PyPI takes without asking."""
+MAX_REST_BYTES: Final = 1_250_000
+"""All but weights and traces, compressed; a choice, half as much again as it was."""
 HEAVY: Final = ("torch", "transformers", "hivemind", "numpy", "textual", "starlette")
 
 
@@ -71,7 +76,10 @@ def test_the_embedded_models_come_along(sizes: dict[str, int]) -> None:
 
 
 def test_the_wheel_is_no_larger_than_its_models_explain(built: Built) -> None:
+    with ZipFile(built.wheel) as wheel:
+        rest = [entry for entry in wheel.infolist() if not entry.filename.startswith(HELD_DATA)]
     assert built.wheel.stat().st_size < MAX_WHEEL_BYTES
+    assert sum(entry.compress_size for entry in rest) < MAX_REST_BYTES
 
 
 def test_licence_and_notice_are_inside(sizes: dict[str, int], metadata: Message) -> None:
