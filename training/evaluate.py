@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class LoadedFamily:
     """The loaded models; drafters are keyed by what they are trained for."""
 
     target: LlamaForCausalLM
@@ -66,16 +66,16 @@ def main(arguments: list[str] | None = None) -> None:
     options.out.write_text(json.dumps(matrix, indent=1) + "\n", "utf-8")
 
 
-def load_family(folder: Path, device: str) -> Family:
+def load_family(folder: Path, device: str) -> LoadedFamily:
     """The target and every drafter of a family folder, in float32."""
     drafters = {
         path.name.removeprefix(_DRAFTER): load_model(path, device) for path in sorted(folder.glob(f"{_DRAFTER}*"))
     }
-    return Family(load_model(folder / "target", device), drafters)
+    return LoadedFamily(load_model(folder / "target", device), drafters)
 
 
 def measure(
-    family: Family, domain: str, prompts: list[list[int]], most_new_tokens: int, seed: int
+    family: LoadedFamily, domain: str, prompts: list[list[int]], most_new_tokens: int, seed: int
 ) -> dict[str, Any]:
     """One domain's rows of the matrix: greedy along greedy text, and T=1 along sampled text."""
     greedy = _continuations(family, prompts, most_new_tokens, 0.0, seed)
@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _continuations(
-    family: Family, prompts: list[list[int]], most_new_tokens: int, temperature: float, seed: int
+    family: LoadedFamily, prompts: list[list[int]], most_new_tokens: int, temperature: float, seed: int
 ) -> list[Continuation]:
     generator = torch.Generator(family.target.device).manual_seed(seed)
     return [
@@ -123,12 +123,12 @@ def _distributions(model: LlamaForCausalLM, item: Continuation) -> Tensor:
     return torch.softmax(logits.float(), dim=-1).cpu()
 
 
-def _score(family: Family, item: Continuation) -> Scored:
+def _score(family: LoadedFamily, item: Continuation) -> Scored:
     guesses = {name: _distributions(model, item) for name, model in family.drafters.items()}
     return Scored(torch.tensor(item.written), guesses)
 
 
-def _greedy_rows(family: Family, scored: list[Scored]) -> dict[str, dict[str, float]]:
+def _greedy_rows(family: LoadedFamily, scored: list[Scored]) -> dict[str, dict[str, float]]:
     hits: dict[str, list[Hits]] = {
         name: [item.hits_within(name, 1).tolist() for item in scored] for name in family.drafters
     }
@@ -138,7 +138,7 @@ def _greedy_rows(family: Family, scored: list[Scored]) -> dict[str, dict[str, fl
     return rows
 
 
-def _sampled_rows(family: Family, sampled: list[Continuation]) -> dict[str, dict[str, float]]:
+def _sampled_rows(family: LoadedFamily, sampled: list[Continuation]) -> dict[str, dict[str, float]]:
     wanted = [_distributions(family.target, item) for item in sampled]
     agreement: dict[str, float] = {}
     expected: dict[str, float] = {}
@@ -152,7 +152,7 @@ def _sampled_rows(family: Family, sampled: list[Continuation]) -> dict[str, dict
     return {"T1": agreement, "tau4_T1": expected}
 
 
-def _fusion_rows(family: Family, domain: str, scored: list[Scored]) -> dict[str, dict[str, float]]:
+def _fusion_rows(family: LoadedFamily, domain: str, scored: list[Scored]) -> dict[str, dict[str, float]]:
     by_prompt = [fusion_hits(item, domain, family.specialists) for item in scored]
     rows = {}
     for way in by_prompt[0]:
@@ -162,7 +162,7 @@ def _fusion_rows(family: Family, domain: str, scored: list[Scored]) -> dict[str,
     return rows
 
 
-def _routed_right(family: Family, domain: str, items: list[Continuation]) -> int:
+def _routed_right(family: LoadedFamily, domain: str, items: list[Continuation]) -> int:
     """The number of prompts that the right specialist finds likeliest."""
     return sum(
         max(family.specialists, key=lambda name: _likelihood(family.drafters[name], item.prompt)) == domain

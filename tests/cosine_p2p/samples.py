@@ -1,9 +1,10 @@
-"""Records to test with."""
+"""Records and requests to test with."""
 
 from typing import Any
 
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import SCHEMA, NodeRecord
+from cosine_protocol.request import Request, Sampling
 
 NETWORK = "test"
 TARGET = "someone/model"
@@ -39,3 +40,18 @@ def record_of(identity: Identity, *, now_s: float, **changes: Any) -> NodeRecord
         "lifetime_s": 300.0,
     }
     return NodeRecord(**(fields | changes))
+
+
+def request_of(client: str, *, max_new_tokens: int) -> Request:
+    """A greedy request with a prompt of one token; 9 ends its text."""
+    return Request(
+        target_digest=bytes(32),
+        tokenizer_digest=bytes(32),
+        numerics="float32",
+        prompt=(1,),
+        sampling=Sampling(),
+        eos=(9,),
+        client=client,
+        nonce=bytes(16),
+        max_new_tokens=max_new_tokens,
+    )

@@ -18,25 +18,14 @@ from cosine_protocol.errors import RemoteProtocolError
 from cosine_protocol.mandates import open_mandate
 from cosine_protocol.nodes import BASE, Node, NodeBlock
 from cosine_protocol.protocols import MANDATES
-from cosine_protocol.request import Request, Sampling
-from tests.cosine_p2p.samples import identity_of, record_of
+from tests.cosine_p2p.samples import identity_of, record_of, request_of
 
 CLIENT, VERIFIER, DRAFTERS = identity_of(1), identity_of(2), (identity_of(3), identity_of(4))
 NOW_S = 1000.0
 PASS_S = 0.1
 FAR_S = 0.05
 STATS = m.PassStats(0, 0, 0, 0)
-REQUEST = Request(
-    target_digest=bytes(32),
-    tokenizer_digest=bytes(32),
-    numerics="float32",
-    prompt=(1,),
-    sampling=Sampling(),
-    eos=(9,),
-    client=CLIENT.peer_id,
-    nonce=bytes(16),
-    max_new_tokens=300,
-)
+REQUEST = request_of(CLIENT.peer_id, max_new_tokens=300)
 D_0 = request_digest(REQUEST)
 
 

@@ -42,22 +42,11 @@ from cosine_protocol.codec import encode_body
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.protocols import DRAFT, VERIFY
-from cosine_protocol.request import Request, Sampling
-from tests.cosine_p2p.samples import identity_of, record_of
+from tests.cosine_p2p.samples import identity_of, record_of, request_of
 
 VERIFIER = identity_of(1)
 STATS = m.PassStats(0, 1, 60_000, 0)
-REQUEST = Request(
-    target_digest=bytes(32),
-    tokenizer_digest=bytes(32),
-    numerics="float32",
-    prompt=(1,),
-    sampling=Sampling(),
-    eos=(9,),
-    client="client",
-    nonce=bytes(16),
-    max_new_tokens=3,
-)
+REQUEST = request_of("client", max_new_tokens=3)
 D_0 = request_digest(REQUEST)
 NUMBER = 4
 DIAL_TIMEOUT_S = 3.0

@@ -14,20 +14,10 @@ from cosine_protocol import messages as m
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import RemoteProtocolError
 from cosine_protocol.messages import FinishReason
-from cosine_protocol.request import Request, Sampling
+from tests.cosine_p2p.samples import request_of
 
 STATS = m.PassStats(0, 0, 60_000, 0)
-REQUEST = Request(
-    target_digest=bytes(32),
-    tokenizer_digest=bytes(32),
-    numerics="float32",
-    prompt=(1,),
-    sampling=Sampling(),
-    eos=(9,),
-    client="client",
-    nonce=bytes(16),
-    max_new_tokens=6,
-)
+REQUEST = request_of("client", max_new_tokens=6)
 D_0 = request_digest(REQUEST)
 
 
