@@ -162,7 +162,8 @@ def by_the_clock(title: str, exactness: FindingLine) -> Section:
 
 SECTIONS: Final[Mapping[str, Section]] = {
     "here": by_the_clock("By the clock, everything on one machine", EXACT),
-    "here_smol": by_the_clock("A real model by the clock, everything on one machine", ALIKE),
+    "here_smol_llama": by_the_clock("A real model by the clock: four bits in llama.cpp", ALIKE),
+    "here_smol_torch": by_the_clock("A real model by the clock: float32 in PyTorch", ALIKE),
     "rtt": Section(
         "One request at a time, by round-trip time",
         (

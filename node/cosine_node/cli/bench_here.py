@@ -87,14 +87,17 @@ def measure_here(
 
     if cast is None:
         measuring = run(lambda rtt_ms: connect(swarm.initial_peers, rtt_ms), options, say=say)
-        name, source = HERE, ["--initial-peers ADDRESS"]
+        source = ["--initial-peers ADDRESS"]
     else:
         measuring = run_family(cast, lambda peer, rtt_ms: connect((peer,), rtt_ms), options, say=say)
-        # The page has a section of the real family's own.
-        name = f"{HERE}_{cast.family}" if cast.family is zoo.Family.SMOL else HERE
         source = ["--family", cast.family, *cast.verifier_options]
     result = rounded(run_interruptibly(measuring))
     if out is not None:
+        name = HERE
+        if cast is not None and cast.family is zoo.Family.SMOL:
+            # The page has a section of the real family for each engine.
+            is_llama = all("llama" in verifier["numerics"] for verifier in result["setup"]["verifiers"])
+            name = f"{HERE}_{cast.family}_{'llama' if is_llama else 'torch'}"
         command = " ".join(["cosine-node bench", HERE, *source, *(["--quick"] if quick else []), *_flags(given)])
         write_result(out / f"{name}.json", {"name": name, "command": command, **result})
     sys.stdout.write(json.dumps(result) + "\n" if as_json else "\n".join(sentences(result["findings"])) + "\n")

@@ -30,7 +30,8 @@ def _measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def run_family(cast: Any, connect: Any, options: here.HereOptions, *, say: Any) -> dict[str, Any]:
         rows = [row(1.5, rtt_ms=rtt_ms) for rtt_ms in options.rtts_ms]
-        return {"what": "", "setup": {}, "rows": rows, "findings": here.findings_of(rows, seed=options.seed)}
+        setup = {"verifiers": [{"numerics": "gguf:Q4_1+llama.cpp"}]}
+        return {"what": "", "setup": setup, "rows": rows, "findings": here.findings_of(rows, seed=options.seed)}
 
     monkeypatch.setattr(here, "run_family", run_family)
 
@@ -73,7 +74,7 @@ def test_links_of_no_network_are_refused() -> None:
 
 
 @pytest.mark.usefixtures("_measured")
-@pytest.mark.parametrize(("name", "file"), [("toy", "here.json"), ("smol", "here_smol.json")])
+@pytest.mark.parametrize(("name", "file"), [("toy", "here.json"), ("smol", "here_smol_llama.json")])
 def test_the_result_says_how_to_repeat_it(
     name: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
