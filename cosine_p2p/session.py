@@ -14,6 +14,7 @@ from cosine_p2p.link import Delivery, PeerLink, PeerLinks
 from cosine_p2p.peer_failures import PeerFailures
 from cosine_p2p.peer_speeds import PeerSpeeds
 from cosine_p2p.session_counts import SessionCounts, timed_out
+from cosine_p2p.signed_streams import SignedStreams
 from cosine_p2p.stall import Stalled, TooSlow, Watch
 from cosine_p2p.strategies.base import (
     Action,
@@ -37,12 +38,7 @@ from cosine_p2p.verifier_dials import VerifierDials
 from cosine_p2p.verifier_queue import VerifierQueue
 from cosine_protocol import messages as m
 from cosine_protocol.digests import request_digest, roll_digest
-from cosine_protocol.errors import (
-    GenerationFailed,
-    PeerError,
-    PeerLost,
-    RemoteProtocolError,
-)
+from cosine_protocol.errors import GenerationFailed, PeerError, PeerLost, RemoteProtocolError
 from cosine_protocol.messages import FinishReason
 from cosine_protocol.protocols import VERIFY
 
@@ -71,6 +67,7 @@ class Session:
         self.output = list(job.committed)
         self.finish: FinishReason | None = None
         self.counts = SessionCounts()
+        self.signed = SignedStreams()
         self.ledger = DrafterLedger(job.drafters)
         self.d_0 = request_digest(job.request)
         self._digest = roll_digest(self.d_0, job.committed)
@@ -277,7 +274,10 @@ class Session:
                     return self._on_commit(upstream, commit)
                 case m.Final() as final if isinstance(delivery.body, m.Account):
                     self.finish = upstream.finish(final, delivery.body, self.output)
-                    self._failures.note_served(upstream.peer_id)
+                    if upstream.is_unsigned:
+                        self._failures.note_failed(upstream.peer_id, now_s=_now_s())
+                    else:
+                        self._failures.note_served(upstream.peer_id)
                 case m.Declined() | m.Credit() | m.Report() as message:
                     self._on_delegate(message)
                 case m.Error(_, code, text, retry_after_s):
@@ -309,6 +309,7 @@ class Session:
         position, before = len(self.output), upstream.digest
         tokens = upstream.take(commit, self.output, authors=len(self.job.drafters))
         self.output.extend(tokens)
+        self.signed.note(upstream)
         if upstream.position == len(self.output):
             self._digest = commit.digest
         checked = self.delegation.checked_authors(commit, before, now_s=_now_s())

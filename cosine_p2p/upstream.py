@@ -1,6 +1,6 @@
 """One verifier as a session sees it: what it has committed, and that this continues the stream."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from cosine_p2p.link import PeerLink
@@ -8,6 +8,8 @@ from cosine_p2p.peer_speeds import PeerSpeeds
 from cosine_p2p.stall import SLOW_AFTER_S, Watch
 from cosine_p2p.strategies.base import SendTree, SendVerify
 from cosine_protocol import messages as m
+from cosine_protocol.audit_messages import SignedTranscript, Transcript
+from cosine_protocol.audits import is_transcript_due, open_transcript
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.errors import RemoteProtocolError
 from cosine_protocol.identity import verify
@@ -30,7 +32,11 @@ class Tokens:
 
 @dataclass(slots=True)
 class Upstream:
-    """A verifier that serves the request in slot `slot` under `number`, `position` tokens into the stream."""
+    """A verifier that serves the request in slot `slot` under `number`, `position` tokens into the stream.
+
+    The tokens before `first` were given to it. `transcript` is what it signed last; `is_unsigned` is true once one
+    that was due did not come: the stream goes on, but others should be asked first from then on.
+    """
 
     slot: int
     number: int
@@ -41,6 +47,12 @@ class Upstream:
     position: int
     watch: Watch
     is_opened: bool = False
+    transcript: SignedTranscript | None = None
+    is_unsigned: bool = False
+    first: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.first = self.position
 
     @property
     def peer_id(self) -> str:
@@ -87,6 +99,7 @@ class Upstream:
         known = len(output) - commit.position
         if tuple(output[commit.position : commit.position + len(commit.tokens)]) != commit.tokens[:known]:
             raise RemoteProtocolError("a commit contradicts what another verifier committed")
+        self._take_transcript(commit)
         self.position += len(commit.tokens)
         self.digest = commit.digest
         return commit.tokens[known:]
@@ -103,6 +116,18 @@ class Upstream:
             raise RemoteProtocolError("a commit goes past the length asked for")
         if roll_digest(self.digest, commit.tokens) != commit.digest:
             raise RemoteProtocolError("a commit's digest does not follow from its tokens")
+
+    def _take_transcript(self, commit: m.Commit | m.Verified) -> None:
+        """Keep what the verifier signed. Raises `BadSignature` or `RemoteProtocolError`."""
+        after, signed = self.position + len(commit.tokens), commit.transcript
+        if signed is None:
+            has_ended = commit.tokens[-1] in self.request.eos or after == self.request.max_new_tokens
+            self.is_unsigned |= is_transcript_due(before=self.position, after=after, has_ended=has_ended)
+            return
+        transcript = open_transcript(signed, author=self.peer_id, d_0=self.d_0)
+        if transcript != Transcript(self.first, after, commit.digest):
+            raise RemoteProtocolError("a transcript is not that of the stream")
+        self.transcript = signed
 
     def finish(self, final: m.Final, account: m.Account, output: list[int]) -> FinishReason:
         """Take the verifier's signed end of the stream. The reason is checked against the tokens themselves.

@@ -6,6 +6,7 @@ from typing import Any, Final, TypeVar, cast
 import msgpack
 
 from cosine_protocol import messages as m
+from cosine_protocol.audit_messages import AskAudit, Audited
 from cosine_protocol.errors import LocalProtocolError, MalformedMessage
 from cosine_protocol.fields import pack_fields, unpack_fields
 from cosine_protocol.limits import MAX_FRAME_BYTES, MAX_PROMPT_TOKENS
@@ -45,6 +46,8 @@ TAGS: Final = MappingProxyType(
         51: m.FilePiece,
         64: m.AskStatus,
         65: m.Status,
+        80: AskAudit,
+        81: Audited,
     }
 )
 _TAG_OF: Final = {cls: tag for tag, cls in TAGS.items()}

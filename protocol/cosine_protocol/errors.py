@@ -58,6 +58,7 @@ class ErrorCode(IntEnum):
     BAD_COMMITTED = 11
     BAD_LOGITS = 12
     BAD_MANDATE = 13
+    BAD_TRANSCRIPT = 14
 
 
 class PeerError(CosineError):

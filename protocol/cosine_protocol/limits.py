@@ -26,6 +26,12 @@ MAX_MANDATE_BYTES: Final = 4096
 """Room for `MAX_AUTHORS` peer ids of 52 characters and the other fields."""
 MAX_MANDATE_S: Final = 3600.0
 """A choice that bounds what a stolen mandate is worth; a longer request is coordinated by its client again."""
+TRANSCRIPT_EVERY_TOKENS: Final = 32
+"""A choice: signing costs 100 bytes and little time, and at most 31 tokens of a stream that is left go unsigned."""
+MAX_AUDIT_FINDINGS: Final = 64
+"""A choice that bounds a verdict: far more differences than a conviction needs."""
+MAX_SCORE_GAP: Final = 1e6
+"""As good as infinite between two scores, and finite on the wire."""
 MAX_EOS_TOKENS: Final = 64
 """A choice above the few that models have."""
 MAX_TEXT_BYTES: Final = 1024

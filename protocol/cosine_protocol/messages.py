@@ -5,6 +5,7 @@ from enum import IntEnum
 from typing import Annotated
 
 from cosine_protocol import limits
+from cosine_protocol.audit_messages import AskAudit, Audited, TranscriptField
 from cosine_protocol.fields import (
     Added,
     Bytes,
@@ -26,6 +27,7 @@ from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.request import Request
 
 Nodes = Annotated[NodeBlock, Struct(NodeBlock)]
+RequestField = Annotated[Request, Struct(Request)]
 AuthorIndices = Annotated[bytes, Bytes(limits.MAX_TREE_NODES)]
 CommittedTokens = Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_NEW_TOKENS)]
 CommitTokens = Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_COMMIT_TOKENS)]
@@ -34,9 +36,8 @@ MAX_RETRY_AFTER_S = 3600.0
 
 
 class Pacing(IntEnum):
-    """`FREE`: the verifier never waits, and may add drafts of its own. `STEPPED`: one pass per `Verify`.
-
-    `PLAIN`: as `FREE`, with no drafts but those it is sent.
+    """`FREE`: the verifier never waits, and may add drafts of its own. `PLAIN`: as `FREE`, without those.
+    `STEPPED`: one pass per `Verify`.
     """
 
     FREE = 0
@@ -50,9 +51,6 @@ class FinishReason(IntEnum):
     LENGTH = 0
     EOS = 1
     CANCELLED = 2
-
-
-RequestField = Annotated[Request, Struct(Request)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +135,7 @@ class Verify:
 
 @dataclass(frozen=True, slots=True)
 class PassStats:
-    """One pass: tree nodes fed, committed tokens with the two best scores within 1e-4, times."""
+    """One pass: tree nodes fed, committed tokens whose two best scores nearly tied, times."""
 
     nodes: Annotated[int, Whole(limits.MAX_TREE_NODES)]
     near_ties: Annotated[int, Whole(limits.MAX_COMMIT_TOKENS)]
@@ -158,6 +156,7 @@ class Commit:
     digest: Digest
     authors: AuthorIndices
     stats: Annotated[PassStats, Struct(PassStats)]
+    transcript: TranscriptField = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +170,7 @@ class Verified:
     digest: Digest
     authors: AuthorIndices
     stats: Annotated[PassStats, Struct(PassStats)]
+    transcript: TranscriptField = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,5 +396,5 @@ class Status:
 Message = (
     Hello | Ping | Pong | Error | Open | Opened | Tree | Verify | Commit | Verified | Cancel | Final | Delegate
     | Declined | Revoke | Credit | Report | Start | Started | Assign | Fragment | Advance | Busy | Release
-    | AskRecords | Records | AskFile | FilePiece | AskStatus | Status
+    | AskRecords | Records | AskFile | FilePiece | AskStatus | Status | AskAudit | Audited
 )  # fmt: skip

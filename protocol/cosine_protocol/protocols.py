@@ -4,6 +4,7 @@ from types import MappingProxyType
 from typing import Final
 
 from cosine_protocol import messages as m
+from cosine_protocol.audit_messages import AskAudit, Audited
 from cosine_protocol.errors import MalformedMessage
 
 # Plain names, see docs/protocol.md.
@@ -12,6 +13,7 @@ VERIFY: Final = "/cosine/verify/1.0.0"
 DRAFT: Final = "/cosine/draft/1.0.0"
 DISCOVER: Final = "/cosine/discover/1.0.0"
 STATUS: Final = "/cosine/status/1.0.0"
+AUDIT: Final = "/cosine/audit/1.0.0"
 
 MANDATES: Final = "mandate"
 """The feature of ends that know mandates (docs/protocol.md, section 3)."""
@@ -26,6 +28,7 @@ MESSAGES: Final = MappingProxyType(
         DRAFT: _COMMON | {m.Start, m.Started, m.Assign, m.Fragment, m.Advance, m.Busy, m.Release, m.Final},
         DISCOVER: _COMMON | {m.AskRecords, m.Records, m.AskFile, m.FilePiece},
         STATUS: _COMMON | {m.AskStatus, m.Status},
+        AUDIT: _COMMON | {AskAudit, Audited},
     }
 )
 

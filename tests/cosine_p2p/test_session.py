@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -38,6 +38,8 @@ from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.memory import MemoryNetwork
 from cosine_p2p.verifier_dials import DIAL_NEXT_S
 from cosine_protocol import messages as m
+from cosine_protocol.audit_messages import Transcript
+from cosine_protocol.audits import open_claim, sign_transcript
 from cosine_protocol.codec import encode_body
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import GenerationFailed
@@ -58,6 +60,12 @@ _E = TypeVar("_E")
 def commit(number: int, tokens: tuple[int, ...], *, after: tuple[int, ...] = (), authors: bytes = b"") -> m.Commit:
     digest = roll_digest(D_0, [*after, *tokens])
     return m.Commit(number, len(after), tokens, digest, authors or bytes(len(tokens)), STATS)
+
+
+def signed(commit: m.Commit, *, first: int = 0, signer: int = 1, digest: bytes | None = None) -> m.Commit:
+    """A commit that carries a transcript."""
+    transcript = Transcript(first, commit.position + len(commit.tokens), digest or commit.digest)
+    return replace(commit, transcript=sign_transcript(identity_of(signer), transcript, d_0=D_0))
 
 
 def final(number: int, tokens: tuple[int, ...], *, signer: int = 1) -> m.Final:
@@ -196,6 +204,31 @@ def test_a_stream_to_its_length() -> None:
     assert session.counts.tokens_by_verifier == {VERIFIER.peer_id: 3}
 
 
+def test_a_stream_is_kept_as_its_verifiers_signed_it() -> None:
+    first = timed(
+        (0.0, lambda n: signed(commit(n, (1,)))),
+        (0.0, lambda n: m.Error(n, 9, "gone", None)),
+    )
+    second = timed(
+        (0.0, lambda n: signed(commit(n, (2, 3), after=(1,)), first=1, signer=2)),
+        (0.0, lambda n: final(n, (1, 2, 3), signer=2)),
+    )
+    done = played({1: first, 2: second})
+    claims = done.session.signed.claims(REQUEST, done.tokens)
+    assert [(claim.author, claim.tokens, open_claim(claim).first) for claim in claims] == [
+        (identity_of(1).peer_id, (1,), 0),
+        (identity_of(2).peer_id, (1, 2, 3), 1),
+    ]
+
+
+def test_who_signs_nothing_keeps_the_request_and_loses_its_place() -> None:
+    ends: tuple[float, Callable[[int], m.Message]] = (0.0, lambda n: final(n, (1, 2, 3)))
+    silent = played({1: timed((0.0, lambda n: commit(n, (1, 2, 3))), ends)})
+    honest = played({1: timed((0.0, lambda n: signed(commit(n, (1, 2, 3)))), ends)})
+    assert silent.tokens == honest.tokens == [1, 2, 3]
+    assert (silent.failures, honest.failures) == ({VERIFIER.peer_id}, frozenset())
+
+
 def test_a_stream_to_its_end_token() -> None:
     session, tokens, _ = outcome(lambda n: (commit(n, (1, 9)), final(n, (1, 9))))
     assert (tokens, session.finish) == ([1, 9], m.FinishReason.EOS)
@@ -213,6 +246,9 @@ def test_a_stream_to_its_end_token() -> None:
         (lambda n: (commit(n, (1,)), final(n, (1,))), "before its end"),
         (lambda n: (commit(n, (1, 9)), final(n, (1,))), "before its end"),
         (lambda n: (commit(n, (1, 9)), final(n, (1, 9), signer=2)), "signature"),
+        (lambda n: (signed(commit(n, (1,)), signer=2),), "the signature of a transcript"),
+        (lambda n: (signed(commit(n, (1,)), digest=bytes(16)),), "a transcript is not that of the stream"),
+        (lambda n: (signed(commit(n, (1,)), first=1),), "a transcript is not that of the stream"),
         (lambda n: (m.Cancel(n),), "unexpected Cancel"),
         (lambda n: (m.Error(n, 7, "full up", 2.0),), "refused: full up"),
         (lambda n: (), "made no progress"),
@@ -248,7 +284,7 @@ def test_verifiers_that_cannot_be_dialled_are_named() -> None:
 
 def test_many_that_answer_no_dial_cost_little_more_than_one() -> None:
     """Twelve tarpits in front of an honest verifier are dialled side by side, and avoided from then on."""
-    script = timed((0.0, lambda n: commit(n, (1, 2, 3))), (0.0, lambda n: final(n, (1, 2, 3))))
+    script = timed((0.0, lambda n: signed(commit(n, (1, 2, 3)))), (0.0, lambda n: final(n, (1, 2, 3))))
     one = played({1: script}, unreachable=(20,))
     done = played({1: script}, unreachable=tuple(range(20, 32)))
     assert one.tokens == done.tokens == [1, 2, 3]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from cosine_protocol.audit_messages import AuditVerdict, Transcript
 from cosine_protocol.codec import TAGS, decode, decode_body, encode
 from cosine_protocol.digests import encode_request, request_digest, roll_digest
 from cosine_protocol.framing import FrameDecoder, encode_frame
@@ -13,11 +14,12 @@ from cosine_protocol.records import open_record, seal_record
 from .strategies import WIRE_CLASSES
 from .vectors import FOLDER, as_json, read, request_of_json, schema
 
+SIGNED = {"mandate": Mandate, "transcript": Transcript, "audit": AuditVerdict}
 RECORDS = ("record", "record_with_generation_defaults")
 
 
 def test_every_file_is_checked_here() -> None:
-    checked = {"noise", "request_digests", "frames", "schema", "identity", "fragment", "mandate", *RECORDS}
+    checked = {"noise", "request_digests", "frames", "schema", "identity", "fragment", *SIGNED, *RECORDS}
     assert {path.stem for path in FOLDER.iterdir()} == checked
 
 
@@ -78,12 +80,13 @@ def test_signed_fragment() -> None:
     )
 
 
-def test_signed_mandate() -> None:
-    vector = read("mandate")
+@pytest.mark.parametrize("name", SIGNED)
+def test_signed_body(name: str) -> None:
+    vector = read(name)
     digest, body = bytes.fromhex(vector["d_0"]), bytes.fromhex(vector["body"])
     signature = bytes.fromhex(vector["signature"])
     verify(kind=vector["kind"], signer=vector["signer"], digest=digest, body=body, signature=signature)
-    assert as_json(decode_body(Mandate, body)) == vector["fields"]
+    assert as_json(decode_body(SIGNED[name], body)) == vector["fields"]
 
 
 @pytest.mark.parametrize("name", RECORDS)

@@ -8,10 +8,13 @@ from itertools import product
 from typing import Any, Final
 
 from cosine_protocol import messages as m
+from cosine_protocol.audit_messages import AskAudit, AuditFinding, AuditVerdict, Transcript
+from cosine_protocol.audits import TRANSCRIPT_KIND, VERDICT_KIND, sign_transcript, sign_verdict
 from cosine_protocol.codec import TAGS, decode_body, encode, encode_body
 from cosine_protocol.digests import encode_request, request_digest, roll_digest
 from cosine_protocol.errors import ErrorCode
 from cosine_protocol.framing import encode_frame
+from cosine_protocol.identity import Identity
 from cosine_protocol.nodes import Node, NodeBlock
 from cosine_protocol.noise import gumbel, noise_bits, position_key
 from cosine_protocol.protocols import VERSION
@@ -34,6 +37,11 @@ DRAFT: Final = encode_body(m.Draft(NUMBER, 1, DIGEST, len(TOKENS), NODES))
 ACCOUNT: Final = encode_body(m.Account(NUMBER, m.FinishReason.EOS, len(TOKENS), DIGEST, (2, 0)))
 MANDATE: Final = encode_body(m.Mandate(OWNER.peer_id, (OTHER.peer_id,), 128, NOW_S, LIFETIME_S))
 SIGNED_MANDATE: Final = m.SignedMandate(MANDATE, OTHER.sign(kind="mandate", digest=D_0, body=MANDATE))
+TRANSCRIPT: Final = Transcript(1, len(TOKENS), DIGEST)
+SIGNED_TRANSCRIPT: Final = sign_transcript(OWNER, TRANSCRIPT, d_0=D_0)
+CLAIM: Final = AskAudit(NUMBER, REQUEST, TOKENS, OWNER.peer_id, SIGNED_TRANSCRIPT)
+VERDICT: Final = AuditVerdict(OWNER.peer_id, 1, len(TOKENS), DIGEST, 1, 0, 1, (AuditFinding(2, 13, 4.5),))
+AUDITED: Final = sign_verdict(OTHER, VERDICT, number=NUMBER, d_0=D_0)
 KEY: Final = cell_key(network="main", role=Role.VERIFIER, target="someone/model", owner=OWNER.peer_id, depth=2)
 SEALED: Final = seal_record(record_of(), OWNER, key=KEY)
 
@@ -59,6 +67,7 @@ def _verify_messages() -> list[m.Message]:
         m.Verify(NUMBER, DIGEST, len(TOKENS), NODES, AUTHORS),
         m.Verified(NUMBER, *commit),
         m.Commit(NUMBER, *commit[1:]),
+        m.Commit(NUMBER, *commit[1:], transcript=SIGNED_TRANSCRIPT),
         m.Cancel(NUMBER),
         m.Delegate(NUMBER, SIGNED_MANDATE),
         m.Declined(NUMBER, "too many requests are coordinated here"),
@@ -89,6 +98,8 @@ def _other_messages() -> list[m.Message]:
         m.FilePiece(NUMBER, 262_150, b"ending"),
         m.AskStatus(NUMBER),
         m.Status(NUMBER, SEALED, 3, 40, 12.5),
+        CLAIM,
+        AUDITED,
     ]
 
 
@@ -131,9 +142,10 @@ def _requests() -> list[Request]:
     return [REQUEST, replace(REQUEST, max_new_tokens=1), greedy, largest]
 
 
-def _mandate_fields() -> dict[str, Any]:
-    fields: dict[str, Any] = as_json(decode_body(m.Mandate, MANDATE))
-    return fields
+def _signed(kind: str, signer: Identity, body: bytes, cls: type, signature: bytes) -> dict[str, Any]:
+    """A signed body of the request with what it decodes to."""
+    where = {"kind": kind, "signer": signer.peer_id, "d_0": D_0.hex(), "body": body.hex()}
+    return {**where, "fields": as_json(decode_body(cls, body)), "signature": signature.hex()}
 
 
 def main() -> None:
@@ -149,8 +161,10 @@ def main() -> None:
     signed = {"kind": "fragment", "signer": peer_id, "d_0": D_0.hex(), "body": DRAFT.hex()}
     signature = OWNER.sign(kind="fragment", digest=D_0, body=DRAFT).hex()
     write("fragment", {"private_seed": SPEC_SEED.hex(), **signed, "signature": signature})
-    delegated = {"kind": "mandate", "signer": OTHER.peer_id, "d_0": D_0.hex(), "body": MANDATE.hex()}
-    write("mandate", {**delegated, "fields": _mandate_fields(), "signature": SIGNED_MANDATE.signature.hex()})
+    write("mandate", _signed("mandate", OTHER, MANDATE, m.Mandate, SIGNED_MANDATE.signature))
+    transcript = SIGNED_TRANSCRIPT
+    write("transcript", _signed(TRANSCRIPT_KIND, OWNER, transcript.body, Transcript, transcript.signature))
+    write("audit", _signed(VERDICT_KIND, OTHER, AUDITED.body, AuditVerdict, AUDITED.signature))
     where = {"key": KEY, "owner": peer_id, "now_s": NOW_S}
     write("record", {**where, "fields": as_json(record_of()), "sealed": SEALED.hex()})
     record = record_of(generation_defaults=GENERATION_DEFAULTS)

@@ -9,7 +9,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Final
 
@@ -122,11 +122,15 @@ class CoordinatedRequest:
 
     def note(self, message: m.Message) -> m.Message:
         """Tell the session what the client is told; of a commit, only what drafters' signatures show."""
-        told = self._shown(message) if isinstance(message, m.Commit) else message
+        told = message
+        if isinstance(message, m.Commit):
+            told = shown = self._shown(message)
+            # It speaks of the client's stream, which began before the session did.
+            message = replace(shown, transcript=None)
         if isinstance(message, m.Final | m.Error):
             self._report_totals()
             self._is_over = True
-        self._deliver(told)
+        self._deliver(message)
         return told
 
     def _shown(self, commit: m.Commit) -> m.Commit:
@@ -145,7 +149,7 @@ class CoordinatedRequest:
         self._digest = commit.digest
         self._drafts.forget_before(commit.position + len(commit.tokens))
         authors = without(commit.authors, hidden) if self.session is not None else commit.authors
-        return m.Commit(commit.number, commit.position, commit.tokens, commit.digest, authors, commit.stats)
+        return replace(commit, authors=authors)
 
     def note_fragment(self, author: int, fragment: m.Fragment, draft: m.Draft) -> None:
         """Keep a fragment whose signature holds."""

@@ -111,7 +111,7 @@ class Verdict:
 
 @dataclass(slots=True, eq=False)
 class VerifierRequest:
-    """The state of a request between passes. `output` includes what it was resumed with.
+    """The state of a request between passes. `output` includes what it was resumed with, the tokens before `first`.
 
     `admission` is its place in the order in which requests came, `authors` how many drafters may author its nodes,
     `trial` finds which drafts of the verifier's own pay, `home_s` is the time its drafter took for the next pass,
@@ -144,8 +144,10 @@ class VerifierRequest:
     accepted: Counter[int] = field(default_factory=Counter)
     d_0: bytes = field(init=False)
     tree: LiveTree = field(init=False)
+    first: int = field(init=False)
 
     def __post_init__(self) -> None:
+        self.first = len(self.output)
         self.d_0 = request_digest(self.request)
         self.tree = LiveTree(roll_digest(self.d_0, self.output), len(self.output))
 

@@ -27,6 +27,8 @@ from cosine_node.verifier.served import ServedRequests, log_of, post_error
 from cosine_p2p.channel import StepCounts
 from cosine_p2p.speculation.moving_average import moving_average
 from cosine_protocol import messages as m
+from cosine_protocol.audit_messages import Transcript
+from cosine_protocol.audits import is_transcript_due, sign_transcript
 from cosine_protocol.codec import encode_body
 from cosine_protocol.errors import CosineError, ErrorCode, PeerError
 from cosine_protocol.identity import Identity
@@ -293,7 +295,12 @@ class StepLoop:
             held_us=0,
         )
         digest = request.tree.root.digest
-        place = (verdict.position, verdict.tokens, digest, verdict.authors, stats)
+        transcript = None
+        has_ended = verdict.finish is not None
+        if is_transcript_due(before=verdict.position, after=len(request.output), has_ended=has_ended):
+            signed = Transcript(request.first, len(request.output), digest)
+            transcript = sign_transcript(self._identity, signed, d_0=request.d_0)
+        place = (verdict.position, verdict.tokens, digest, verdict.authors, stats, transcript)
         message: m.Message = m.Commit(request.number, *place)
         if is_answer and request.pacing is m.Pacing.STEPPED:
             message = m.Verified(request.number, verdict.base, *place)
