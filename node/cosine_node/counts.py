@@ -52,7 +52,7 @@ class VerifierCounts(Counts):
     """Counts of a verifier.
 
     Nodes are those of drafters: received, fed in a pass, and committed; `home_nodes` are committed ones of the
-    verifier's own drafter.
+    verifier's own drafter. Tokens of other verifiers are audited.
     """
 
     passes_abandoned: int = 0
@@ -62,6 +62,7 @@ class VerifierCounts(Counts):
     verified_nodes: int = 0
     accepted_nodes: int = 0
     home_nodes: int = 0
+    audited_tokens: int = 0
 
 
 @dataclass(slots=True)

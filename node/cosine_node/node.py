@@ -34,7 +34,7 @@ from cosine_p2p.transport.delay import delayed
 from cosine_p2p.transport.hivemind import HivemindTransport
 from cosine_protocol.errors import UsageError
 from cosine_protocol.identity import Identity
-from cosine_protocol.protocols import DISCOVER, DRAFT, STATUS, VERIFY
+from cosine_protocol.protocols import AUDIT, DISCOVER, DRAFT, STATUS, VERIFY
 from cosine_protocol.records import SCHEMA, NodeRecord, Role
 
 if TYPE_CHECKING:
@@ -207,6 +207,8 @@ class RunningNode:
             DISCOVER: DiscoverService(_cell_reader(self._transport), files).handle,
             STATUS: StatusService(self._describe_status).handle,
         }
+        if isinstance(self.service, VerifierService):
+            handlers[AUDIT] = self.service.audits.handle
         one_way_s = self._options.emulation.one_way_s if self._options.emulation else 0.0
         for protocol, handler in handlers.items():
             await self._transport.serve(protocol, delayed(handler, one_way_s=one_way_s))

@@ -226,7 +226,7 @@ def test_who_signs_nothing_keeps_the_request_and_loses_its_place() -> None:
     silent = played({1: timed((0.0, lambda n: commit(n, (1, 2, 3))), ends)})
     honest = played({1: timed((0.0, lambda n: signed(commit(n, (1, 2, 3)))), ends)})
     assert silent.tokens == honest.tokens == [1, 2, 3]
-    assert (silent.failures, honest.failures) == ({VERIFIER.peer_id}, frozenset())
+    assert silent.failures == {VERIFIER.peer_id} and not honest.failures
 
 
 def test_a_stream_to_its_end_token() -> None:

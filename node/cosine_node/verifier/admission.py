@@ -1,8 +1,12 @@
-"""The check that a verifier can serve a request at all, whatever its load. Pure."""
+"""The checks that a verifier can serve a request, or audit a stream, at all, whatever its load. Pure."""
+
+from collections.abc import Sequence
 
 from cosine_node.engine.base import Engine
 from cosine_protocol import messages as m
-from cosine_protocol.errors import ErrorCode, PeerError
+from cosine_protocol.audit_messages import AskAudit, Transcript
+from cosine_protocol.audits import open_claim
+from cosine_protocol.errors import ErrorCode, PeerError, RemoteProtocolError
 from cosine_protocol.request import Request
 
 
@@ -11,32 +15,43 @@ def admitted(
 ) -> Request:
     """The request of an `Open` from `client`. Raises `PeerError` with the reason if it cannot be served."""
     request, committed = message.request, message.committed
-    total = len(request.prompt) + request.max_new_tokens
-    objections = (
-        (request.client != client, ErrorCode.MALFORMED, "the request names another client"),
-        (request.target_digest != target_digest, ErrorCode.WRONG_TARGET, "another target is served"),
-        (
-            request.tokenizer_digest != tokenizer_digest,
-            ErrorCode.WRONG_TOKENIZER,
-            "the tokenizer digest differs from the target's",
-        ),
-        (
-            request.numerics != engine.numerics,
-            ErrorCode.UNSUPPORTED,
-            f"the target runs in {engine.numerics}, not {request.numerics}",
-        ),
-        (not request.prompt, ErrorCode.UNSUPPORTED, "the prompt is empty"),
-        (
-            total > engine.context_tokens,
-            ErrorCode.PROMPT_TOO_LONG,
-            f"prompt and output need {total} tokens, the context has {engine.context_tokens}",
-        ),
-    )
-    for is_refused, code, sentence in objections:
-        if is_refused:
-            raise PeerError(code, sentence)
+    if request.client != client:
+        raise PeerError(ErrorCode.MALFORMED, "the request names another client")
+    _check_target(request, engine=engine, target_digest=target_digest, tokenizer_digest=tokenizer_digest)
+    _check_tokens(request, committed, output_tokens=request.max_new_tokens, engine=engine)
     if len(committed) >= request.max_new_tokens or any(token in request.eos for token in committed):
         raise PeerError(ErrorCode.BAD_COMMITTED, "the committed tokens already end the request")
-    if max((*request.prompt, *committed)) >= engine.vocab_tokens:
-        raise PeerError(ErrorCode.WRONG_TOKENIZER, "a token id lies outside the target's vocabulary")
     return request
+
+
+def check_claim(claim: AskAudit, *, engine: Engine, target_digest: bytes, tokenizer_digest: bytes) -> Transcript:
+    """The transcript of a stream to be audited. Raises `PeerError` with the reason if that cannot be done here."""
+    _check_target(claim.request, engine=engine, target_digest=target_digest, tokenizer_digest=tokenizer_digest)
+    _check_tokens(claim.request, claim.tokens, output_tokens=len(claim.tokens), engine=engine)
+    try:
+        return open_claim(claim)
+    except RemoteProtocolError as error:
+        raise PeerError(ErrorCode.BAD_TRANSCRIPT, str(error)) from None
+
+
+def _check_target(request: Request, *, engine: Engine, target_digest: bytes, tokenizer_digest: bytes) -> None:
+    """Raise `PeerError` if the request is for another model than this one."""
+    if request.target_digest != target_digest:
+        raise PeerError(ErrorCode.WRONG_TARGET, "another target is served")
+    if request.tokenizer_digest != tokenizer_digest:
+        raise PeerError(ErrorCode.WRONG_TOKENIZER, "the tokenizer digest differs from the target's")
+    if request.numerics != engine.numerics:
+        sentence = f"the target runs in {engine.numerics}, not {request.numerics}"
+        raise PeerError(ErrorCode.UNSUPPORTED, sentence)
+
+
+def _check_tokens(request: Request, output: Sequence[int], *, output_tokens: int, engine: Engine) -> None:
+    """Raise `PeerError` if prompt and output do not fit the context or the vocabulary."""
+    if not request.prompt:
+        raise PeerError(ErrorCode.UNSUPPORTED, "the prompt is empty")
+    total = len(request.prompt) + output_tokens
+    if total > engine.context_tokens:
+        sentence = f"prompt and output need {total} tokens, the context has {engine.context_tokens}"
+        raise PeerError(ErrorCode.PROMPT_TOO_LONG, sentence)
+    if max((*request.prompt, *output)) >= engine.vocab_tokens:
+        raise PeerError(ErrorCode.WRONG_TOKENIZER, "a token id lies outside the target's vocabulary")

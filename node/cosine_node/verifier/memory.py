@@ -57,7 +57,7 @@ class KvMemory:
             holders = [other for other in self._requests if other.kv.has_pages]
             younger = [other for other in holders if other.admission > request.admission]
             if younger:
-                self._preempt(younger[-1])
+                self._preempt(max(younger, key=lambda other: other.admission))
             elif all(other is request for other in holders):
                 raise PeerError(ErrorCode.OUT_OF_MEMORY, "the request needs more memory than the verifier has")
             else:

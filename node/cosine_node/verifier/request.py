@@ -8,8 +8,9 @@ from typing import Final, Protocol
 
 from cosine_node.engine.base import PREFIX, Choice, Row
 from cosine_node.verifier.account import SpeculationAccount
-from cosine_node.verifier.near_ties import NEAR_TIES, is_near_tie
+from cosine_node.verifier.policy import Policy
 from cosine_node.verifier.prompt_lookup import PromptLookup
+from cosine_p2p.near_ties import NEAR_TIES, is_near_tie
 from cosine_p2p.speculation.tree import LiveTree, TreeNode
 from cosine_p2p.speed_trial import TrialRun
 from cosine_protocol.digests import request_digest, roll_digest
@@ -66,6 +67,16 @@ class OwnDrafts(IntEnum):
     """Prompt lookup."""
     ALL = 2
     """Prompt lookup, and home drafts where the verifier has a drafter."""
+
+
+def own_ways(policy: Policy, *, has_home_drafter: bool) -> tuple[OwnDrafts, ...]:
+    """The ways to draft by itself that a verifier compares, the first to begin with; none to compare nothing."""
+    if not policy.tries_own_drafts:
+        return ()
+    ways = [OwnDrafts.ALL] if has_home_drafter else []
+    if policy.uses_prompt_lookup:
+        ways.append(OwnDrafts.LOOKUP)
+    return (*ways, OwnDrafts.NONE) if ways else ()
 
 
 class RequestStage(Enum):

@@ -32,11 +32,13 @@ MAX_WAIT_PASSES: Final = 64
 class ReadyRequest:
     """A request that could use the next pass, and for how many passes in a row it had no place.
 
-    `unfed_tokens` are those of its prompt, or of what is computed again after a preemption; 0 if it decodes.
+    `unfed_tokens` are those of its prompt, or of what is computed again after a preemption; 0 if it decodes. One
+    that `gives_way` is fed with what other prompts leave.
     """
 
     unfed_tokens: int
     waited_passes: int = 0
+    gives_way: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +90,15 @@ def schedule_pass(requests: Sequence[ReadyRequest], *, curve: CostCurve, budget_
 def _chunks(requests: Sequence[ReadyRequest], room: int) -> dict[int, int]:
     """Prompt tokens by the index of their request, as many as there is room for."""
     unfed = [index for index, request in enumerate(requests) if request.unfed_tokens]
+    first = [index for index in unfed if not requests[index].gives_way][:1]
     overdue = [index for index in unfed if requests[index].waited_passes >= MAX_WAIT_PASSES]
     overdue.sort(key=lambda index: (-requests[index].waited_passes, index))
-    shortest_first = sorted(unfed, key=lambda index: (requests[index].unfed_tokens, index))
+    shortest_first = sorted(
+        unfed, key=lambda index: (requests[index].gives_way, requests[index].unfed_tokens, index)
+    )
     shares = [
         *((index, MIN_CHUNK_TOKENS) for index in overdue),
-        *((index, -(-room // 2)) for index in unfed[:1]),
+        *((index, -(-room // 2)) for index in first),
         *((index, room) for index in shortest_first),
     ]
     chunks: dict[int, int] = {}

@@ -14,16 +14,18 @@ from cosine_node.idle_passes import WaitForWork
 from cosine_node.runner import Runner
 from cosine_node.verifier.account import SpeculationAccount
 from cosine_node.verifier.admission import admitted
+from cosine_node.verifier.audit_service import AuditService
+from cosine_node.verifier.audited_stream import AuditedStream
 from cosine_node.verifier.coordination import RequestCoordinator
 from cosine_node.verifier.home_drafter import HomeDrafter
-from cosine_node.verifier.near_ties import near_tie_of
 from cosine_node.verifier.policy import Policy
 from cosine_node.verifier.prompt_lookup import PromptLookup
-from cosine_node.verifier.request import KvState, OwnDrafts, VerifierRequest
+from cosine_node.verifier.request import KvState, VerifierRequest, own_ways
 from cosine_node.verifier.scheduler import pass_budget_tokens
 from cosine_node.verifier.served import ServedRequests, log_of
 from cosine_node.verifier.step_loop import RETRY_AFTER_S, StepLoop
 from cosine_p2p.channel import Channel, StepCounts, serve_channel
+from cosine_p2p.near_ties import near_tie_of
 from cosine_p2p.request_log import PEER_LETTERS
 from cosine_p2p.speed_trials import SpeedTrials
 from cosine_p2p.transport.base import Stream, Transport
@@ -86,7 +88,7 @@ class VerifierService:
         self._admissions = count()
         self._is_draining = False
         self._drafts_itself = config.policy.uses_prompt_lookup or home is not None
-        self._trials = SpeedTrials(_own_ways(config.policy, has_home_drafter=home is not None))
+        self._trials = SpeedTrials(own_ways(config.policy, has_home_drafter=home is not None))
         self.counts = VerifierCounts()
         self._loop = StepLoop(
             self._requests,
@@ -100,6 +102,14 @@ class VerifierService:
             wait_for_work=wait_for_work,
             home=home,
             on_place=self._serve_waiting,
+        )
+        self.audits = AuditService(
+            self._requests,
+            engine=engine,
+            digests=(config.target_digest, config.tokenizer_digest),
+            most_requests=config.max_requests,
+            counts=self.counts,
+            wake=self._loop.wake,
         )
         self._queue: FairQueue[tuple[Channel, m.Open]] = FairQueue()
         self._ticking: asyncio.TimerHandle | None = None
@@ -122,6 +132,7 @@ class VerifierService:
     async def start(self, transport: Transport) -> None:
         """Begin to accept streams."""
         await transport.serve(VERIFY, self.handle)
+        await self.audits.start(transport)
 
     async def handle(self, stream: Stream) -> None:
         """Serve one client's stream until it ends; its requests go with it."""
@@ -141,7 +152,7 @@ class VerifierService:
 
     async def drain(self) -> None:
         """Take no new request and return when the present ones are done."""
-        self._is_draining = True
+        self._is_draining = self.audits.is_draining = True
         for channel, message in self._queue.take_where(lambda *_: True):
             self._refuse(channel, message.number, _shutting_down())
         self._loop.is_idle.clear()
@@ -248,8 +259,7 @@ class VerifierService:
         if not served or len(served) < self._config.max_requests:
             return
         holders = [
-            Holder(request.channel.peer_id, request.admission, is_idle=_idle_s(request) > IDLE_WANTED_S)
-            for request in served
+            Holder(request.channel.peer_id, request.admission, is_idle=_yields_place(request)) for request in served
         ]
         index = whom_to_evict(client, holders)
         if index is not None:
@@ -375,6 +385,10 @@ def _now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
+def _yields_place(request: VerifierRequest) -> bool:
+    return isinstance(request, AuditedStream) or _idle_s(request) > IDLE_WANTED_S
+
+
 def _idle_s(request: VerifierRequest) -> float:
     """The time for which a stepped request has waited for its client; 0 if it does not."""
     if not request.awaits_verify or request.committed_s is None:
@@ -384,13 +398,3 @@ def _idle_s(request: VerifierRequest) -> float:
 
 def _is(waiting: tuple[Channel, m.Open], channel: Channel, number: int) -> bool:
     return waiting[0] is channel and waiting[1].number == number
-
-
-def _own_ways(policy: Policy, *, has_home_drafter: bool) -> tuple[OwnDrafts, ...]:
-    """The ways to draft by itself that a verifier compares, the first to begin with; none to compare nothing."""
-    if not policy.tries_own_drafts:
-        return ()
-    ways = [OwnDrafts.ALL] if has_home_drafter else []
-    if policy.uses_prompt_lookup:
-        ways.append(OwnDrafts.LOOKUP)
-    return (*ways, OwnDrafts.NONE) if ways else ()

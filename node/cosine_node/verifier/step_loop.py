@@ -10,6 +10,7 @@ from cosine_node.engine.base import Engine, OutOfMemory, PassAbandoned, Row, Row
 from cosine_node.engine.curve import CostCurve
 from cosine_node.idle_passes import WaitForWork
 from cosine_node.runner import Pass, Runner, count_tokens
+from cosine_node.verifier.audited_stream import AuditedStream
 from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.memory import KvMemory
 from cosine_node.verifier.policy import Policy
@@ -118,7 +119,9 @@ class StepLoop:
 
     def _release_ended(self) -> None:
         for request in self._requests:
-            if request.is_cancelled:
+            if request.is_cancelled and isinstance(request, AuditedStream):
+                self._forget(request, "cancelled")
+            elif request.is_cancelled:
                 self._finish(request, m.FinishReason.CANCELLED)
         for sequence in self._released:
             self._engine.release(sequence)
@@ -141,7 +144,11 @@ class StepLoop:
         for request in active:
             self._memory.use_prefix_cache(request)
         ready = [
-            ReadyRequest(unfed_tokens=request.unfed_tokens, waited_passes=request.waited_passes)
+            ReadyRequest(
+                unfed_tokens=request.unfed_tokens,
+                waited_passes=request.waited_passes,
+                gives_way=isinstance(request, AuditedStream),
+            )
             for request in active
         ]
         schedule = schedule_pass(ready, curve=self._curve, budget_tokens=self._budget_tokens)
@@ -256,6 +263,9 @@ class StepLoop:
 
     def _commit(self, request: VerifierRequest, row: Row, result: RowResult, done: Pass, *, load: int) -> None:
         """Take one row's result of a pass over `load` requests into its request, and tell the client."""
+        if isinstance(request, AuditedStream):
+            self._compare(request, row, result)
+            return
         if not result.choices:
             self._engine.keep(request.kv.sequence, row.nodes)
             self._note_fed(request, row)
@@ -281,6 +291,17 @@ class StepLoop:
         self._report(request, verdict, row, done, is_answer=not is_prefill)
         if verdict.finish is not None:
             self._finish(request, verdict.finish)
+
+    def _compare(self, request: AuditedStream, row: Row, result: RowResult) -> None:
+        """Take one row's result into an audit, and answer where it was the last."""
+        self._engine.keep(request.kv.sequence, row.nodes)
+        request.compare(result.choices)
+        self._note_fed(request, row)
+        if request.is_compared:
+            self._counts.audited_tokens += len(request.output) - request.own_from
+            log_of(request).info("audited, %d tokens differ", len(request.different))
+            request.post(request.answer(self._identity))
+            self._forget(request, "audited")
 
     def _note_fed(self, request: VerifierRequest, row: Row) -> None:
         self.progress.prefill_tokens += len(row.tokens)

@@ -166,3 +166,11 @@ def test_most_tokens_is_the_last_count_within_the_time(within_s: float, limit: i
     found = most_tokens(HINGE, within_s=within_s, limit=limit)
     assert found <= limit and HINGE.seconds(found) <= within_s
     assert found == limit or HINGE.seconds(found + 1) > within_s
+
+
+def test_one_that_gives_way_has_what_other_prompts_leave() -> None:
+    audit = ReadyRequest(unfed_tokens=40, gives_way=True)
+    assert schedule_pass([audit, prompt(2000)], curve=FLAT, budget_tokens=64).chunks == {1: pass_chunk_tokens(FLAT)}
+    assert schedule_pass([audit, prompt(100)], curve=FLAT, budget_tokens=64).chunks == {0: 40, 1: 100}
+    late = ReadyRequest(unfed_tokens=40, gives_way=True, waited_passes=MAX_WAIT_PASSES)
+    assert schedule_pass([late, prompt(2000)], curve=FLAT, budget_tokens=64).chunks[0] == MIN_CHUNK_TOKENS

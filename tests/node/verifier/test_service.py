@@ -18,6 +18,8 @@ from cosine_node.verifier.policy import Policy
 from cosine_node.verifier.service import IDLE_S, VerifierConfig, VerifierService
 from cosine_node.verifier.step_loop import RETRY_AFTER_S
 from cosine_protocol import messages as m
+from cosine_protocol.audit_messages import Transcript
+from cosine_protocol.audits import open_transcript
 from cosine_protocol.codec import decode_body
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import ErrorCode
@@ -109,6 +111,26 @@ def tree_of(base: bytes, position: int, tokens: tuple[int, ...], *, author: int 
     """A chain of certain drafts."""
     nodes = NodeBlock.of([Node(index - 1, token, 1.0) for index, token in enumerate(tokens)])
     return m.Tree(1, base, position, nodes, bytes([author] * len(tokens)))
+
+
+def test_a_stream_is_signed_now_and_then_and_at_its_end() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = request_of(caller.peer_id, max_new_tokens=40)
+        expected = expected_output(request, bench.engine)
+        caller.post(opening(request, committed=expected[:3]))
+        await collected(caller)
+        d_0 = request_digest(request)
+        signed = {
+            message.position + len(message.tokens): message.transcript
+            for message in caller.heard
+            if isinstance(message, m.Commit) and message.transcript
+        }
+        assert list(signed) == [32, 40]
+        for tokens, transcript in signed.items():
+            told = open_transcript(transcript, author=SERVER.peer_id, d_0=d_0)
+            assert told == Transcript(3, tokens, roll_digest(d_0, expected[:tokens]))
+
+    play(scene)
 
 
 def test_a_request_is_answered_with_its_stream_and_a_signed_account() -> None:

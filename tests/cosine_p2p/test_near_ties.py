@@ -2,7 +2,7 @@
 
 import pytest
 
-from cosine_node.verifier.near_ties import LLAMA_NEAR_TIES, NEAR_TIES, is_near_tie, near_tie_of
+from cosine_p2p.near_ties import LLAMA_NEAR_TIES, NEAR_TIES, is_near_tie, near_tie_of
 from cosine_protocol.request import Sampling
 
 
