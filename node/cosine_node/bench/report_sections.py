@@ -22,9 +22,8 @@ def found(name: str = "", **wanted: Any) -> RowsOf:
 
     def entries(result: Row) -> Rows:
         among = result["findings"][name] if name else result["findings"]
-        return [
-            entry for entry in (among if isinstance(among, list) else [among]) if wanted.items() <= entry.items()
-        ]
+        listed = among if isinstance(among, list) else [among]
+        return [entry for entry in listed if wanted.items() <= entry.items()]
 
     return entries
 
