@@ -100,6 +100,8 @@ class Channel:
         while True:
             message = await self._next_message()
             if not self.is_greeted:
+                if isinstance(message, m.Error) and message.number == 0:
+                    return message
                 if not isinstance(message, m.Hello):
                     raise RemoteProtocolError(f"{self.peer_id} did not start with a hello")
                 self.features = common_features(FEATURES, message)

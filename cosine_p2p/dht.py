@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import Final, Protocol
 
 from cosine_p2p.cell_walk import CellWalk
+from cosine_p2p.membership import Membership
 from cosine_p2p.postings import (
     MAX_DEPTH,
     PostingChecker,
@@ -20,7 +21,7 @@ from cosine_p2p.postings import (
 )
 from cosine_protocol import limits
 from cosine_protocol.codec import encode_body
-from cosine_protocol.errors import BadSignature, LocalProtocolError, MalformedMessage, PeerLost
+from cosine_protocol.errors import LocalProtocolError, PeerLost, RemoteProtocolError
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import NodeRecord, Role, cell_key, cell_name, seal_record
 
@@ -45,10 +46,12 @@ class Cells(Protocol):
 class MemoryCells:
     """One honest storing node that every peer of the process asks: the same cells and the same checks."""
 
-    def __init__(self, *, network: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, *, network: str, clock: Callable[[], float] = time.time, membership: Membership | None = None
+    ) -> None:
         self.store = RecordStore()
         self._opener = RecordOpener()
-        self._checker = PostingChecker(network, self._opener)
+        self._checker = PostingChecker(network, self._opener, membership)
         self._clock = clock
 
     async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
@@ -67,7 +70,7 @@ class MemoryCells:
                 expires_at_s=expires_at_s,
                 now_s=now_s,
             )
-        except (BadSignature, MalformedMessage):
+        except RemoteProtocolError:
             return False
         return self.store.put(key, posting, now_s)
 
@@ -81,7 +84,7 @@ class _Kept:
 
 
 class DhtDirectory:
-    """Implements `Directory`. `dropped` counts records that `find` refused."""
+    """Implements `Directory`; with a `membership` that of its private swarm. `dropped` counts refused records."""
 
     def __init__(
         self,
@@ -91,8 +94,10 @@ class DhtDirectory:
         network: str,
         clock: Callable[[], float] = time.time,
         opener: RecordOpener | None = None,
+        membership: Membership | None = None,
     ) -> None:
         self.dropped = 0
+        self._membership = membership
         self._look_ups = 0
         self._kept: dict[str, _Kept] = {}
         self._cells = cells
@@ -160,7 +165,9 @@ class DhtDirectory:
             try:
                 record = self._opener.open(data, cell=cell, owner=owner, now_s=self._clock())
                 check_cell(cell, network=self._network, record=record)
-            except (BadSignature, MalformedMessage) as error:
+                if self._membership is not None:
+                    self._membership.check(record.certificate or b"", peer_id=owner)
+            except RemoteProtocolError as error:
                 self.dropped += 1
                 logger.debug("a record of %s in %s was dropped: %s", owner, cell, error)
             else:

@@ -9,7 +9,7 @@ from cosine_p2p.channel import Channel, StepCounts
 from cosine_p2p.transport.base import Transport
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
-from cosine_protocol.errors import PeerError, PeerLost, RemoteProtocolError
+from cosine_protocol.errors import ErrorCode, PeerError, PeerLost, RemoteProtocolError
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +148,8 @@ class Link:
                     body = decode_body(m.Account, message.body)
                 number = getattr(message if body is None else body, "number", 0)
                 if isinstance(message, m.Error) and number == 0:
+                    if message.code == ErrorCode.NOT_ADMITTED:
+                        raise PeerLost(channel.peer_id, f"it does not admit us: {message.message}")
                     raise RemoteProtocolError(message.message)
                 if sink := self._sinks.get(number):
                     sink(Delivery(channel.peer_id, channel.protocol, message, body))

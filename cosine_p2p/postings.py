@@ -12,9 +12,10 @@ from typing import Annotated, Final
 
 import msgpack
 
+from cosine_p2p.membership import Membership
 from cosine_protocol import limits
 from cosine_protocol.codec import decode_body, encode_body
-from cosine_protocol.errors import BadSignature, MalformedMessage
+from cosine_protocol.errors import MalformedMessage, RemoteProtocolError
 from cosine_protocol.fields import Bytes, Text
 from cosine_protocol.identity import public_key_of
 from cosine_protocol.records import NodeRecord, cell_name, open_record
@@ -104,14 +105,15 @@ def check_cell(cell: str, *, network: str, record: NodeRecord) -> None:
 
 
 class PostingChecker:
-    """Decides what may be stored under which key of one network."""
+    """Decides what may be stored under which key of one network; of a private swarm only members' records."""
 
-    def __init__(self, network: str, opener: RecordOpener) -> None:
+    def __init__(self, network: str, opener: RecordOpener, membership: Membership | None = None) -> None:
         self.network = network
         self._opener = opener
+        self._membership = membership
 
     def check(self, *, key: bytes, subkey: bytes, value: bytes, expires_at_s: float, now_s: float) -> Posting:
-        """Raises `MalformedMessage` or `BadSignature`. Values lapsed for less than the allowed skew pass.
+        """Raises `RemoteProtocolError`. Values lapsed for less than the allowed skew pass.
 
         A reader whose clock is ahead meets lapsed records; the store and `find` drop them by themselves.
         """
@@ -127,13 +129,15 @@ class PostingChecker:
         if expires_at_s > record.expires_at_s:
             raise MalformedMessage("the value is to be kept longer than its record")
         check_cell(stored.cell, network=self.network, record=record)
+        if self._membership is not None:
+            self._membership.check(record.certificate or b"", peer_id=owner)
         return Posting(owner, value, stored.data, record, expires_at_s)
 
     def accepts(self, *, key: bytes, subkey: bytes, value: bytes, expires_at_s: float, now_s: float) -> bool:
         """True if `check` passes."""
         try:
             self.check(key=key, subkey=subkey, value=value, expires_at_s=expires_at_s, now_s=now_s)
-        except (MalformedMessage, BadSignature):
+        except RemoteProtocolError:
             return False
         return True
 

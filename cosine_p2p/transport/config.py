@@ -1,7 +1,9 @@
 """A node's settings of the network: those of `HivemindTransport`, without importing it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from cosine_p2p.transport.peer_gate import PeerGate
 
 DEFAULT_NETWORK = "main"
 """Networks are told apart by name; this one is everybody's."""
@@ -14,7 +16,7 @@ class TransportConfig:
     """Addresses are multiaddrs; those of other peers end in `/p2p/<peer id>`.
 
     `relays` makes a node behind NAT reachable through those peers, `is_relay` offers that to others. A node in
-    `client_mode` dials only: it listens on no port and stores nothing for others.
+    `client_mode` dials only: it listens on no port and stores nothing for others. `gate` decides who is talked to.
     """
 
     identity_file: Path
@@ -27,6 +29,7 @@ class TransportConfig:
     client_mode: bool = False
     start_timeout_s: float = 20.0
     dial_timeout_s: float = 10.0
+    gate: PeerGate = field(default_factory=PeerGate)
 
     @property
     def is_loopback(self) -> bool:

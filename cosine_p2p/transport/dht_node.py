@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from cosine_p2p.postings import Posting, PostingChecker, RecordStore, subkey_bytes
+from cosine_p2p.transport.dht_gate import GatedHandlers, gate_calls
 from cosine_p2p.transport.hivemind_library import (
     DHTID,
     DHTLocalStorage,
@@ -23,10 +24,12 @@ from cosine_p2p.transport.hivemind_library import (
     PeerID,
     RecordValidatorBase,
     ValueWithExpiration,
+    dht_pb2,
 )
 from cosine_p2p.transport.host_addresses import peer_of
+from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol import limits
-from cosine_protocol.errors import BadSignature, MalformedMessage, PeerLost
+from cosine_protocol.errors import PeerLost, RemoteProtocolError
 
 RPC_TIMEOUT_S: Final = 3.0
 """hivemind's default."""
@@ -87,7 +90,7 @@ class CheckedStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind has no 
                 expires_at_s=expiration_time,
                 now_s=now_s,
             )
-        except (BadSignature, MalformedMessage):
+        except RemoteProtocolError:
             return False
         return self._store.put(key_bytes, posting, now_s)
 
@@ -182,27 +185,34 @@ async def start_dht(
     checker: PostingChecker,
     store: RecordStore,
     client_mode: bool,
+    gate: PeerGate,
 ) -> Any:
-    """A DHT node on a running p2pd. Raises `PeerLost` if none of `peers` answers."""
+    """A DHT node on a running p2pd that talks to whom `gate` lets through.
+
+    Raises `PeerLost` if none of `peers` answers.
+    """
     validator = SignedRecordValidator(checker)
     node = await DHTNode.create(
         p2p=p2p,
         node_id=node_id_of(p2p.peer_id),
         wait_timeout=RPC_TIMEOUT_S,
         record_validator=validator,
-        client_mode=client_mode,
+        # Its own handlers would answer before the rules below hold.
+        client_mode=True,
         cache_locally=False,
         cache_nearest=0,
         cache_on_store=False,
         cache_refresh_before_expiry=0,
         reuse_get_requests=False,
     )
-    place_by_peer_id(node.protocol)
-    storage = CheckedStorage(store, checker)
-    for key, item in list(node.protocol.storage.items()):
-        storage.store(key, item.value, item.expiration_time)
-    node.protocol.storage, node.protocol.cache = storage, NoStorage()
-    node.protocol._validate_dictionary = _valid_part_keeper(validator)
+    protocol = node.protocol
+    place_by_peer_id(protocol)
+    protocol.storage, protocol.cache = CheckedStorage(store, checker), NoStorage()
+    protocol._validate_dictionary = _valid_part_keeper(validator)
+    gate_calls(protocol, gate)
+    if not client_mode:
+        protocol.client_mode, protocol.node_info = False, dht_pb2.NodeInfo(node_id=node.node_id.to_bytes())
+        await protocol.add_p2p_handlers(p2p, GatedHandlers(protocol, gate))
     if peers and not await _greet(node, {PeerID.from_base58(peer_of(maddr)) for maddr in peers}):
         raise PeerLost(", ".join(peers), "no DHT node answers there; check that it belongs to this network")
     # A client that only reads meets its neighbours in the look-ups that follow.

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cosine_p2p.postings import PostingChecker, RecordOpener, RecordStore
-from cosine_p2p.transport.base import StreamHandler
+from cosine_p2p.transport.base import Stream, StreamHandler
 from cosine_p2p.transport.config import TransportConfig
 from cosine_p2p.transport.socket_folder import sweep_socket_folders
 from cosine_p2p.transport.socket_stream import SocketStream
@@ -53,7 +53,7 @@ class HivemindTransport:
         self.restarts = 0
         self.connected_peers = 0
         self.opener = RecordOpener()
-        self._checker = PostingChecker(config.network, self.opener)
+        self._checker = PostingChecker(config.network, self.opener, config.gate.membership)
         self._store = RecordStore()
         self._host_maddrs: tuple[str, ...] = config.host_maddrs
         self._maddrs: tuple[str, ...] = ()
@@ -97,11 +97,13 @@ class HivemindTransport:
         """Await `callback` each time the daemon is back."""
         self._on_restart.append(callback)
 
-    async def dial(self, peer_id: str, protocol: str) -> SocketStream:
-        """Open a stream; raises `PeerLost` with the reason, at the latest after `dial_timeout_s`."""
+    async def dial(self, peer_id: str, protocol: str) -> Stream:
+        """Open a stream; raises `PeerLost` with the reason, soon after `dial_timeout_s` at the latest."""
+        self.config.gate.check_dial(peer_id)
         daemon = self._running(peer_id)
         reader, writer = await daemon.open(peer_id, protocol, self.config.dial_timeout_s)
-        return self._track(SocketStream(peer_id, reader, writer, self._streams.discard))
+        stream = self._track(SocketStream(peer_id, reader, writer, self._streams.discard))
+        return await self.config.gate.enter(stream)
 
     async def connect(self, maddr: str) -> None:
         """Connect to a peer at its full address, so that it can be dialled. Raises `PeerLost`."""
@@ -199,6 +201,7 @@ class HivemindTransport:
                     checker=self._checker,
                     store=self._store,
                     client_mode=self.config.client_mode,
+                    gate=self.config.gate,
                 )
                 maddrs = await daemon.visible_maddrs()
                 for protocol in self._handlers:
@@ -282,7 +285,9 @@ class HivemindTransport:
 
     async def _handle(self, stream: SocketStream, handler: StreamHandler) -> None:
         try:
-            await handler(stream)
+            admitted = await self.config.gate.admit(stream)
+            if admitted is not None:
+                await handler(admitted)
         finally:
             stream.close()
 

@@ -12,7 +12,7 @@ with imported_in_part("hivemind"):
     from hivemind.dht.validation import DHTRecord, RecordValidatorBase
     from hivemind.p2p import P2P, PeerID
     from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError, read_pbmsg_safe, write_pbmsg
-    from hivemind.proto import p2pd_pb2
+    from hivemind.proto import dht_pb2, p2pd_pb2
     from hivemind.utils import MSGPackSerializer
     from hivemind.utils.logging import use_hivemind_log_handler
     from hivemind.utils.multiaddr import codecs
@@ -34,6 +34,7 @@ __all__ = [
     "PeerID",
     "RecordValidatorBase",
     "ValueWithExpiration",
+    "dht_pb2",
     "p2pd_pb2",
     "read_pbmsg_safe",
     "write_pbmsg",

@@ -3,17 +3,18 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
 import trio
 
 from cosine_p2p.transport.addresses import Address, AddressBook, parse_initial_peers
-from cosine_p2p.transport.base import StreamHandler
+from cosine_p2p.transport.base import Stream, StreamHandler
 from cosine_p2p.transport.dial_policy import DialPolicy
 from cosine_p2p.transport.light_host import LightHost
 from cosine_p2p.transport.light_stream import Carrier, LightStream
+from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_p2p.transport.trio_thread import TrioThread
 from cosine_protocol.errors import LocalProtocolError, PeerLost
 from cosine_protocol.identity import Identity
@@ -36,11 +37,12 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LightConfig:
-    """`initial_peers` are multiaddrs that end in `/p2p/<peer id>`."""
+    """`initial_peers` are multiaddrs that end in `/p2p/<peer id>`; `gate` decides who is talked to."""
 
     identity: Identity
     initial_peers: tuple[str, ...]
     dial_timeout_s: float = DIAL_TIMEOUT_S
+    gate: PeerGate = field(default_factory=PeerGate)
 
 
 class LightTransport:
@@ -85,8 +87,9 @@ class LightTransport:
         given = (maddr for maddr in self._config.initial_peers if maddr.endswith(f"/p2p/{peer_id}"))
         return tuple(dict.fromkeys([*given, *self._book.maddrs_of(peer_id)]))
 
-    async def dial(self, peer_id: str, protocol: str) -> LightStream:
+    async def dial(self, peer_id: str, protocol: str) -> Stream:
         """Open a stream; raises `PeerLost` with the reason, soon after `dial_timeout_s` at the latest."""
+        self._config.gate.check_dial(peer_id)
         addresses = self._addresses(peer_id)
 
         async def open_in_trio() -> Carrier:
@@ -99,7 +102,7 @@ class LightTransport:
         carrier = await self._in_time(peer_id, opening)
         stream = LightStream(peer_id, carrier, self._thread, self._streams.discard)
         self._streams.add(stream)
-        return stream
+        return await self._config.gate.enter(stream)
 
     async def reserve(self, peer_id: str) -> int:
         """The bytes each way that a relay lets a circuit to us carry. Raises `PeerLost`."""

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from cosine_p2p.transport.base import StreamHandler
+from cosine_p2p.transport.base import Stream, StreamHandler
+from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol.errors import PeerLost
 
 DIAL_TIMEOUT_S: Final = 4.0
@@ -127,9 +128,9 @@ class MemoryNetwork:
         self._is_reachable = is_reachable
         self._dial_timeout_s = dial_timeout_s
 
-    def join(self, peer_id: str) -> "MemoryTransport":
-        """A new transport in this network."""
-        transport = MemoryTransport(peer_id, self)
+    def join(self, peer_id: str, gate: PeerGate | None = None) -> "MemoryTransport":
+        """A new transport in this network, which talks to whom `gate` lets through."""
+        transport = MemoryTransport(peer_id, self, gate or PeerGate())
         self.transports[peer_id] = transport
         return transport
 
@@ -158,8 +159,9 @@ class MemoryNetwork:
 class MemoryTransport:
     """A peer of a `MemoryNetwork`."""
 
-    def __init__(self, peer_id: str, network: MemoryNetwork) -> None:
+    def __init__(self, peer_id: str, network: MemoryNetwork, gate: PeerGate) -> None:
         self.peer_id = peer_id
+        self._gate = gate
         self._network = network
         self._handlers: dict[str, StreamHandler] = {}
         self._streams: list[MemoryStream] = []
@@ -169,7 +171,8 @@ class MemoryTransport:
     async def serve(self, protocol: str, handler: StreamHandler) -> None:
         self._handlers[protocol] = handler
 
-    async def dial(self, peer_id: str, protocol: str) -> MemoryStream:
+    async def dial(self, peer_id: str, protocol: str) -> Stream:
+        self._gate.check_dial(peer_id)
         routes = await self._network.connect(self.peer_id, peer_id)
         other = self._network.transports.get(peer_id)
         if other is None:
@@ -182,7 +185,7 @@ class MemoryTransport:
         ours = MemoryStream(peer_id, back, there)
         self._streams.append(ours)
         other._accept(protocol, MemoryStream(self.peer_id, there, back))
-        return ours
+        return await self._gate.enter(ours)
 
     async def close(self) -> None:
         self.vanish()
@@ -200,6 +203,11 @@ class MemoryTransport:
 
     def _accept(self, protocol: str, stream: MemoryStream) -> None:
         self._streams.append(stream)
-        task = asyncio.ensure_future(self._handlers[protocol](stream))
+        task = asyncio.ensure_future(self._handle(stream, self._handlers[protocol]))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _handle(self, stream: MemoryStream, handler: StreamHandler) -> None:
+        admitted = await self._gate.admit(stream)
+        if admitted is not None:
+            await handler(admitted)

@@ -10,6 +10,7 @@ from cosine_protocol.audit_messages import AskAudit, Audited
 from cosine_protocol.errors import LocalProtocolError, MalformedMessage
 from cosine_protocol.fields import pack_fields, unpack_fields
 from cosine_protocol.limits import MAX_FRAME_BYTES, MAX_PROMPT_TOKENS
+from cosine_protocol.member_messages import Member, Revoked
 
 _BODY = TypeVar("_BODY")
 
@@ -48,6 +49,8 @@ TAGS: Final = MappingProxyType(
         65: m.Status,
         80: AskAudit,
         81: Audited,
+        96: Member,
+        97: Revoked,
     }
 )
 _TAG_OF: Final = {cls: tag for tag, cls in TAGS.items()}

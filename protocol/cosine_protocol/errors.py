@@ -5,7 +5,8 @@ CosineError
 ├── RemoteProtocolError     the peer broke it: close, score down, go on
 │   ├── FrameTooLarge
 │   ├── MalformedMessage
-│   └── BadSignature
+│   ├── BadSignature
+│   └── NotAMember          it does not belong to our private swarm
 ├── PeerError               the peer answered with `Error(code, message, retry_after)`
 ├── PeerLost                the stream ended, was silent too long, or could not be opened
 ├── GenerationFailed        no verifier could go on; says what was tried
@@ -42,6 +43,10 @@ class BadSignature(RemoteProtocolError):
     """A signature does not match its signer, request and body."""
 
 
+class NotAMember(RemoteProtocolError):
+    """A peer does not show that it belongs to a private swarm. The text is a short clause."""
+
+
 class ErrorCode(IntEnum):
     """Codes carried by an `Error` message."""
 
@@ -59,6 +64,7 @@ class ErrorCode(IntEnum):
     BAD_LOGITS = 12
     BAD_MANDATE = 13
     BAD_TRANSCRIPT = 14
+    NOT_ADMITTED = 15
 
 
 class PeerError(CosineError):

@@ -218,10 +218,10 @@ def pack_fields(message: Any) -> list[object]:
     """The wire values of a message's fields. Raises `MalformedMessage`."""
     cls: type = type(message)
     packed: list[object] = []
+    size = 0
     for name, kind in fields_of(cls):
         value = getattr(message, name)
-        if isinstance(kind, Inline):
-            packed += pack_fields(value)
-        elif value is not None or not isinstance(kind, Added):
-            packed.append(kind.pack(value))
-    return packed
+        packed += pack_fields(value) if isinstance(kind, Inline) else [kind.pack(value)]
+        if value is not None or not isinstance(kind, Added):
+            size = len(packed)
+    return packed[:size]

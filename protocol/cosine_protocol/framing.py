@@ -6,6 +6,8 @@ from cosine_protocol.errors import FrameTooLarge, LocalProtocolError
 from cosine_protocol.limits import MAX_FRAME_BYTES
 
 _LENGTH = struct.Struct(">I")  # four bytes, big-endian
+HEADER_BYTES = _LENGTH.size
+"""The length before each body."""
 
 
 def encode_frame(body: bytes) -> bytes:
@@ -13,6 +15,17 @@ def encode_frame(body: bytes) -> bytes:
     if len(body) > MAX_FRAME_BYTES:
         raise LocalProtocolError(f"a frame of {len(body)} bytes is over the limit of {MAX_FRAME_BYTES}")
     return _LENGTH.pack(len(body)) + body
+
+
+def frame_at(buffer: bytes | bytearray, start: int = 0, *, max_bytes: int = MAX_FRAME_BYTES) -> bytes | None:
+    """The body of the frame that begins at `start`, None while it is not all there. Raises `FrameTooLarge`."""
+    if len(buffer) - start < HEADER_BYTES:
+        return None
+    (length,) = _LENGTH.unpack_from(buffer, start)
+    if length > max_bytes:
+        raise FrameTooLarge(f"a frame of {length} bytes was announced; the limit is {max_bytes}")
+    begin = start + HEADER_BYTES
+    return bytes(buffer[begin : begin + length]) if len(buffer) >= begin + length else None
 
 
 class FrameDecoder:
@@ -26,9 +39,9 @@ class FrameDecoder:
         self._buffer += data
         frames = []
         start = 0
-        while (body := self._frame_at(start)) is not None:
+        while (body := frame_at(self._buffer, start)) is not None:
             frames.append(body)
-            start += _LENGTH.size + len(body)
+            start += HEADER_BYTES + len(body)
         del self._buffer[:start]
         return frames
 
@@ -36,14 +49,3 @@ class FrameDecoder:
     def is_between_frames(self) -> bool:
         """True if the stream may end here without cutting a frame."""
         return not self._buffer
-
-    def _frame_at(self, start: int) -> bytes | None:
-        if len(self._buffer) - start < _LENGTH.size:
-            return None
-        (length,) = _LENGTH.unpack_from(self._buffer, start)
-        if length > MAX_FRAME_BYTES:
-            raise FrameTooLarge(f"a frame of {length} bytes was announced; the limit is {MAX_FRAME_BYTES}")
-        begin = start + _LENGTH.size
-        if len(self._buffer) < begin + length:
-            return None
-        return bytes(self._buffer[begin : begin + length])

@@ -80,5 +80,15 @@ MIN_REPETITION_PENALTY: Final = 1e-6
 """Above 0, by which scores would be divided."""
 MAX_REPETITION_PENALTY: Final = 1e6
 """The inverse of the least one."""
+MAX_SWARM_NAME_BYTES: Final = 64
+"""A choice: the name of a private swarm is for people."""
+MAX_CERTIFICATE_BYTES: Final = 512
+"""Room for two peer ids, a name and a signature, and as much again for later fields."""
+MAX_CERTIFICATE_S: Final = 31_622_400.0
+"""A choice, 366 days: it bounds how long a revocation must be remembered."""
+MAX_REVOKED: Final = 1024
+"""A choice that bounds the list: members revoked whose certificates have not ended by themselves."""
+MAX_REVOCATIONS_BYTES: Final = 128 << 10
+"""Above `MAX_REVOKED` peer ids with their serial numbers, 64 KiB."""
 MAX_NOT_HONOURED: Final = 16
 """A choice: names of options; the longest there are then take an eighth of a record."""

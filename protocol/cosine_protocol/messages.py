@@ -23,6 +23,7 @@ from cosine_protocol.fields import (
     Text,
     Whole,
 )
+from cosine_protocol.member_messages import Member, Revoked
 from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.request import Request
 
@@ -90,10 +91,7 @@ class Error:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Ask a verifier for a stream. `committed` resumes after these output tokens.
-
-    Requests of one client share cached prefixes only where their `cache_scope` is the same.
-    """
+    """Ask a verifier to go on after `committed`; only requests of one `cache_scope` share cached prefixes."""
 
     number: Number
     request: RequestField
@@ -396,5 +394,5 @@ class Status:
 Message = (
     Hello | Ping | Pong | Error | Open | Opened | Tree | Verify | Commit | Verified | Cancel | Final | Delegate
     | Declined | Revoke | Credit | Report | Start | Started | Assign | Fragment | Advance | Busy | Release
-    | AskRecords | Records | AskFile | FilePiece | AskStatus | Status | AskAudit | Audited
+    | AskRecords | Records | AskFile | FilePiece | AskStatus | Status | AskAudit | Audited | Member | Revoked
 )  # fmt: skip

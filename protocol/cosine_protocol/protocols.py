@@ -6,6 +6,7 @@ from typing import Final
 from cosine_protocol import messages as m
 from cosine_protocol.audit_messages import AskAudit, Audited
 from cosine_protocol.errors import MalformedMessage
+from cosine_protocol.member_messages import Member, Revoked
 
 # Plain names, see docs/protocol.md.
 VERSION: Final = 1
@@ -18,7 +19,7 @@ AUDIT: Final = "/cosine/audit/1.0.0"
 MANDATES: Final = "mandate"
 """The feature of ends that know mandates (docs/protocol.md, section 3)."""
 
-_COMMON = frozenset({m.Hello, m.Ping, m.Pong, m.Error})
+_COMMON = frozenset({Member, Revoked, m.Hello, m.Ping, m.Pong, m.Error})
 
 MESSAGES: Final = MappingProxyType(
     {

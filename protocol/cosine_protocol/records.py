@@ -111,6 +111,7 @@ class NodeRecord:
     issued_at_s: Annotated[float, Real(1e11)]
     lifetime_s: Annotated[float, Real(limits.MAX_RECORD_TTL_S)]
     generation_defaults: Annotated[GenerationDefaults | None, Added(Struct(GenerationDefaults))] = None
+    certificate: Annotated[bytes | None, Added(Bytes(limits.MAX_CERTIFICATE_BYTES))] = None
 
     @property
     def facts(self) -> TargetFacts:

@@ -11,6 +11,9 @@ from cosine_protocol.request import Request, Sampling
 SPEC_SEED: Final = bytes.fromhex("7e0830617c4a7de83925dfb2694556b12936c477a0e1feb2e148ec9da60fee7d")
 OWNER: Final = Identity.from_seed(SPEC_SEED)
 OTHER: Final = Identity.from_seed(bytes(range(32)))
+SWARM_SEED: Final = bytes(range(32, 64))
+SWARM: Final = Identity.from_seed(SWARM_SEED)
+"""The key of a private swarm."""
 NOW_S: Final = 1_700_000_000.0
 LIFETIME_S: Final = 300.0
 GENERATION_DEFAULTS: Final = GenerationDefaults(

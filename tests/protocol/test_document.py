@@ -12,6 +12,7 @@ from cosine_protocol.audit_messages import AuditVerdict, Transcript
 from cosine_protocol.codec import TAGS
 from cosine_protocol.errors import ErrorCode
 from cosine_protocol.fields import wire_fields_of
+from cosine_protocol.member_messages import Certificate, Revocations
 from cosine_protocol.protocols import MESSAGES
 from cosine_protocol.records import GenerationDefaults, NodeRecord
 from cosine_protocol.request import Request
@@ -35,16 +36,18 @@ def test_a_message_stands_there_with_its_fields_in_order(tag: int, cls: type) ->
     assert NAME.findall(row[2]) == _names(cls)
 
 
-@pytest.mark.parametrize(
-    ("kind", "cls"),
-    [
-        ("fragment", m.Draft),
-        ("final", m.Account),
-        ("mandate", m.Mandate),
-        ("transcript", Transcript),
-        ("audit", AuditVerdict),
-    ],
-)
+BODIES: Final = {
+    "fragment": m.Draft,
+    "final": m.Account,
+    "mandate": m.Mandate,
+    "transcript": Transcript,
+    "audit": AuditVerdict,
+    "member": Certificate,
+    "revoked": Revocations,
+}
+
+
+@pytest.mark.parametrize(("kind", "cls"), BODIES.items())
 def test_a_signed_body_stands_there_with_its_fields_in_order(kind: str, cls: type) -> None:
     (row,) = [row for row in ROWS if row[0] == f"`{kind}`"]
     assert NAME.findall(row[3]) == _names(cls)

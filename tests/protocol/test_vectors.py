@@ -7,6 +7,7 @@ from cosine_protocol.codec import TAGS, decode, decode_body, encode
 from cosine_protocol.digests import encode_request, request_digest, roll_digest
 from cosine_protocol.framing import FrameDecoder, encode_frame
 from cosine_protocol.identity import Identity, signed_bytes, verify
+from cosine_protocol.membership import check_certificate, read_certificate, read_revocations
 from cosine_protocol.messages import Draft, Mandate
 from cosine_protocol.noise import gumbel, noise_bits, position_key
 from cosine_protocol.records import open_record, seal_record
@@ -15,11 +16,13 @@ from .strategies import WIRE_CLASSES
 from .vectors import FOLDER, as_json, read, request_of_json, schema
 
 SIGNED = {"mandate": Mandate, "transcript": Transcript, "audit": AuditVerdict}
-RECORDS = ("record", "record_with_generation_defaults")
+RECORDS = ("record", "record_with_generation_defaults", "record_with_certificate")
+MEMBERSHIP = ("certificate", "revocations")
 
 
 def test_every_file_is_checked_here() -> None:
-    checked = {"noise", "request_digests", "frames", "schema", "identity", "fragment", *SIGNED, *RECORDS}
+    others = {"noise", "request_digests", "frames", "schema", "identity", "fragment"}
+    checked = others | {*SIGNED, *RECORDS, *MEMBERSHIP}
     assert {path.stem for path in FOLDER.iterdir()} == checked
 
 
@@ -97,3 +100,16 @@ def test_record(name: str) -> None:
     assert as_json(record) == vector["fields"]
     identity = Identity.from_seed(bytes.fromhex(read("identity")["seed"]))
     assert seal_record(record, identity, key=vector["key"]) == sealed
+
+
+def test_certificate() -> None:
+    vector = read("certificate")
+    certificate = read_certificate(bytes.fromhex(vector["certificate"]))
+    swarm = Identity.from_seed(bytes.fromhex(vector["swarm_seed"])).peer_id
+    check_certificate(certificate, swarm=swarm, member=vector["member"], now_s=vector["now_s"], revoked={})
+    assert as_json(certificate) == vector["fields"]
+
+
+def test_revocations() -> None:
+    vector = read("revocations")
+    assert as_json(read_revocations(bytes.fromhex(vector["revocations"]))) == vector["fields"]

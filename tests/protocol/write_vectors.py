@@ -15,13 +15,26 @@ from cosine_protocol.digests import encode_request, request_digest, roll_digest
 from cosine_protocol.errors import ErrorCode
 from cosine_protocol.framing import encode_frame
 from cosine_protocol.identity import Identity
+from cosine_protocol.member_messages import Member, Revoked
+from cosine_protocol.membership import read_certificate, read_revocations, sign_certificate, sign_revocations
 from cosine_protocol.nodes import Node, NodeBlock
 from cosine_protocol.noise import gumbel, noise_bits, position_key
 from cosine_protocol.protocols import VERSION
 from cosine_protocol.records import Role, cell_key, seal_record
 from cosine_protocol.request import MAX_SEED, Request, Sampling
 
-from .samples import GENERATION_DEFAULTS, LIFETIME_S, NOW_S, OTHER, OWNER, SPEC_SEED, record_of, request_of
+from .samples import (
+    GENERATION_DEFAULTS,
+    LIFETIME_S,
+    NOW_S,
+    OTHER,
+    OWNER,
+    SPEC_SEED,
+    SWARM,
+    SWARM_SEED,
+    record_of,
+    request_of,
+)
 from .strategies import WIRE_CLASSES
 from .vectors import as_json, schema, write
 
@@ -44,6 +57,11 @@ VERDICT: Final = AuditVerdict(OWNER.peer_id, 1, len(TOKENS), DIGEST, 1, 0, 1, (A
 AUDITED: Final = sign_verdict(OTHER, VERDICT, number=NUMBER, d_0=D_0)
 KEY: Final = cell_key(network="main", role=Role.VERIFIER, target="someone/model", owner=OWNER.peer_id, depth=2)
 SEALED: Final = seal_record(record_of(), OWNER, key=KEY)
+
+CERTIFICATE: Final = sign_certificate(
+    SWARM, name="friends", member=OWNER.peer_id, serial=7, starts_at_s=NOW_S, lifetime_s=LIFETIME_S
+)
+REVOCATIONS: Final = sign_revocations(SWARM, sequence=3, serials={OTHER.peer_id: 5})
 
 
 def _upkeep() -> list[m.Message]:
@@ -100,6 +118,8 @@ def _other_messages() -> list[m.Message]:
         m.Status(NUMBER, SEALED, 3, 40, 12.5),
         CLAIM,
         AUDITED,
+        Member(CERTIFICATE, 3),
+        Revoked(REVOCATIONS),
     ]
 
 
@@ -170,6 +190,17 @@ def main() -> None:
     record = record_of(generation_defaults=GENERATION_DEFAULTS)
     sealed = seal_record(record, OWNER, key=KEY).hex()
     write("record_with_generation_defaults", {**where, "fields": as_json(record), "sealed": sealed})
+    _write_membership(where)
+
+
+def _write_membership(where: dict[str, Any]) -> None:
+    shown = {"member": OWNER.peer_id, "now_s": NOW_S, "fields": as_json(read_certificate(CERTIFICATE))}
+    write("certificate", {"swarm_seed": SWARM_SEED.hex(), **shown, "certificate": CERTIFICATE.hex()})
+    revoked = as_json(read_revocations(REVOCATIONS))
+    write("revocations", {"swarm_seed": SWARM_SEED.hex(), "fields": revoked, "revocations": REVOCATIONS.hex()})
+    record = record_of(certificate=CERTIFICATE)
+    sealed = seal_record(record, OWNER, key=KEY).hex()
+    write("record_with_certificate", {**where, "fields": as_json(record), "sealed": sealed})
 
 
 if __name__ == "__main__":

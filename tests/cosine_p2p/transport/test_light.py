@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from importlib.util import find_spec
@@ -21,10 +22,15 @@ from cosine_p2p.transport.libp2p_library import ID, MAX_WINDOW_SIZE, RawConnErro
 from cosine_p2p.transport.light import LightConfig, LightTransport
 from cosine_p2p.transport.light_connection import WRITE_TIMEOUT_S, Muxer
 from cosine_p2p.transport.light_stream import LightStream
-from cosine_protocol.errors import LocalProtocolError, PeerLost, UsageError
+from cosine_p2p.transport.peer_gate import PeerGate
+from cosine_protocol.codec import decode
+from cosine_protocol.errors import ErrorCode, LocalProtocolError, PeerLost, UsageError
+from cosine_protocol.framing import FrameDecoder
 from cosine_protocol.identity import Identity
+from cosine_protocol.messages import Error
 from tests.thoroughness import quick_first
 
+from ..private_swarm import PrivateSwarm
 from .libp2p_server import COUNT, ECHO, HANG_UP, WHO, Server, serving
 
 pytestmark = pytest.mark.network
@@ -59,7 +65,7 @@ def with_server(play: Play, *, dial_timeout_s: float = 4.0) -> None:
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-async def read_all(stream: LightStream) -> bytes:
+async def read_all(stream: Stream) -> bytes:
     data = b""
     while piece := await stream.read():
         data += piece
@@ -79,6 +85,8 @@ def test_bytes_travel_there_and_back(size_bytes: int) -> None:
 
     async def play(transport: LightTransport, server: Server) -> None:
         stream = await transport.dial(server.peer_id, ECHO)
+        # Without a private swarm there is no gate to pass.
+        assert isinstance(stream, LightStream)
         assert stream.peer_id == server.peer_id
         writing = asyncio.ensure_future(stream.write(data))
         received = b""
@@ -349,8 +357,8 @@ def test_a_peer_cannot_fill_our_memory() -> None:
     trio.run(run)
 
 
-async def through_a_relay(folder: Path) -> bytes:
-    """What a peer behind a relay sends."""
+async def through_a_relay(folder: Path, swarm: PrivateSwarm | None = None, *, is_member: bool = True) -> bytes:
+    """What a peer behind a relay sends; of a private swarm, to a member or a stranger."""
     from cosine_p2p.transport.hivemind import HivemindTransport
 
     async def send(stream: Stream) -> None:
@@ -360,9 +368,16 @@ async def through_a_relay(folder: Path) -> bytes:
 
     async with AsyncExitStack() as stack:
 
+        def gate(peer_id: str) -> PeerGate:
+            return PeerGate(swarm.member(peer_id) if swarm is not None else None)
+
         async def started(name: str, **options: Any) -> HivemindTransport:
-            load_identity(folder / name)
-            place = TransportConfig(identity_file=folder / name, host_maddrs=("/ip4/127.0.0.1/tcp/0",), **options)
+            place = TransportConfig(
+                identity_file=folder / name,
+                host_maddrs=("/ip4/127.0.0.1/tcp/0",),
+                gate=gate(load_identity(folder / name).peer_id),
+                **options,
+            )
             node = await HivemindTransport.start(place)
             stack.push_async_callback(node.close)
             return node
@@ -371,11 +386,14 @@ async def through_a_relay(folder: Path) -> bytes:
         peers = await relay.visible_maddrs()
         node = await started("node", initial_peers=peers, relays=peers)
         await node.serve(ECHO, send)
-        transport = await LightTransport.start(config(*peers))
+        ours = gate(OURS.peer_id) if is_member else PeerGate()
+        transport = await LightTransport.start(LightConfig(identity=OURS, initial_peers=peers, gate=ours))
         stack.push_async_callback(transport.close)
         transport.note_addresses(node.peer_id, [f"{peers[0]}/p2p-circuit"])
         stream = await transport.dial(node.peer_id, ECHO)
         assert stream.peer_id == node.peer_id
+        if not is_member:
+            await stream.write(b"\0\0\0\1?")
         return await read_all(stream)
 
 
@@ -386,6 +404,23 @@ def test_a_peer_behind_a_relay_is_reached_and_sends_more_than_libp2p_relays_by_d
     # A node on loopback gets its reservation, but does not show the address that comes with it.
     monkeypatch.setattr("cosine_p2p.transport.hivemind.CIRCUIT_WAIT_S", 1.0)
     assert len(asyncio.run(asyncio.wait_for(through_a_relay(tmp_path), 60))) == MUCH_BYTES
+
+
+@needs_hivemind
+@pytest.mark.parametrize("is_member", [True, False], ids=["member", "stranger"])
+def test_a_peer_of_a_private_swarm_behind_a_relay_sends_members_all_and_strangers_one_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_member: bool
+) -> None:
+    monkeypatch.setattr("cosine_p2p.transport.hivemind.CIRCUIT_WAIT_S", 1.0)
+    swarm = PrivateSwarm()
+    swarm.clock.now_s = time.time()
+    heard = asyncio.run(asyncio.wait_for(through_a_relay(tmp_path, swarm, is_member=is_member), 60))
+    if is_member:
+        assert len(heard) == MUCH_BYTES
+    else:
+        (body,) = FrameDecoder().feed(heard)
+        error = decode(body)
+        assert isinstance(error, Error) and (error.number, error.code) == (0, ErrorCode.NOT_ADMITTED)
 
 
 def python(code: str) -> "subprocess.CompletedProcess[str]":

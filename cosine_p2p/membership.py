@@ -1,0 +1,148 @@
+"""The place of a peer in a private swarm: its certificate, the check of others, the newest list of revoked ones."""
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from cosine_p2p.state_file import StateFile
+from cosine_p2p.swarm_file import SwarmPapers, read_swarm_file
+from cosine_protocol.errors import NotAMember, UsageError
+from cosine_protocol.member_messages import Certificate
+from cosine_protocol.membership import (
+    REVOCATIONS_LINE,
+    as_line,
+    check_certificate,
+    from_line,
+    read_certificate,
+    read_revocations,
+)
+
+logger = logging.getLogger(__name__)
+
+LOOK_AGAIN_S: Final = 10.0
+"""A choice: a renewed certificate or a new list in the swarm file is taken up so soon, without a restart."""
+MAX_MET: Final = 16_384
+"""Bounds memory: members whose certificates are remembered, as many as records."""
+MAX_STATE_BYTES: Final = 256 << 10
+"""Above the longest list as a line of text: a larger file is not ours."""
+
+ReadPapers = Callable[[], SwarmPapers]
+
+
+class Membership:
+    """`peer_id` is a member of the swarm whose `papers` it has. Made by `load`, or directly for swarms in memory.
+
+    `reread` gives the papers as they are later; in `state` the newest list of revoked certificates is kept between
+    runs. Raises `UsageError` if the papers have no certificate for the peer.
+    """
+
+    def __init__(
+        self,
+        peer_id: str,
+        papers: SwarmPapers,
+        *,
+        reread: ReadPapers | None = None,
+        state: StateFile | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        certificate = papers.certificate_of(peer_id)
+        if certificate is None:
+            raise UsageError(
+                f"There is no certificate for {peer_id} of the swarm {papers.name}; its founder makes one with "
+                f"`cosine-node swarm admit {peer_id}`."
+            )
+        self.peer_id = peer_id
+        self.swarm_id = papers.swarm_id
+        self.name = papers.name
+        self.certificate = certificate
+        self.sequence = 0
+        self.revocations = b""
+        self._serials: dict[str, int] = {}
+        self._met: OrderedDict[str, Certificate] = OrderedDict()
+        self._read: OrderedDict[bytes, Certificate] = OrderedDict()
+        self._reread = reread
+        self._state = state
+        self._clock = clock
+        self._look_again_at_s = clock() + LOOK_AGAIN_S
+        kept = state.read().get("revoked") if state is not None else None
+        if isinstance(kept, str):
+            self._take_kept(kept)
+        for data in papers.revocations:
+            self.take_revocations(data)
+
+    @classmethod
+    def load(cls, file: Path, peer_id: str, *, clock: Callable[[], float] = time.time) -> "Membership":
+        """The membership that a swarm file gives. Raises `UsageError`."""
+        papers = read_swarm_file(file)
+        state = StateFile(f"revoked-{papers.swarm_id}.json", max_bytes=MAX_STATE_BYTES)
+        return cls(peer_id, papers, reread=lambda: read_swarm_file(file), state=state, clock=clock)
+
+    @property
+    def ends_at_s(self) -> float:
+        """The end of our own certificate, in Unix seconds."""
+        return read_certificate(self.certificate).ends_at_s
+
+    def check(self, certificate: bytes, *, peer_id: str) -> None:
+        """Raises `NotAMember` unless a peer shows that it is a member now; who does is remembered."""
+        if not certificate:
+            raise NotAMember("no certificate was shown")
+        known = self._read.get(certificate)
+        if known is None:
+            known = self._read[certificate] = read_certificate(certificate)
+            if len(self._read) > MAX_MET:
+                self._read.popitem(last=False)
+        self._check(known, peer_id)
+        met = self._met.pop(peer_id, known)
+        self._met[peer_id] = max(met, known, key=lambda one: one.serial)
+        if len(self._met) > MAX_MET:
+            self._met.popitem(last=False)
+
+    def check_met(self, peer_id: str) -> None:
+        """Raises `NotAMember` unless a peer has shown, to whatever end, a certificate that counts now."""
+        known = self._met.get(peer_id)
+        if known is None:
+            raise NotAMember("no certificate was shown")
+        self._met.move_to_end(peer_id)
+        self._check(known, peer_id)
+
+    def take_revocations(self, data: bytes) -> bool:
+        """Take a list of revoked certificates if it is newer than the one known. Raises `NotAMember`."""
+        revocations = read_revocations(data)
+        if revocations.swarm != self.swarm_id:
+            raise NotAMember("the list of revoked certificates is of another swarm")
+        if revocations.sequence <= self.sequence:
+            return False
+        self.sequence, self.revocations = revocations.sequence, data
+        self._serials = {one.member: one.serial for one in revocations.revoked}
+        if self._state is not None:
+            self._state.write({"revoked": as_line(data, prefix=REVOCATIONS_LINE)})
+        return True
+
+    def _check(self, certificate: Certificate, peer_id: str) -> None:
+        now_s = self._clock()
+        if now_s >= self._look_again_at_s:
+            self._look_again_at_s = now_s + LOOK_AGAIN_S
+            self._look_again()
+        check_certificate(certificate, swarm=self.swarm_id, member=peer_id, now_s=now_s, revoked=self._serials)
+
+    def _look_again(self) -> None:
+        """Take up what was added to the swarm file; what cannot be used changes nothing."""
+        if self._reread is None:
+            return
+        try:
+            papers = self._reread()
+            if papers.swarm_id == self.swarm_id:
+                self.certificate = papers.certificate_of(self.peer_id) or self.certificate
+                for data in papers.revocations:
+                    self.take_revocations(data)
+        except (UsageError, NotAMember) as error:
+            logger.warning("what is in the swarm file now cannot be used: %s", error)
+
+    def _take_kept(self, line: str) -> None:
+        try:
+            self.take_revocations(from_line(line, prefix=REVOCATIONS_LINE))
+        except NotAMember as error:
+            logger.warning("the list of revoked certificates that was kept cannot be used: %s", error)

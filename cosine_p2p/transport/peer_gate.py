@@ -1,0 +1,196 @@
+"""The one place that decides which peers a transport talks to: members of a private swarm, and nobody denied.
+
+Between members each stream begins with a `Member` message both ways, before the hello (docs/protocol.md, section
+3). The dialler shows its certificate first, so a node of a private swarm answers anybody else with one error alone.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from cosine_p2p.denied_peers import DeniedPeers
+from cosine_p2p.membership import Membership
+from cosine_p2p.transport.base import Stream
+from cosine_protocol import limits
+from cosine_protocol import messages as m
+from cosine_protocol.codec import decode, encode
+from cosine_protocol.errors import ErrorCode, NotAMember, PeerLost, RemoteProtocolError
+from cosine_protocol.framing import HEADER_BYTES, encode_frame, frame_at
+from cosine_protocol.member_messages import Member, Revoked
+
+logger = logging.getLogger(__name__)
+
+GREETING_S: Final = 4.0
+"""As long as a stream may be silent later."""
+MAX_GREETING_BYTES: Final = limits.MAX_REVOCATIONS_BYTES + 16
+"""The longest frame before the hello: a list of revoked certificates."""
+MAX_REASON: Final = 250
+"""Characters: at most 1,000 bytes in UTF-8, within `MAX_TEXT_BYTES`."""
+
+
+class PeerGate:
+    """Lets through whom `membership` and `denied` allow; without them anybody."""
+
+    def __init__(self, membership: Membership | None = None, denied: DeniedPeers | None = None) -> None:
+        self.membership = membership
+        self._denied = denied
+
+    @property
+    def certificate(self) -> bytes:
+        """Our own certificate, empty outside private swarms."""
+        return self.membership.certificate if self.membership is not None else b""
+
+    def check_denied(self, peer_id: str) -> None:
+        """Raises `NotAMember` for a peer that is denied."""
+        if self._denied is not None and peer_id in self._denied:
+            raise NotAMember("it is denied")
+
+    def check(self, peer_id: str, certificate: bytes) -> None:
+        """Raises `NotAMember` unless a peer that shows this certificate may be talked to."""
+        self.check_denied(peer_id)
+        if self.membership is not None:
+            self.membership.check(certificate, peer_id=peer_id)
+
+    def check_met(self, peer_id: str) -> None:
+        """Raises `NotAMember` unless a peer that has passed before may still be talked to."""
+        self.check_denied(peer_id)
+        if self.membership is not None:
+            self.membership.check_met(peer_id)
+
+    def check_dial(self, peer_id: str) -> None:
+        """Raises `PeerLost` for a peer that is not to be dialled."""
+        try:
+            self.check_denied(peer_id)
+        except NotAMember as refused:
+            raise PeerLost(peer_id, f"it is not talked to: {refused}") from None
+
+    async def enter(self, stream: Stream) -> Stream:
+        """A stream that we dialled, once its peer may be talked to. Raises `PeerLost`, having closed the stream."""
+        if self.membership is None and self._denied is None:
+            return stream
+        peer_id = stream.peer_id
+        greeting = _Greeting(stream)
+        try:
+            async with asyncio.timeout(GREETING_S):
+                self.check_denied(peer_id)
+                if self.membership is not None:
+                    await greeting.send(_presented(self.membership))
+                    theirs = self._checked(await greeting.receive(), peer_id)
+                    await self._exchange_lists(greeting, self.membership, theirs)
+        except TimeoutError:
+            stream.close()
+            raise PeerLost(peer_id, f"it showed no membership within {GREETING_S:g} s") from None
+        except (NotAMember, RemoteProtocolError) as refused:
+            stream.close()
+            raise PeerLost(peer_id, f"it is not talked to: {refused}") from None
+        except BaseException:
+            stream.close()
+            raise
+        return GatedStream(stream, self, bytes(greeting.rest))
+
+    async def admit(self, stream: Stream) -> Stream | None:
+        """A stream that a peer dialled; None if it may not, which it was told with one error."""
+        if self.membership is None and self._denied is None:
+            return stream
+        greeting = _Greeting(stream)
+        try:
+            async with asyncio.timeout(GREETING_S):
+                self.check_denied(stream.peer_id)
+                if self.membership is not None:
+                    theirs = self._checked(await greeting.receive(), stream.peer_id)
+                    await greeting.send(_presented(self.membership))
+                    await self._exchange_lists(greeting, self.membership, theirs)
+        except RemoteProtocolError as refused:
+            await refuse(stream, str(refused))
+            return None
+        except (PeerLost, TimeoutError):
+            stream.close()
+            return None
+        return GatedStream(stream, self, bytes(greeting.rest))
+
+    def _checked(self, message: m.Message, peer_id: str) -> Member:
+        """What a peer shows, if it is enough. Raises `NotAMember`."""
+        if isinstance(message, m.Error):
+            raise NotAMember(f"it does not admit us: {message.message}")
+        if not isinstance(message, Member):
+            raise NotAMember("no certificate was shown")
+        self.check(peer_id, message.certificate)
+        return message
+
+    async def _exchange_lists(self, greeting: "_Greeting", ours: Membership, theirs: Member) -> None:
+        """Bring the one with the older list of revoked certificates up to date. Raises `NotAMember`."""
+        # What was told when we showed ours: another stream may have brought a newer list since.
+        if theirs.revocations < greeting.told_sequence:
+            await greeting.send(Revoked(ours.revocations))
+        elif theirs.revocations > greeting.told_sequence:
+            newer = await greeting.receive()
+            if not isinstance(newer, Revoked):
+                raise NotAMember("the list of revoked certificates that it knows did not come")
+            ours.take_revocations(newer.revocations)
+            self.check_met(greeting.peer_id)
+
+
+class GatedStream:
+    """A stream whose peer is checked again whenever it says something: certificates end while streams are kept."""
+
+    def __init__(self, stream: Stream, gate: PeerGate, rest: bytes) -> None:
+        self.peer_id = stream.peer_id
+        self._stream = stream
+        self._gate = gate
+        self._rest = rest
+
+    async def read(self) -> bytes:
+        data, self._rest = self._rest, b""
+        data = data or await self._stream.read()
+        try:
+            if data:
+                self._gate.check_met(self.peer_id)
+        except NotAMember as refused:
+            await refuse(self._stream, str(refused))
+            return b""
+        return data
+
+    async def write(self, data: bytes) -> None:
+        await self._stream.write(data)
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+async def refuse(stream: Stream, reason: str) -> None:
+    """Answer with the one error that is all a peer gets that is not admitted, and end the stream."""
+    try:
+        message = f"this peer talks to members of its private swarm, and to nobody it denies: {reason}"
+        await stream.write(encode_frame(encode(m.Error(0, ErrorCode.NOT_ADMITTED, message[:MAX_REASON], None))))
+    except PeerLost:
+        logger.debug("%s was gone before it was refused", stream.peer_id)
+    stream.close()
+
+
+class _Greeting:
+    """The frames of a stream before its hello; `rest` is what came after them."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.peer_id = stream.peer_id
+        self.rest = bytearray()
+        self.told_sequence = 0
+        self._stream = stream
+
+    async def send(self, message: Member | Revoked) -> None:
+        if isinstance(message, Member):
+            self.told_sequence = message.revocations
+        await self._stream.write(encode_frame(encode(message)))
+
+    async def receive(self) -> m.Message:
+        """Raises `PeerLost`, and `RemoteProtocolError` for what is no message."""
+        while (body := frame_at(self.rest, max_bytes=MAX_GREETING_BYTES)) is None:
+            data = await self._stream.read()
+            if not data:
+                raise PeerLost(self.peer_id, "the stream ended before it showed a membership")
+            self.rest += data
+        del self.rest[: HEADER_BYTES + len(body)]
+        return decode(body)
+
+
+def _presented(membership: Membership) -> Member:
+    return Member(membership.certificate, membership.sequence)

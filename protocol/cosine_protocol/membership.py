@@ -1,0 +1,101 @@
+"""Certificates of private swarms: made by the founder, checked by every member. Pure; times are Unix seconds.
+
+libp2p proves the peer id at the other end of a stream, and a certificate names one peer: who shows its own has
+proved its membership, and nobody else can use it.
+"""
+
+from base64 import b64decode, urlsafe_b64encode
+from binascii import Error as BadBase64
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+from cosine_protocol.codec import decode_body, encode_body
+from cosine_protocol.errors import BadSignature, MalformedMessage, NotAMember
+from cosine_protocol.identity import Identity, verify
+from cosine_protocol.limits import MAX_CERTIFICATE_S, MAX_RECORD_SKEW_S
+from cosine_protocol.member_messages import (
+    Certificate,
+    Revocation,
+    Revocations,
+    SignedCertificate,
+    SignedRevocations,
+)
+
+# Plain names: kinds of signatures, and how a line of text begins that holds one.
+CERTIFICATE_KIND: Final = "member"
+REVOCATIONS_KIND: Final = "revoked"
+CERTIFICATE_LINE: Final = "cosine-member:"
+REVOCATIONS_LINE: Final = "cosine-revoked:"
+
+_Signed = TypeVar("_Signed", SignedCertificate, SignedRevocations)
+_Body = TypeVar("_Body", Certificate, Revocations)
+
+
+def sign_certificate(
+    swarm: Identity, *, name: str, member: str, serial: int, starts_at_s: float, lifetime_s: float
+) -> bytes:
+    """The encoded certificate that `member` belongs to `swarm`, for `MAX_CERTIFICATE_S` at most."""
+    ends_at_s = starts_at_s + min(lifetime_s, MAX_CERTIFICATE_S)
+    body = encode_body(Certificate(swarm.peer_id, name, member, serial, starts_at_s, ends_at_s))
+    return encode_body(SignedCertificate(body, swarm.sign(kind=CERTIFICATE_KIND, digest=b"", body=body)))
+
+
+def sign_revocations(swarm: Identity, *, sequence: int, serials: Mapping[str, int]) -> bytes:
+    """The encoded list in which the certificates of each member count no longer up to its serial number."""
+    revoked = tuple(Revocation(member, serial) for member, serial in serials.items())
+    body = encode_body(Revocations(swarm.peer_id, sequence, revoked))
+    return encode_body(SignedRevocations(body, swarm.sign(kind=REVOCATIONS_KIND, digest=b"", body=body)))
+
+
+def read_certificate(data: bytes) -> Certificate:
+    """A certificate that the swarm it names has signed, whoever shows it and whenever. Raises `NotAMember`."""
+    return _open(data, SignedCertificate, Certificate, CERTIFICATE_KIND)
+
+
+def read_revocations(data: bytes) -> Revocations:
+    """A list that the swarm it names has signed. Raises `NotAMember`."""
+    return _open(data, SignedRevocations, Revocations, REVOCATIONS_KIND)
+
+
+def check_certificate(
+    certificate: Certificate, *, swarm: str, member: str, now_s: float, revoked: Mapping[str, int]
+) -> None:
+    """Raises `NotAMember` unless a certificate shows that `member` belongs to `swarm` now.
+
+    `revoked` holds the serial number up to which a member's certificates count no longer. A certificate counts from
+    `MAX_RECORD_SKEW_S` before its start, for the founder's clock may be ahead, and not after its end.
+    """
+    if certificate.swarm != swarm:
+        raise NotAMember("the certificate is of another swarm")
+    if certificate.member != member:
+        raise NotAMember("the certificate is for another peer")
+    if now_s < certificate.starts_at_s - MAX_RECORD_SKEW_S:
+        raise NotAMember("the certificate is not valid yet")
+    if now_s > min(certificate.ends_at_s, certificate.starts_at_s + MAX_CERTIFICATE_S):
+        raise NotAMember("the certificate has expired")
+    if certificate.serial <= revoked.get(member, -1):
+        raise NotAMember("the certificate was revoked")
+
+
+def as_line(data: bytes, *, prefix: str) -> str:
+    """Signed bytes as a line of text that a person can send."""
+    return prefix + urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def from_line(line: str, *, prefix: str) -> bytes:
+    """The inverse of `as_line`. Raises `NotAMember`."""
+    text = line.strip().removeprefix(prefix)
+    try:
+        return b64decode(text + "=" * (-len(text) % 4), altchars="-_", validate=True)
+    except (BadBase64, ValueError):
+        raise NotAMember("the line is damaged") from None
+
+
+def _open(data: bytes, envelope: type[_Signed], content: type[_Body], kind: str) -> _Body:
+    try:
+        signed: Any = decode_body(envelope, data)
+        body = decode_body(content, signed.body)
+        verify(kind=kind, signer=body.swarm, digest=b"", body=signed.body, signature=signed.signature)
+    except (BadSignature, MalformedMessage) as error:
+        raise NotAMember(str(error)) from None
+    return body

@@ -1,0 +1,226 @@
+"""Streams through a gate: members pass, anybody else gets one error, and who is no member any more is cut off."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_p2p.denied_peers import DeniedPeers
+from cosine_p2p.membership import Membership
+from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.memory import MemoryNetwork
+from cosine_p2p.transport.peer_gate import GREETING_S, PeerGate
+from cosine_protocol import messages as m
+from cosine_protocol.codec import decode, encode
+from cosine_protocol.errors import ErrorCode, PeerLost
+from cosine_protocol.framing import FrameDecoder, encode_frame
+from cosine_protocol.member_messages import Member, Revoked
+
+from ..private_swarm import DAY_S, PrivateSwarm
+from ..samples import identity_of
+
+NODE, CLIENT = identity_of(1).peer_id, identity_of(2).peer_id
+ECHO = "/echo"
+
+Play = Callable[[Stream], Awaitable[None]]
+
+
+async def echo(stream: Stream) -> None:
+    while data := await stream.read():
+        await stream.write(data)
+
+
+def between(node: PeerGate | None, client: PeerGate | None, play: Play) -> None:
+    """A stream of a client to a node that echoes."""
+
+    async def run() -> None:
+        network = MemoryNetwork()
+        serving, dialling = network.join(NODE, node), network.join(CLIENT, client)
+        await serving.serve(ECHO, echo)
+        try:
+            await play(await dialling.dial(NODE, ECHO))
+        finally:
+            await dialling.close()
+            await serving.close()
+
+    run_virtual(run())
+
+
+async def all_of(stream: Stream) -> list[m.Message]:
+    """Every message until the stream ends."""
+    data = b""
+    while piece := await stream.read():
+        data += piece
+    decoder = FrameDecoder()
+    messages = [decode(body) for body in decoder.feed(data)]
+    assert decoder.is_between_frames
+    return messages
+
+
+async def gets_one_error(stream: Stream) -> None:
+    (error,) = await all_of(stream)
+    assert isinstance(error, m.Error)
+    assert (error.number, error.code) == (0, ErrorCode.NOT_ADMITTED)
+
+
+async def echoes(stream: Stream) -> None:
+    assert stream.peer_id == NODE
+    for data in (b"one", b"two"):
+        await stream.write(data)
+        assert await stream.read() == data
+
+
+def gate(membership: Membership) -> PeerGate:
+    return PeerGate(membership)
+
+
+def test_without_a_swarm_streams_are_as_they_are() -> None:
+    between(None, None, echoes)
+    between(PeerGate(), PeerGate(denied=DeniedPeers()), echoes)
+
+
+def test_members_talk() -> None:
+    swarm = PrivateSwarm()
+    between(gate(swarm.member(NODE)), gate(swarm.member(CLIENT)), echoes)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [b"", encode_frame(encode(m.Hello(1, (), "a"))), encode_frame(b"junk"), b"\xff\xff\xff\xff", b"\0\0"],
+    ids=["nothing", "a hello", "junk", "too long a frame", "half a frame"],
+)
+def test_who_shows_no_certificate_gets_one_error_or_nothing(first: bytes) -> None:
+    async def play(stream: Stream) -> None:
+        await stream.write(first)
+        messages = await all_of(stream)
+        assert [getattr(message, "code", None) for message in messages] in ([], [ErrorCode.NOT_ADMITTED])
+        assert bool(messages) is (first[4:] != b"" or first[:1] == b"\xff")
+
+    between(gate(PrivateSwarm().member(NODE)), None, play)
+
+
+def test_certificates_of_others_another_swarm_or_another_time_let_nobody_in() -> None:
+    swarm, other = PrivateSwarm(), PrivateSwarm(seed=78)
+    expired = swarm.admit(CLIENT, lifetime_s=1.0)
+    swarm.clock.now_s += 2.0
+    for certificate in (swarm.admit(NODE), other.admit(CLIENT), expired, b"", bytes(200)):
+
+        async def play(stream: Stream, shown: bytes = certificate) -> None:
+            await stream.write(encode_frame(encode(Member(shown, 0))))
+            await gets_one_error(stream)
+
+        between(gate(swarm.member(NODE)), None, play)
+
+
+def test_a_silent_stranger_is_hung_up_on() -> None:
+    async def play(stream: Stream) -> None:
+        began_s = asyncio.get_running_loop().time()
+        assert await all_of(stream) == []
+        assert asyncio.get_running_loop().time() - began_s == pytest.approx(GREETING_S)
+
+    between(gate(PrivateSwarm().member(NODE)), None, play)
+
+
+def test_a_member_talks_to_no_node_that_is_none() -> None:
+    swarm = PrivateSwarm()
+    for node in (None, gate(PrivateSwarm(seed=78).member(NODE))):
+        with pytest.raises(PeerLost, match="it is not talked to"):
+            between(node, gate(swarm.member(CLIENT)), echoes)
+
+
+def test_a_member_sends_a_stranger_nothing_but_its_certificate() -> None:
+    swarm = PrivateSwarm()
+    ours = swarm.member(CLIENT, revocations=swarm.revoke(sequence=5))
+    heard: list[m.Message] = []
+
+    async def run() -> None:
+        network = MemoryNetwork()
+        stranger, member = network.join(NODE), network.join(CLIENT, gate(ours))
+
+        async def listen(stream: Stream) -> None:
+            heard.extend(await all_of(stream))
+
+        await stranger.serve(ECHO, listen)
+        with pytest.raises(PeerLost, match="no membership within"):
+            await member.dial(NODE, ECHO)
+        await asyncio.sleep(1)
+        await stranger.close()
+
+    run_virtual(run())
+    assert heard == [Member(ours.certificate, 5)]
+
+
+def test_a_kept_stream_ends_with_the_certificate_of_who_dialled() -> None:
+    swarm = PrivateSwarm()
+
+    async def play(stream: Stream) -> None:
+        await echoes(stream)
+        swarm.clock.now_s += DAY_S + 1
+        await stream.write(b"three")
+        await gets_one_error(stream)
+
+    between(gate(swarm.member(NODE, lifetime_s=9 * DAY_S)), gate(swarm.member(CLIENT)), play)
+
+
+def test_a_kept_stream_ends_with_the_certificate_of_who_was_dialled() -> None:
+    swarm = PrivateSwarm()
+
+    async def play(stream: Stream) -> None:
+        await echoes(stream)
+        swarm.clock.now_s += DAY_S + 1
+        await stream.write(b"three")
+        assert await stream.read() == b""
+        with pytest.raises(PeerLost):
+            await stream.write(b"four")
+
+    between(gate(swarm.member(NODE)), gate(swarm.member(CLIENT, lifetime_s=9 * DAY_S)), play)
+
+
+@pytest.mark.parametrize("knowing", ["node", "client"])
+def test_the_newest_list_of_revoked_certificates_is_passed_on(knowing: str) -> None:
+    swarm = PrivateSwarm()
+    newest, old = swarm.revoke(identity_of(3).peer_id, sequence=4), swarm.revoke(sequence=2)
+    of_node, of_client = (newest, old) if knowing == "node" else (old, newest)
+    node, client = swarm.member(NODE, revocations=of_node), swarm.member(CLIENT, revocations=of_client)
+    between(gate(node), gate(client), echoes)
+    assert node.sequence == client.sequence == 4
+    assert node.revocations == client.revocations == newest
+
+
+@pytest.mark.parametrize("knowing", ["node", "client"])
+def test_who_is_revoked_is_told_no_more(knowing: str) -> None:
+    swarm = PrivateSwarm()
+    node, client = swarm.member(NODE), swarm.member(CLIENT)
+    (node if knowing == "node" else client).take_revocations(swarm.revoke(CLIENT))
+    if knowing == "node":
+        with pytest.raises(PeerLost, match="revoked"):
+            between(gate(node), gate(client), echoes)
+    else:
+        # It must pass on the list that revokes itself, or the node would wait for it in vain.
+        between(gate(node), gate(client), gets_one_error)
+    assert node.sequence == 1
+
+
+def test_a_list_that_was_promised_must_come() -> None:
+    swarm = PrivateSwarm()
+    for second in (m.Hello(1, (), "a"), Revoked(PrivateSwarm(seed=78).revoke(sequence=9))):
+
+        async def play(stream: Stream, then: m.Message = second) -> None:
+            await stream.write(encode_frame(encode(Member(swarm.admit(CLIENT), 9))))
+            await stream.write(encode_frame(encode(then)))
+            shown, error = await all_of(stream)
+            assert isinstance(shown, Member) and isinstance(error, m.Error)
+            assert error.code == ErrorCode.NOT_ADMITTED
+
+        between(gate(swarm.member(NODE)), None, play)
+
+
+def test_a_denied_peer_gets_one_error_and_is_not_dialled() -> None:
+    between(PeerGate(denied=DeniedPeers([CLIENT])), None, gets_one_error)
+    swarm = PrivateSwarm()
+    denying = PeerGate(swarm.member(NODE), DeniedPeers([CLIENT]))
+    with pytest.raises(PeerLost, match="it is denied"):
+        between(denying, gate(swarm.member(CLIENT)), echoes)
+    with pytest.raises(PeerLost, match="it is denied"):
+        between(None, PeerGate(denied=DeniedPeers([NODE])), echoes)
