@@ -1,5 +1,6 @@
 """A certificate shows that one peer belongs to one swarm for a while; nobody else can make, change or use it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -36,6 +37,7 @@ from .samples import LIFETIME_S, NOW_S, OTHER, OWNER, SWARM
 MEMBER, STRANGER = OWNER, OTHER
 OTHER_SWARM = Identity.from_seed(b"\x07" * 32)
 SERIAL = 7
+NOBODY: Mapping[str, int] = {}
 
 
 def signed(swarm: Identity = SWARM, **changes: Any) -> bytes:
@@ -43,7 +45,9 @@ def signed(swarm: Identity = SWARM, **changes: Any) -> bytes:
     return sign_certificate(swarm, **({"lifetime_s": LIFETIME_S} | facts | changes))
 
 
-def check(data: bytes, *, member: str = MEMBER.peer_id, now_s: float = NOW_S, **revoked: int) -> Certificate:
+def check(
+    data: bytes, *, member: str = MEMBER.peer_id, now_s: float = NOW_S, revoked: Mapping[str, int] = NOBODY
+) -> Certificate:
     certificate = read_certificate(data)
     check_certificate(certificate, swarm=SWARM.peer_id, member=member, now_s=now_s, revoked=revoked)
     return certificate
@@ -62,8 +66,8 @@ def test_a_certificate_counts_from_its_start_to_its_end() -> None:
         (signed(), {"now_s": NOW_S - MAX_RECORD_SKEW_S - 1}, "not valid yet"),
         (signed(), {"member": STRANGER.peer_id}, "for another peer"),
         (signed(OTHER_SWARM), {}, "of another swarm"),
-        (signed(), {MEMBER.peer_id: SERIAL}, "was revoked"),
-        (signed(), {MEMBER.peer_id: SERIAL + 1}, "was revoked"),
+        (signed(), {"revoked": {MEMBER.peer_id: SERIAL}}, "was revoked"),
+        (signed(), {"revoked": {MEMBER.peer_id: SERIAL + 1}}, "was revoked"),
     ],
 )
 def test_it_counts_for_no_other_time_peer_or_swarm(data: bytes, changes: dict[str, Any], reason: str) -> None:
@@ -72,8 +76,8 @@ def test_it_counts_for_no_other_time_peer_or_swarm(data: bytes, changes: dict[st
 
 
 def test_a_later_certificate_of_a_revoked_member_counts() -> None:
-    check(signed(serial=SERIAL + 1), **{MEMBER.peer_id: SERIAL})
-    check(signed(), **{STRANGER.peer_id: SERIAL})
+    check(signed(serial=SERIAL + 1), revoked={MEMBER.peer_id: SERIAL})
+    check(signed(), revoked={STRANGER.peer_id: SERIAL})
 
 
 def test_no_certificate_lasts_for_ever() -> None:

@@ -255,8 +255,8 @@ def test_a_cancelled_dial_leaves_nothing_behind() -> None:
                 await asyncio.sleep(0.0002)
             dialling.cancel()
             await asyncio.gather(dialling, return_exceptions=True)
-        for stream in list(transport._streams):
-            stream.close()
+        for left in list(transport._streams):
+            left.close()
         stream = await transport.dial(server.peer_id, ECHO)
         await stream.write(b"well")
         assert await stream.read() == b"well"
