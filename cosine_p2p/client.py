@@ -12,6 +12,7 @@ from itertools import count
 from types import TracebackType
 from typing import Final, Protocol, Unpack
 
+from cosine_p2p.access import Access
 from cosine_p2p.directory import Directory
 from cosine_p2p.fragments import Offload
 from cosine_p2p.generation import Chunk, Generation
@@ -145,7 +146,7 @@ class AsyncClient:
         self._target = Target.parse(self._options["target"])
         self._join = join or joining(
             initial_peers,
-            network=self._options["network"],
+            access=Access.of(self._options),
             tokenizer_folder=self._target.folder,
             transport=self._options.get("transport"),
         )

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Final
 
@@ -74,15 +75,33 @@ def claim_identity(file: Path | None = None) -> ClaimedIdentity:
     )
 
 
-def _try_claim(file: Path) -> ClaimedIdentity | None:
-    """Lock and load a key file; None if another process holds it."""
-    # Not at the top: a client on Windows imports this module too.
-    import fcntl
+def share_identity(file: Path | None = None) -> ClaimedIdentity:
+    """The identity in `file` or the first default one, for a client: other clients may use it too, no node may.
 
+    Peers would take the client for the node, and dial it in vain. Raises `UsageError` if a node uses it, or as
+    `load_identity` does.
+    """
+    file = file or default_identity_file()
+    shared = _try_claim(file, is_shared=True)
+    if shared is None:
+        raise UsageError(
+            f"{file} is in use by a node; give this client a key file of its own with --identity, and have its "
+            "peer id admitted."
+        )
+    return shared
+
+
+def _try_claim(file: Path, *, is_shared: bool = False) -> ClaimedIdentity | None:
+    """Lock and load a key file; None if another process holds it."""
     identity = load_identity(file)
     lock = file.open("rb")
+    if find_spec("fcntl") is None:
+        # Windows, where clients run and no nodes.
+        return ClaimedIdentity(file, identity, lock)
+    import fcntl
+
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         lock.close()
         return None

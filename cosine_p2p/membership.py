@@ -85,6 +85,16 @@ class Membership:
         """The end of our own certificate, in Unix seconds."""
         return read_certificate(self.certificate).ends_at_s
 
+    def check_own(self) -> None:
+        """Raises `UsageError` unless our own certificate counts now."""
+        try:
+            self.check(self.certificate, peer_id=self.peer_id)
+        except NotAMember as reason:
+            raise UsageError(
+                f"{self.peer_id} is no member of the swarm {self.name} now: {reason}; its founder makes a new one "
+                f"with `cosine-node swarm admit {self.peer_id}`."
+            ) from None
+
     def check(self, certificate: bytes, *, peer_id: str) -> None:
         """Raises `NotAMember` unless a peer shows that it is a member now; who does is remembered."""
         if not certificate:

@@ -11,9 +11,10 @@ from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 
+from cosine_p2p.access import Access
 from cosine_p2p.arguments import read_argument, texts
 from cosine_p2p.dht import DhtDirectory
-from cosine_p2p.identity_file import load_identity
+from cosine_p2p.identity_file import load_identity, share_identity
 from cosine_p2p.known_peers import MAX_ADDRESSES, KnownPeer, KnownPeers, order_peers
 from cosine_p2p.mandates import Mandates
 from cosine_p2p.postings import RecordOpener
@@ -65,18 +66,23 @@ class NetworkSwarm:
         cls,
         initial_peers: Sequence[str],
         *,
-        network: str,
+        access: Access,
         kind: TransportKind,
         tokenizer_folder: Path | None,
         known_peers: KnownPeers | None = None,
     ) -> "NetworkSwarm":
-        """Connect. Raises `UsageError` for malformed addresses, `PeerLost` if no initial peer answers."""
+        """Connect, as a member where the swarm is private.
+
+        Raises `UsageError` for malformed addresses and a key that is no member's, `PeerLost` if no initial peer
+        answers.
+        """
         async with AsyncExitStack() as stack:
+            file = _identity_file(access, stack)
             if kind is TransportKind.FULL:
-                transport, directory, identity = await _enter_full(tuple(initial_peers), network, stack)
+                transport, directory, identity = await _enter_full(tuple(initial_peers), access, file, stack)
             else:
                 transport, directory, identity = await _enter_light(
-                    tuple(initial_peers), network, stack, known_peers
+                    tuple(initial_peers), access, file, stack, known_peers
                 )
             mandates = Mandates(identity, time.time)
             return cls(transport, directory, stack.pop_all(), tokenizer_folder, mandates)
@@ -111,41 +117,61 @@ class NetworkSwarm:
         await self._leaving.aclose()
 
 
+def _identity_file(access: Access, stack: AsyncExitStack) -> Path | None:
+    """The key file of a client that has one."""
+    if access.identity_file is None and access.swarm_file is None:
+        return None
+    shared = share_identity(access.identity_file)
+    stack.callback(shared.release)
+    return shared.file
+
+
 async def _enter_full(
-    initial_peers: tuple[str, ...], network: str, stack: AsyncExitStack
+    initial_peers: tuple[str, ...], access: Access, identity_file: Path | None, stack: AsyncExitStack
 ) -> tuple[Transport, DhtDirectory, Identity]:
     """A peer that dials only; it reads the DHT itself."""
     from cosine_p2p.transport.hivemind import HivemindTransport
 
-    # A `TemporaryDirectory` would be removed by every child that was forked, at its exit.
-    folder = tempfile.mkdtemp(prefix="cosine-client-")
-    stack.callback(shutil.rmtree, folder, ignore_errors=True)
-    identity_file = Path(folder) / "identity"
+    if identity_file is None:
+        # A `TemporaryDirectory` would be removed by every child that was forked, at its exit.
+        folder = tempfile.mkdtemp(prefix="cosine-client-")
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        identity_file = Path(folder) / "identity"
     identity = load_identity(identity_file)
+    gate = access.gate(identity.peer_id)
     config = TransportConfig(
         identity_file=identity_file,
-        network=network,
+        gate=gate,
+        network=access.network,
         initial_peers=initial_peers,
         client_mode=True,
         dial_timeout_s=DIAL_TIMEOUT_S,
     )
     transport = await HivemindTransport.start(config)
     stack.push_async_callback(transport.close)
-    return transport, DhtDirectory(transport, identity, network=network, opener=transport.opener), identity
+    directory = DhtDirectory(
+        transport, identity, network=access.network, opener=transport.opener, membership=gate.membership
+    )
+    return transport, directory, identity
 
 
 async def _enter_light(
-    initial_peers: tuple[str, ...], network: str, stack: AsyncExitStack, known_peers: KnownPeers | None
+    initial_peers: tuple[str, ...],
+    access: Access,
+    identity_file: Path | None,
+    stack: AsyncExitStack,
+    known_peers: KnownPeers | None,
 ) -> tuple[Transport, DhtDirectory, Identity]:
     """No part of the DHT: some nodes tell what lies in it; those that do are remembered as `known_peers`."""
     from cosine_p2p.discover import DiscoverCells
     from cosine_p2p.transport.light import LightConfig, LightTransport
 
-    identity = Identity.generate()
+    identity = load_identity(identity_file) if identity_file is not None else Identity.generate()
+    gate = access.gate(identity.peer_id)
     dialled = initial_peers
     if known_peers is not None:
         dialled = order_peers(initial_peers, known_peers.read(), now_s=time.time())
-    config = LightConfig(identity=identity, initial_peers=dialled, dial_timeout_s=DIAL_TIMEOUT_S)
+    config = LightConfig(identity=identity, initial_peers=dialled, dial_timeout_s=DIAL_TIMEOUT_S, gate=gate)
     try:
         transport = await LightTransport.start(config)
     except PeerLost as lost:
@@ -166,7 +192,8 @@ async def _enter_light(
             )
 
         stack.callback(remember)
-    return transport, DhtDirectory(cells, identity, network=network, opener=opener), identity
+    directory = DhtDirectory(cells, identity, network=access.network, opener=opener, membership=gate.membership)
+    return transport, directory, identity
 
 
 def _local_files(folder: Path, digest: bytes) -> TokenizerFiles:
@@ -202,7 +229,7 @@ def choose_transport(asked: str | None) -> TransportKind:
 def joining(
     initial_peers: Sequence[str],
     *,
-    network: str,
+    access: Access,
     tokenizer_folder: Path | None = None,
     transport: str | None = None,
     known_peers: KnownPeers | None = None,
@@ -226,7 +253,7 @@ def joining(
     async def join() -> NetworkSwarm:
         return await NetworkSwarm.join(
             peers,
-            network=network,
+            access=access,
             kind=kind,
             tokenizer_folder=tokenizer_folder,
             known_peers=known_peers,

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from hashlib import blake2b
+from os import PathLike, fspath
 from typing import Any, Final, TypedDict, TypeVar, cast
 
 from cosine_p2p.arguments import (
@@ -81,6 +82,12 @@ class ClientOptions(GenerationOptions, total=False):
     """The name that verifiers announce, with `@DIGEST` for one of several, or a folder; `zoo:target`."""
     network: str
     """The network's name; `main`."""
+    swarm: str | PathLike[str] | None
+    """The swarm file of a private swarm that this client is a member of."""
+    identity: str | PathLike[str] | None
+    """The client's key file; else it is somebody new in each run, or in a private swarm the user's default."""
+    deny: Sequence[str]
+    """Peers that are not talked to, by peer id, or files of peer ids."""
     transport: str | None
     """`full` (hivemind) or `light` (py-libp2p); `COSINE_TRANSPORT` decides, else full where it is installed."""
     observer: Observer | None
@@ -104,6 +111,7 @@ DEFAULTS: Final[ClientOptions] = {
     "strategy": "cosine",
     "coordination": Coordination.AUTO.value,
     "trust": (),
+    "deny": (),
     "timeout_s": 600.0,
     "target": "zoo:target",
     "network": DEFAULT_NETWORK,
@@ -153,6 +161,13 @@ def _read_coordination(value: object) -> str:
     return Coordination(str(value))
 
 
+def _read_path(value: object) -> str:
+    path = fspath(value) if isinstance(value, PathLike) else value
+    if not isinstance(path, str) or not path:
+        raise ValueError
+    return path
+
+
 def _read_source(value: object) -> str:
     if value not in (AUTO, NONE):
         raise ValueError
@@ -173,6 +188,9 @@ _KINDS: Final[Mapping[str, ArgumentKind[Any]]] = {
     "timeout_s": SECONDS,
     "target": text("the name of a target"),
     "network": text("the name of a network"),
+    "swarm": ArgumentKind("the path of a swarm file", _read_path),
+    "identity": ArgumentKind("the path of a key file", _read_path),
+    "deny": texts("peer ids or files of them"),
     "transport": text("'full' or 'light'"),
     "observer": ArgumentKind("an object with `observe` and `observe_abandoned`", _read_observer),
 }

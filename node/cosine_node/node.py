@@ -61,8 +61,9 @@ Service = VerifierService | DrafterService
 async def run_bootstrap(network: NetworkOptions, emit: Emit, stop: asyncio.Event) -> None:
     """Run a node that only keeps the DHT and relays, until `stop` is set."""
     claimed = claim_identity(network.identity_file)
+    gate = network.access.gate(claimed.identity.peer_id)
     emit("joining", _joining_fields(network))
-    transport = await HivemindTransport.start(network.transport_config(claimed.file, is_relay=True))
+    transport = await HivemindTransport.start(network.transport_config(claimed.file, gate, is_relay=True))
     try:
         await transport.serve(DISCOVER, DiscoverService(_cell_reader(transport)).handle)
         emit("ready", await _ready_fields(transport, "bootstrap"))
@@ -86,6 +87,7 @@ async def run_nodes(
         for file in identity_files(network.identity_file, len(options)):
             claims.append(claim_identity(file))
             stack.callback(claims[-1].release)
+        gates = [network.access.gate(claimed.identity.peer_id) for claimed in claims]
         served = []
         homes: list[ServedModel | None] = []
         for each in options:
@@ -102,9 +104,9 @@ async def run_nodes(
         if stop.is_set():
             return
         nodes = []
-        for claimed, one, home, each in zip(claims, served, homes, options, strict=True):
+        for claimed, gate, one, home, each in zip(claims, gates, served, homes, options, strict=True):
             emit("joining", _joining_fields(network))
-            transport = await HivemindTransport.start(network.transport_config(claimed.file))
+            transport = await HivemindTransport.start(network.transport_config(claimed.file, gate))
             stack.push_async_callback(transport.close)
             nodes.append(RunningNode(transport, claimed.identity, one, network, each, home=home))
             # Nodes that begin a network begin the same one.
@@ -141,7 +143,7 @@ async def together(works: Sequence[Awaitable[None]], stop: asyncio.Event) -> Non
 
 
 def _joining_fields(network: NetworkOptions) -> dict[str, object]:
-    return {"network": network.network, "initial_peers": list(network.initial_peers)}
+    return {"network": network.access.network, "initial_peers": list(network.initial_peers)}
 
 
 async def _ready_fields(transport: HivemindTransport, role: str) -> dict[str, object]:
@@ -172,7 +174,7 @@ class RunningNode:
         self._served = served
         self._options = options
         self._addresses: tuple[str, ...] = ()
-        self._network_name = network.network
+        self._network_name = network.access.network
         self._is_alone = not network.initial_peers
         curve = options.emulation.curve(options.role) if options.emulation else served.curve
         self._speed = PassSpeed(curve, now_s=time.monotonic())
@@ -191,7 +193,14 @@ class RunningNode:
         self.service = _service(
             served, options, self._runner, curve, identity, wait_for_work, self._home, coordinator
         )
-        directory = DhtDirectory(transport, identity, network=network.network, opener=transport.opener)
+        self._gate = transport.config.gate
+        directory = DhtDirectory(
+            transport,
+            identity,
+            network=network.access.network,
+            opener=transport.opener,
+            membership=self._gate.membership,
+        )
         self._announcer = Announcer(directory, identity, self._describe, served.names)
         transport.on_restart(self._announcer.restarted)
 
@@ -328,6 +337,7 @@ class RunningNode:
             issued_at_s=0.0,
             lifetime_s=0.0,
             generation_defaults=served.facts.generation_defaults,
+            certificate=self._gate.certificate or None,
         )
 
     def _record_emulation(self) -> str:

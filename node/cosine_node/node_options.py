@@ -5,7 +5,9 @@ from pathlib import Path
 
 from cosine_node.emulation import Emulation
 from cosine_node.model import ModelSource
+from cosine_p2p.access import Access
 from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS, TransportConfig
+from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol.records import Role
 
 
@@ -13,7 +15,7 @@ from cosine_protocol.records import Role
 class NetworkOptions:
     """Options of the network that the nodes of a process share."""
 
-    network: str
+    access: Access
     identity_file: Path | None
     initial_peers: tuple[str, ...] = ()
     host_maddrs: tuple[str, ...] = DEFAULT_HOST_MADDRS
@@ -22,10 +24,11 @@ class NetworkOptions:
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
 
-    def transport_config(self, identity_file: Path, *, is_relay: bool = False) -> TransportConfig:
+    def transport_config(self, identity_file: Path, gate: PeerGate, *, is_relay: bool = False) -> TransportConfig:
         return TransportConfig(
             identity_file=identity_file,
-            network=self.network,
+            gate=gate,
+            network=self.access.network,
             initial_peers=self.initial_peers,
             announce_maddrs=self.announce_maddrs,
             relays=self.relays,

@@ -10,6 +10,7 @@ import pytest
 
 from cosine_p2p import AsyncClient, Client
 from cosine_p2p import network as network_module
+from cosine_p2p.access import Access
 from cosine_p2p.network import TRANSPORT_VARIABLE, TransportKind, choose_transport, joining
 from cosine_protocol.errors import PeerLost, UsageError
 
@@ -31,7 +32,7 @@ def install(monkeypatch: pytest.MonkeyPatch, *, full: bool, light: bool = True) 
 
 def test_no_initial_peers() -> None:
     with pytest.raises(UsageError, match="--initial-peers"):
-        joining([], network="test")
+        joining([], access=Access(network="test"))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_a_malformed_address_is_named(address: str, transport: str) -> None:
 @pytest.mark.skipif(TransportKind.LIGHT not in INSTALLED, reason="needs py-libp2p")
 def test_light_names_the_initial_peer_that_does_not_answer() -> None:
     async def light() -> None:
-        await joining([NOBODY], network="test", transport="light")()
+        await joining([NOBODY], access=Access(network="test"), transport="light")()
 
     with pytest.raises(PeerLost) as caught:
         asyncio.run(light())

@@ -11,6 +11,7 @@ from cosine_node.model import NGRAM, ModelSource
 from cosine_node.node import identity_files, run_nodes, together
 from cosine_node.node_options import NetworkOptions, NodeOptions
 from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_p2p.access import Access
 from cosine_p2p.identity_file import claim_identity
 from cosine_p2p.postings import RecordOpener
 from cosine_p2p.transport.config import TransportConfig
@@ -49,7 +50,7 @@ def run_until_started(options: Sequence[NodeOptions], key: Path, monkeypatch: py
         raise Started(config.identity_file)
 
     monkeypatch.setattr(HivemindTransport, "start", start)
-    network = NetworkOptions(network="test", identity_file=key)
+    network = NetworkOptions(access=Access(network="test"), identity_file=key)
     asyncio.run(run_nodes(network, options, lambda event, fields: None, asyncio.Event()))
 
 
@@ -86,6 +87,7 @@ class FirstTransport:
 
     peer_id = "12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
     opener = RecordOpener()
+    config = TransportConfig(identity_file=Path())
 
     def on_restart(self, callback: object) -> None:
         return
@@ -110,7 +112,8 @@ def test_nodes_that_are_given_no_peers_begin_one_network(
         return FirstTransport()
 
     monkeypatch.setattr(HivemindTransport, "start", start)
-    network = NetworkOptions(network="test", identity_file=tmp_path / "key", initial_peers=given)
+    access = Access(network="test")
+    network = NetworkOptions(access=access, identity_file=tmp_path / "key", initial_peers=given)
     with pytest.raises(Started):
         asyncio.run(run_nodes(network, [drafter(NGRAM)] * 2, lambda event, fields: None, asyncio.Event()))
     assert asked == [given, given or ("/ip4/127.0.0.1/tcp/4001/p2p/first",)]

@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -13,8 +14,9 @@ import typer
 
 from cosine_node.cli.app import spread_peers
 from cosine_node.cli.exit_codes import FAILURE_EXIT, INTERRUPT_EXIT, USAGE_EXIT
-from cosine_node.cli.options import InitialPeers, Network, Target
+from cosine_node.cli.options import DeniedPeers, IdentityFile, InitialPeers, Network, SwarmFile, Target, several
 from cosine_node.cli.printing import printable
+from cosine_p2p.access import Access
 from cosine_p2p.target import Target as TargetName
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import CosineError, UsageError
@@ -41,6 +43,9 @@ app = typer.Typer(
 def monitor(
     initial_peers: InitialPeers = None,
     network: Network = DEFAULT_NETWORK,
+    swarm: SwarmFile = None,
+    identity: IdentityFile = None,
+    deny: DeniedPeers = None,
     target: Target = "zoo:target",
     demo: Annotated[bool, typer.Option("--demo", help="Show a simulated swarm; needs no network.")] = False,
     demo_speed: Annotated[float, typer.Option(help="Simulated seconds a real one.")] = 1.0,
@@ -66,7 +71,8 @@ def monitor(
     if screenshot is not None and demo:
         _write(screenshot, partial(_simulated, demo_seed, after, size, theme))
         return
-    feed = _demo(demo_seed, demo_speed) if demo else _live(tuple(initial_peers or ()), network, target)
+    access = replace(Access.parse(network=network, swarm=swarm, deny=several(deny)), identity_file=identity)
+    feed = _demo(demo_seed, demo_speed) if demo else _live(several(initial_peers), access, target)
     if screenshot is not None:
         _write(screenshot, partial(_live_screen, feed, after, size, theme))
         return
@@ -83,14 +89,14 @@ def _demo(seed: int, speed: float) -> "Feed":
     return ThreadFeed(DemoSource(seed=seed), loop_factory=partial(PacedLoop, speed))
 
 
-def _live(initial_peers: tuple[str, ...], network: str, target: str) -> "Feed":
+def _live(initial_peers: tuple[str, ...], access: Access, target: str) -> "Feed":
     from cosine_p2p.network import joining
     from cosine_tui.feed import ThreadFeed
     from cosine_tui.sources.live import LiveSource
 
     folder = TargetName.parse(target).folder
-    join = joining(initial_peers, network=network, tokenizer_folder=folder)
-    return ThreadFeed(LiveSource(join, network=network, target=target, began_unix_s=time.time()))
+    join = joining(initial_peers, access=access, tokenizer_folder=folder)
+    return ThreadFeed(LiveSource(join, network=access.network, target=target, began_unix_s=time.time()))
 
 
 async def _show(feed: "Feed", theme: str) -> int:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from cosine_node.cli.ban import ban
 from cosine_node.cli.bench import bench
 from cosine_node.cli.bootstrap import bootstrap
 from cosine_node.cli.configuration import DOCTOR, commands_of, defaults_by_command, read_config
@@ -24,6 +25,7 @@ from cosine_node.cli.printing import LogLines, show
 from cosine_node.cli.serve import serve
 from cosine_node.cli.simulate import simulate
 from cosine_node.cli.status import status
+from cosine_node.cli.swarm import swarm
 from cosine_node.cli.systemd_unit import service
 from cosine_node.cli.waiting import clear
 from cosine_node.cli.zoo import zoo
@@ -62,6 +64,8 @@ COMMANDS: Final[Mapping[str, Mapping[Callable[..., None], str]]] = {
         doctor: "doctor --role drafter --initial-peers ADDRESS",
         service: "service --role drafter --initial-peers ADDRESS",
         identity: "identity",
+        swarm: "swarm create friends --out friends",
+        ban: "ban PEER_ID --days 7",
         zoo: "zoo draft-code",
         convert: "convert zoo:draft-code draft-code.gguf --weights Q8_0",
     },

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cosine_p2p.access import Access
     from cosine_p2p.client import AsyncClient
     from cosine_p2p.network import NetworkSwarm
     from cosine_p2p.options import ClientOptions
@@ -19,13 +20,14 @@ def client_that_asks_once(
 
     With an emulated round-trip time it seems so much further from every peer, and goes on from nothing.
     """
+    from cosine_p2p.access import Access
     from cosine_p2p.client import AsyncClient
     from cosine_p2p.peer_file import PeerFile
     from cosine_p2p.target import Target
     from cosine_p2p.transport.delay import DelayedTransport
     from cosine_p2p.trial_file import TrialFile
 
-    join = joining_once(initial_peers, options["network"], Target.parse(options["target"]).folder)
+    join = joining_once(initial_peers, Access.of(options), Target.parse(options["target"]).folder)
     if not emulated_rtt_ms:
         return AsyncClient(join=join, trial_file=TrialFile(), peer_file=PeerFile(), **options)
 
@@ -38,7 +40,7 @@ def client_that_asks_once(
 
 
 def joining_once(
-    initial_peers: tuple[str, ...], network: str, tokenizer_folder: Path | None = None
+    initial_peers: tuple[str, ...], access: "Access", tokenizer_folder: Path | None = None
 ) -> "Callable[[], Awaitable[NetworkSwarm]]":
     """The function by which the command joins.
 
@@ -51,11 +53,11 @@ def joining_once(
     has_light = find_spec("libp2p") is not None and all(map(_may_be_light, initial_peers))
     return joining(
         initial_peers,
-        network=network,
+        access=access,
         tokenizer_folder=tokenizer_folder,
         transport=TransportKind.LIGHT if has_light and not os.environ.get(TRANSPORT_VARIABLE) else None,
         # A user who names peers means their swarm: nobody that was met in another one may be asked instead.
-        known_peers=KnownPeers(" ".join((network, *sorted(initial_peers)))),
+        known_peers=KnownPeers(" ".join((access.network, *sorted(initial_peers)))),
     )
 
 

@@ -5,11 +5,13 @@ from cosine_node.cli.node_loop import run_until_stopped
 from cosine_node.cli.options import (
     AnnounceMaddrs,
     AsJson,
+    DeniedPeers,
     HostMaddrs,
     IdentityFile,
     InitialPeers,
     LogFormat,
     Network,
+    SwarmFile,
     listening_maddrs,
     several,
 )
@@ -19,6 +21,8 @@ from cosine_p2p.transport.config import DEFAULT_NETWORK
 def bootstrap(
     initial_peers: InitialPeers = None,
     network: Network = DEFAULT_NETWORK,
+    swarm: SwarmFile = None,
+    deny: DeniedPeers = None,
     identity: IdentityFile = None,
     host_maddr: HostMaddrs = None,
     announce_maddr: AnnounceMaddrs = None,
@@ -28,9 +32,10 @@ def bootstrap(
     """Keep the DHT and relay for others until interrupted."""
     from cosine_node.node import run_bootstrap
     from cosine_node.node_options import NetworkOptions
+    from cosine_p2p.access import Access
 
     options = NetworkOptions(
-        network=network,
+        access=Access.parse(network=network, swarm=swarm, deny=several(deny)),
         identity_file=identity,
         initial_peers=several(initial_peers),
         host_maddrs=listening_maddrs(host_maddr),

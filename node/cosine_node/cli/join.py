@@ -15,6 +15,7 @@ from cosine_node.cli.options import (
     OPERATION_PANEL,
     AnnounceMaddrs,
     AsJson,
+    DeniedPeers,
     Device,
     Dtype,
     EngineName,
@@ -28,6 +29,7 @@ from cosine_node.cli.options import (
     Network,
     Quantize,
     Relays,
+    SwarmFile,
     TargetName,
     listening_maddrs,
     parse_role,
@@ -137,6 +139,8 @@ def join(
     expertise: Expertise = "",
     initial_peers: InitialPeers = None,
     network: Network = DEFAULT_NETWORK,
+    swarm: SwarmFile = None,
+    deny: DeniedPeers = None,
     identity: IdentityFile = None,
     host_maddr: HostMaddrs = None,
     announce_maddr: AnnounceMaddrs = None,
@@ -160,6 +164,7 @@ def join(
     """Serve as a drafter or verifier until interrupted; SIGTERM drains and exits 0."""
     from cosine_node.node import run_nodes
     from cosine_node.node_options import NetworkOptions, NodeOptions
+    from cosine_p2p.access import Access
 
     chosen = parse_role(role)
     _check_counts(max_requests=max_requests, max_coordinated=max_coordinated, threads=threads)
@@ -168,7 +173,7 @@ def join(
     choice = EngineChoice(kind=parse_engine(engine), is_deterministic=deterministic, **loading)
     sources = _sources(chosen, several(model), target, choice)
     network_options = NetworkOptions(
-        network=network,
+        access=Access.parse(network=network, swarm=swarm, deny=several(deny)),
         identity_file=identity,
         initial_peers=several(initial_peers),
         host_maddrs=listening_maddrs(host_maddr),

@@ -37,6 +37,26 @@ Network = Annotated[
         metavar="NAME", envvar="COSINE_NETWORK", help="Name of the network.", rich_help_panel=NETWORK_PANEL
     ),
 ]
+SwarmFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--swarm",
+        metavar="FILE",
+        envvar="COSINE_SWARM",
+        help="Swarm file of a private swarm, with this peer's certificate; takes the place of --network.",
+        rich_help_panel=NETWORK_PANEL,
+    ),
+]
+DeniedPeers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--deny",
+        metavar="PEER",
+        envvar="COSINE_DENY",
+        help="Do not talk to this peer, or to those in this file, one peer id a line; may be repeated.",
+        rich_help_panel=NETWORK_PANEL,
+    ),
+]
 IdentityFile = Annotated[
     Path | None,
     typer.Option(

@@ -5,6 +5,7 @@ import json
 import sys
 from collections import Counter
 from contextlib import AsyncExitStack, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
@@ -16,7 +17,17 @@ from rich.text import Text
 from cosine_node.cli.asking import joining_once
 from cosine_node.cli.exit_codes import FAILURE_EXIT
 from cosine_node.cli.interrupts import run_interruptibly
-from cosine_node.cli.options import DEFAULT_TARGET, AsJson, InitialPeers, Network, Target, several
+from cosine_node.cli.options import (
+    DEFAULT_TARGET,
+    AsJson,
+    DeniedPeers,
+    IdentityFile,
+    InitialPeers,
+    Network,
+    SwarmFile,
+    Target,
+    several,
+)
 from cosine_node.cli.printing import json_safe, printable, short_peer_id, show
 from cosine_node.cli.waiting import WaitingLine, telling_stages
 from cosine_p2p.transport.config import DEFAULT_NETWORK
@@ -56,6 +67,9 @@ WIDE_COLUMNS: Final = 100
 def status(
     initial_peers: InitialPeers = None,
     network: Network = DEFAULT_NETWORK,
+    swarm: SwarmFile = None,
+    identity: IdentityFile = None,
+    deny: DeniedPeers = None,
     target: Target = DEFAULT_TARGET,
     watch: Annotated[
         bool, typer.Option("--watch", metavar="", help="Look again every 2 s until interrupted.")
@@ -63,8 +77,11 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show every verifier and drafter of a target: what it runs, how busy and far it is, or why it is silent."""
-    join = joining_once(several(initial_peers), network)
-    is_anybody = run_interruptibly(_status(join, network, target, watch=watch, as_json=as_json))
+    from cosine_p2p.access import Access
+
+    access = replace(Access.parse(network=network, swarm=swarm, deny=several(deny)), identity_file=identity)
+    join = joining_once(several(initial_peers), access)
+    is_anybody = run_interruptibly(_status(join, access.network, target, watch=watch, as_json=as_json))
     if not is_anybody:
         raise typer.Exit(FAILURE_EXIT)
 

@@ -165,13 +165,14 @@ def _train(given: dict[str, Any]) -> dict[str, Any]:
     from cosine_node.distillation.drafter_training import DrafterSettings, train_drafter
     from cosine_node.distillation.loop import Plan
     from cosine_node.distillation.target_source import Answering, LocalSource, SwarmSource
+    from cosine_p2p.access import Access
 
     peers, layers = several(given["initial_peers"]), _layers(given["layers"])
     answering = Answering(slots=given["slots"], new_tokens=given["new_tokens"])
     source: TargetSource
     if peers:
         source = SwarmSource(
-            join=joining_once(peers, given["network"]),
+            join=joining_once(peers, Access.parse(network=given["network"])),
             options={"network": given["network"], "target": given["target"]},
             answering=answering,
             layers=len(layers),

@@ -80,13 +80,14 @@ def probe_swarm(question: dict[str, Any]) -> dict[str, Any]:
 
     Returns the fields of `Neighbourhood`.
     """
+    from cosine_p2p.access import Access
     from cosine_p2p.network import joining
 
     network, target = question["network"], question["target"]
 
     async def probe() -> Neighbourhood:
         try:
-            swarm = await joining(question["initial_peers"], network=network)()
+            swarm = await joining(question["initial_peers"], access=Access(network=network))()
         except CosineError as error:
             return Neighbourhood(problem=str(error), now_s=time.time())
         try:

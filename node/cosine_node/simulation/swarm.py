@@ -29,6 +29,7 @@ from cosine_p2p.token_effects import TokenEffect
 from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.transport.memory import MemoryNetwork, MemoryTransport
+from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol.identity import Identity
 from cosine_protocol.limits import NONCE_BYTES
 from cosine_protocol.protocols import DRAFT, STATUS
@@ -123,7 +124,8 @@ class SimulatedSwarm:
     """Use `async with`, inside `run_virtual`. Without a network of the caller's, one delays all by `one_way_s`.
 
     Peers have numbered identities, 1 for whoever comes first, unless the caller gives one. `directory_of` gives
-    each peer its way to find others; by default all share the list `directory`. `emulated` stands in every record.
+    each peer its way to find others; by default all share the list `directory`. `gate_of` gives each the gate of
+    its streams; by default all are open. `emulated` stands in every record.
     """
 
     def __init__(
@@ -134,6 +136,7 @@ class SimulatedSwarm:
         codec: TextCodec | None = None,
         eos: tuple[int, ...] = (),
         directory_of: Callable[[Identity], Directory] | None = None,
+        gate_of: Callable[[Identity], PeerGate] | None = None,
         emulated: str = "",
         generation_defaults: GenerationDefaults | None = None,
     ) -> None:
@@ -144,6 +147,7 @@ class SimulatedSwarm:
         self.facts = facts_of(eos, generation_defaults)
         self.directory = MemoryDirectory()
         self._directory_of = directory_of or (lambda identity: self.directory)
+        self._gate_of = gate_of or (lambda identity: PeerGate())
         self._announcements = count(1)
         self.members: list[Member] = []
         self._others: list[MemoryTransport] = []
@@ -265,7 +269,7 @@ class SimulatedSwarm:
 
     def join(self, identity: Identity) -> MemoryTransport:
         """A transport of the swarm's network for a peer."""
-        return self.network.join(identity.peer_id)
+        return self.network.join(identity.peer_id, self._gate_of(identity))
 
     async def keep_announced(self) -> None:
         """Announce living members again and again: soon after their load changes, and long before they lapse."""

@@ -7,6 +7,7 @@ import pytest
 
 from cosine_node.cli import asking
 from cosine_p2p import network
+from cosine_p2p.access import Access
 from tests.cosine_p2p.samples import identity_of
 
 PEER_ID = identity_of(1).peer_id
@@ -33,7 +34,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     ],
 )
 def test_the_addresses_decide(asked: list[Any], maddrs: tuple[str, ...], transport: str | None) -> None:
-    asking.joining_once(maddrs, "main")
+    asking.joining_once(maddrs, Access())
     assert asked == [transport]
 
 
@@ -41,8 +42,8 @@ def test_the_environment_and_the_installation_decide_first(
     asked: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COSINE_TRANSPORT", "full")
-    asking.joining_once((TCP,), "main", Path("folder"))
+    asking.joining_once((TCP,), Access(), Path("folder"))
     monkeypatch.delenv("COSINE_TRANSPORT")
     monkeypatch.setattr(asking, "find_spec", lambda _: None)
-    asking.joining_once((TCP,), "main")
+    asking.joining_once((TCP,), Access())
     assert asked == [None, None]

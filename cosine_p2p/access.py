@@ -1,0 +1,59 @@
+"""The peers that a user lets a node or client talk to: those of a network or private swarm, and nobody denied."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+
+from cosine_p2p.denied_peers import BanFile, DeniedPeers, parse_denied
+from cosine_p2p.membership import Membership
+from cosine_p2p.options import ClientOptions
+from cosine_p2p.swarm_file import read_swarm_file
+from cosine_p2p.transport.config import DEFAULT_NETWORK
+from cosine_p2p.transport.peer_gate import PeerGate
+from cosine_protocol.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """The name of the network, the swarm file of a private one, and the peers denied beside those banned.
+
+    `identity_file` is a client's key. Without one it is somebody new in each run; but in a private swarm, where it
+    has to be a member, it takes the user's default identity.
+    """
+
+    network: str = DEFAULT_NETWORK
+    swarm_file: Path | None = None
+    denied: frozenset[str] = frozenset()
+    identity_file: Path | None = None
+
+    @classmethod
+    def parse(
+        cls, *, network: str = DEFAULT_NETWORK, swarm: str | PathLike[str] | None = None, deny: Sequence[str] = ()
+    ) -> "Access":
+        """Access as a user gives it: `deny` are peer ids, and files of them. Raises `UsageError`.
+
+        The network of a private swarm is its own, known by its id.
+        """
+        denied = parse_denied(deny)
+        if swarm is None:
+            return cls(network=network, denied=denied)
+        if network != DEFAULT_NETWORK:
+            raise UsageError("A private swarm is a network of its own: give --swarm or --network, not both.")
+        file = Path(swarm).expanduser()
+        return cls(network=read_swarm_file(file).swarm_id, swarm_file=file, denied=denied)
+
+    @classmethod
+    def of(cls, options: ClientOptions) -> "Access":
+        """The access of a client with these options. Raises `UsageError`."""
+        access = cls.parse(network=options["network"], swarm=options.get("swarm"), deny=options["deny"])
+        identity = options.get("identity")
+        return replace(access, identity_file=Path(identity).expanduser()) if identity else access
+
+    def gate(self, peer_id: str) -> PeerGate:
+        """The gate of a peer. Raises `UsageError` if it is no member of the private swarm now."""
+        membership = None
+        if self.swarm_file is not None:
+            membership = Membership.load(self.swarm_file, peer_id)
+            membership.check_own()
+        return PeerGate(membership, DeniedPeers(self.denied, BanFile()))

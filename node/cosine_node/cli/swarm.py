@@ -1,0 +1,126 @@
+"""`cosine-node swarm`: found a private swarm, admit and revoke its members, and show what a swarm file says."""
+
+import json
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from cosine_node.cli.options import AsJson
+from cosine_node.cli.printing import printable
+from cosine_protocol.errors import UsageError
+from cosine_protocol.limits import MAX_CERTIFICATE_S
+
+if TYPE_CHECKING:
+    from cosine_p2p.founded_swarm import FoundedSwarm
+
+ACTIONS: Final = ("create", "admit", "revoke", "show")
+DAY_S: Final = 86_400.0
+DEFAULT_DAYS: Final = 30.0
+"""A choice: a lost key is worth no more than a month, and a founder renews certificates twelve times a year."""
+
+
+def swarm(
+    action: Annotated[str, typer.Argument(metavar="ACTION", help="create, admit, revoke or show.")],
+    subject: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[SUBJECT]", help="The NAME to create, the PEER to admit or revoke, the FILE to show."
+        ),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--folder",
+            "--out",
+            metavar="FOLDER",
+            envvar="COSINE_SWARM_FOLDER",
+            help="The founder's folder, with the swarm's key and the list of its members.",
+        ),
+    ] = None,
+    days: Annotated[
+        float, typer.Option(metavar="DAYS", help="How long a certificate counts; 366 at most.")
+    ] = DEFAULT_DAYS,
+    as_json: AsJson = False,
+) -> None:
+    """Keep a private swarm: only peers with a certificate of its founder get anything from its nodes."""
+    from cosine_p2p.founded_swarm import FoundedSwarm
+
+    if action not in ACTIONS:
+        raise UsageError(f"There is no action {action!r}; choose one of {', '.join(ACTIONS)}.")
+    if action == "show" and subject is not None:
+        return _tell(_papers_shown(Path(subject)), as_json=as_json)
+    if subject is None and action != "show":
+        wanted = "NAME" if action == "create" else "PEER_ID"
+        raise UsageError(f"Say what to {action}: `cosine-node swarm {action} {wanted}`.")
+    if folder is None:
+        raise UsageError("Name the founder's folder with --folder, or --out where it is created.")
+    if not 0 < days * DAY_S <= MAX_CERTIFICATE_S:
+        raise UsageError("--days must be above 0 and at most 366.")
+    if action == "create":
+        made = FoundedSwarm.create(folder, str(subject))
+        shown = {"swarm": made.swarm_id, "name": made.name, "folder": str(folder)}
+        note = f"  {printable(made.name)}, its key is in {folder}; who has that folder admits members"
+        return _tell(shown, as_json=as_json, lines=(made.swarm_id, note))
+    founded = FoundedSwarm.open(folder)
+    if action == "show":
+        return _tell(_ledger_shown(founded), as_json=as_json)
+    if action == "admit":
+        line = founded.admit(str(subject), lifetime_s=days * DAY_S, now_s=time.time())
+    else:
+        line = founded.revoke(str(subject), now_s=time.time())
+    _tell({"peer_id": subject, "line": line}, as_json=as_json, lines=(line,))
+
+
+def _ledger_shown(founded: "FoundedSwarm") -> dict[str, Any]:
+    members = [
+        {
+            "peer_id": peer_id,
+            "ends": _date(one.ends_at_s),
+            "state": _state(one.ends_at_s, is_revoked=one.is_revoked),
+        }
+        for peer_id, one in founded.members.items()
+    ]
+    return {"swarm": founded.swarm_id, "name": founded.name, "members": members}
+
+
+def _papers_shown(file: Path) -> dict[str, Any]:
+    """What the papers of a swarm file say."""
+    from cosine_p2p.swarm_file import read_swarm_file
+    from cosine_protocol.membership import read_certificate, read_revocations
+
+    papers = read_swarm_file(file)
+    newest = read_revocations(papers.revocations[-1]) if papers.revocations else None
+    revoked = {one.member: one.serial for one in newest.revoked} if newest else {}
+    members = [
+        {
+            "peer_id": one.member,
+            "ends": _date(one.ends_at_s),
+            "state": _state(one.ends_at_s, is_revoked=one.serial <= revoked.get(one.member, -1)),
+        }
+        for one in map(read_certificate, papers.certificates)
+    ]
+    return {"swarm": papers.swarm_id, "name": papers.name, "members": members}
+
+
+def _state(ends_at_s: float, *, is_revoked: bool) -> str:
+    if is_revoked:
+        return "revoked"
+    return "expired" if time.time() > ends_at_s else "member"
+
+
+def _date(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="minutes")
+
+
+def _tell(shown: dict[str, Any], *, as_json: bool, lines: tuple[str, ...] | None = None) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps(shown) + "\n")
+        return
+    if lines is None:
+        members = (f"  {one['peer_id']}  {one['state']}, until {one['ends']}" for one in shown["members"])
+        lines = (shown["swarm"], f"  {printable(shown['name'])}", *members)
+    sys.stdout.write("\n".join(lines) + "\n")

@@ -1,0 +1,93 @@
+"""The peers a user lets a node or client talk to: a network or a private swarm, and nobody denied or banned."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from cosine_p2p import AsyncClient
+from cosine_p2p.access import Access
+from cosine_p2p.denied_peers import BanFile
+from cosine_p2p.founded_swarm import FoundedSwarm
+from cosine_p2p.options import DEFAULTS
+from cosine_protocol.errors import NotAMember, UsageError
+
+from .private_swarm import DAY_S, PrivateSwarm
+from .samples import identity_of
+
+US, OTHER = identity_of(1).peer_id, identity_of(2).peer_id
+PEER = f"/ip4/127.0.0.1/tcp/1/p2p/{OTHER}"
+
+
+@pytest.fixture(autouse=True)
+def _own_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("XDG_STATE_HOME", "XDG_DATA_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+
+
+def swarm_file(tmp_path: Path, *, began_s: float | None = None) -> tuple[FoundedSwarm, Path]:
+    """A swarm whose one member is us, for a day."""
+    founded = FoundedSwarm.create(tmp_path / "friends", "friends")
+    file = tmp_path / "friends.swarm"
+    file.write_text(founded.admit(US, lifetime_s=DAY_S, now_s=time.time() if began_s is None else began_s))
+    return founded, file
+
+
+def test_without_anything_said_all_of_the_main_network_but_banned_peers() -> None:
+    access = Access.parse()
+    assert (access.network, access.gate(US).certificate) == ("main", b"")
+    access.gate(US).check_met(OTHER)
+    BanFile().ban(OTHER, until_s=time.time() + 100)
+    with pytest.raises(NotAMember, match="it is denied"):
+        access.gate(US).check_met(OTHER)
+
+
+def test_a_private_swarm_is_a_network_of_its_own(tmp_path: Path) -> None:
+    founded, file = swarm_file(tmp_path)
+    access = Access.parse(swarm=str(file), deny=[OTHER])
+    assert access.network == founded.swarm_id
+    gate = access.gate(US)
+    gate.check(US, gate.certificate)
+    with pytest.raises(NotAMember, match="it is denied"):
+        gate.check(OTHER, b"")
+    with pytest.raises(UsageError, match="give --swarm or --network, not both"):
+        Access.parse(network="mine", swarm=file)
+
+
+def test_who_is_no_member_or_no_longer_is_told_how_to_become_one(tmp_path: Path) -> None:
+    _, file = swarm_file(tmp_path)
+    with pytest.raises(UsageError, match=f"no certificate for {OTHER}.*swarm admit {OTHER}"):
+        Access.parse(swarm=file).gate(OTHER)
+    _, ended = swarm_file(tmp_path / "older", began_s=time.time() - 2 * DAY_S)
+    with pytest.raises(UsageError, match=f"the certificate has expired.*swarm admit {US}"):
+        Access.parse(swarm=ended).gate(US)
+
+
+def test_a_client_takes_it_from_its_options(tmp_path: Path) -> None:
+    founded, file = swarm_file(tmp_path)
+    access = Access.of({**DEFAULTS, "swarm": file, "identity": tmp_path / "key", "deny": (OTHER,)})
+    assert access == Access(
+        network=founded.swarm_id, swarm_file=file, denied=frozenset([OTHER]), identity_file=tmp_path / "key"
+    )
+    assert Access.of(DEFAULTS) == Access()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"swarm": "missing"}, "The swarm file missing cannot be read"),
+        ({"swarm": 7}, "swarm must be the path of a swarm file, not 7"),
+        ({"identity": ""}, "identity must be the path of a key file, not ''"),
+        ({"deny": OTHER}, "deny must be a list of peer ids or files of them"),
+        ({"deny": ["nobody"]}, "'nobody' is neither a peer id nor a file"),
+    ],
+)
+def test_mistakes_are_named_before_anybody_is_asked(options: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        AsyncClient([PEER], **options)  # type: ignore[arg-type]  # that is what is tested
+
+
+def test_a_swarm_file_of_others_is_no_access(tmp_path: Path) -> None:
+    other = PrivateSwarm(seed=78)
+    with pytest.raises(UsageError, match="no certificate"):
+        Access.parse(swarm=swarm_file(tmp_path)[1]).gate(other.swarm_id)

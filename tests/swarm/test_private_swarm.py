@@ -1,0 +1,181 @@
+"""A private swarm serves its members as ever, and a peer that is no member gets nothing from it on any protocol."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from cosine_node.discover_service import DiscoverService
+from cosine_node.simulation.swarm import Member, SimulatedSwarm, numbered_identity
+from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_node.status_service import StatusService
+from cosine_p2p.channel import Channel
+from cosine_p2p.dht import DhtDirectory, MemoryCells
+from cosine_p2p.transport.peer_gate import PeerGate
+from cosine_protocol import messages as m
+from cosine_protocol.errors import ErrorCode, GenerationFailed, LocalProtocolError, PeerLost
+from cosine_protocol.identity import Identity
+from cosine_protocol.protocols import DISCOVER, DRAFT, STATUS, VERIFY
+from cosine_protocol.records import Role
+from cosine_protocol.request import Request, Sampling
+from tests.cosine_p2p.private_swarm import DAY_S, PrivateSwarm
+from tests.cosine_p2p.samples import TARGET, identity_of, record_of
+from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
+
+TOKENS = 60
+PROMPT = prompt_of(random.Random("private"))
+EXPECTED = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
+STRANGER = numbered_identity(99)
+
+Play = Callable[[SimulatedSwarm, PrivateSwarm, Member, Member], Awaitable[None]]
+
+
+def played(play: Play) -> None:
+    """A verifier and a drafter of a private swarm that serve every protocol, and clients admitted for a day."""
+    private = PrivateSwarm()
+    nodes = {numbered_identity(number).peer_id for number in (1, 2)}
+
+    def gate_of(identity: Identity) -> PeerGate:
+        if identity.peer_id == STRANGER.peer_id:
+            return PeerGate()
+        days = 9 if identity.peer_id in nodes else 1
+        return PeerGate(private.member(identity.peer_id, lifetime_s=days * DAY_S))
+
+    async def run() -> None:
+        async with SimulatedSwarm(gate_of=gate_of) as swarm:
+            verifier = await swarm.verifier(target_engine())
+            drafter = await swarm.drafter(draft_engine(0.8, 1))
+
+            async def records(cell: str) -> list[bytes]:
+                return [b"a record"]
+
+            for member in (verifier, drafter):
+                await member.transport.serve(DISCOVER, DiscoverService(records).handle)
+                await member.transport.serve(STATUS, StatusService(lambda: (b"a record", 0, 0)).handle)
+            await play(swarm, private, verifier, drafter)
+
+    run_virtual(run())
+
+
+def test_members_generate_what_the_target_writes() -> None:
+    async def play(swarm: SimulatedSwarm, private: PrivateSwarm, verifier: Member, drafter: Member) -> None:
+        done = await (await swarm.client()).generate(PROMPT, max_new_tokens=TOKENS)
+        assert done.token_ids == EXPECTED
+        assert done.accepted > 0
+
+    played(play)
+
+
+def questions(client: Identity) -> dict[str, m.Message]:
+    """What would be answered on each protocol."""
+    request = Request(
+        target_digest=bytes(32),
+        tokenizer_digest=bytes(32),
+        numerics="float32",
+        prompt=(1,),
+        sampling=Sampling(),
+        eos=(),
+        client=client.peer_id,
+        nonce=bytes(16),
+        max_new_tokens=1,
+    )
+    return {
+        VERIFY: m.Open(1, request, (), m.Pacing.FREE, ()),
+        DRAFT: m.Start(1, request, ()),
+        DISCOVER: m.AskRecords(1, "cell"),
+        STATUS: m.AskStatus(1),
+    }
+
+
+def test_a_stranger_gets_one_error_and_nothing_else_on_every_protocol() -> None:
+    async def play(swarm: SimulatedSwarm, private: PrivateSwarm, verifier: Member, drafter: Member) -> None:
+        transport = swarm.join(STRANGER)
+        asked = questions(STRANGER)
+        homes = {VERIFY: [verifier], DRAFT: [drafter], DISCOVER: [verifier, drafter], STATUS: [verifier, drafter]}
+        assert asked.keys() == homes.keys()
+        for protocol, members in homes.items():
+            for member in members:
+                stream = await transport.dial(member.identity.peer_id, protocol)
+                async with Channel(stream, protocol) as channel:
+                    channel.post(asked[protocol])
+                    error = await channel.receive()
+                    assert isinstance(error, m.Error)
+                    assert (error.number, error.code) == (0, ErrorCode.NOT_ADMITTED)
+                    assert not channel.features and not channel.is_greeted
+                    with pytest.raises(PeerLost, match="the stream ended"):
+                        await channel.receive()
+        assert verifier.service.requests == drafter.service.requests == 0
+        await transport.close()
+
+    played(play)
+
+
+def test_a_client_that_is_no_member_generates_nothing_and_reads_why() -> None:
+    async def play(swarm: SimulatedSwarm, private: PrivateSwarm, verifier: Member, drafter: Member) -> None:
+        client = await swarm.client(identity=STRANGER)
+        with pytest.raises(GenerationFailed, match=r"it does not admit us: .*no certificate was shown"):
+            await client.generate(PROMPT, max_new_tokens=TOKENS)
+        assert verifier.service.requests == 0
+
+    played(play)
+
+
+def test_a_member_is_served_until_its_certificate_ends_and_its_request_ends_with_it() -> None:
+    async def play(swarm: SimulatedSwarm, private: PrivateSwarm, verifier: Member, drafter: Member) -> None:
+        client = await swarm.client()
+        tokens = 0
+        with pytest.raises(GenerationFailed, match="expired"):
+            async for chunk in client.stream(PROMPT, max_new_tokens=2000):
+                tokens += len(chunk.token_ids)
+                if tokens > TOKENS:
+                    private.clock.now_s += DAY_S + 1
+        assert tokens > TOKENS
+        await asyncio.sleep(10)
+        assert verifier.service.requests == 0
+
+    played(play)
+
+
+def test_who_is_revoked_loses_its_streams_once_the_list_arrives() -> None:
+    async def play(swarm: SimulatedSwarm, private: PrivateSwarm, verifier: Member, drafter: Member) -> None:
+        revoked, other = numbered_identity(20), numbered_identity(21)
+        client = await swarm.client(identity=revoked)
+        assert (await client.generate(PROMPT, max_new_tokens=TOKENS)).token_ids == EXPECTED
+        # Another member knows the list first, and passes it on with its own request.
+        gate = PeerGate(private.member(other.peer_id, revocations=private.revoke(revoked.peer_id)))
+        stream = await swarm.network.join(other.peer_id, gate).dial(verifier.identity.peer_id, STATUS)
+        stream.close()
+        with pytest.raises(GenerationFailed, match="revoked"):
+            await client.generate(PROMPT, max_new_tokens=TOKENS)
+
+    played(play)
+
+
+def test_records_of_others_are_neither_stored_nor_found() -> None:
+    private = PrivateSwarm()
+    member, stranger = identity_of(1), identity_of(2)
+    network, clock = private.swarm_id, private.clock
+    cells = MemoryCells(network=network, clock=clock, membership=private.member(identity_of(3).peer_id))
+    careless = MemoryCells(network=network, clock=clock)
+
+    async def run() -> None:
+        membership = private.member(member.peer_id)
+        certified = record_of(member, now_s=clock(), certificate=membership.certificate)
+        for store in (cells, careless):
+            ours = DhtDirectory(store, member, network=network, clock=clock, membership=membership)
+            await ours.announce(certified, [TARGET])
+            theirs = DhtDirectory(store, stranger, network=network, clock=clock)
+            for certificate in (None, membership.certificate):
+                record = record_of(stranger, now_s=clock(), certificate=certificate)
+                if store is cells:
+                    with pytest.raises(PeerLost, match="no node of the network took our record"):
+                        await theirs.announce(record, [TARGET])
+                else:
+                    await theirs.announce(record, [TARGET])
+            assert await ours.find(Role.DRAFTER, TARGET) == [certified]
+            assert ours.dropped == (0 if store is cells else 1)
+            with pytest.raises(LocalProtocolError):
+                await theirs.announce(record_of(stranger, now_s=clock()), ["another name"])
+
+    asyncio.run(run())
