@@ -14,12 +14,13 @@ from cosine_p2p.channel import Channel
 from cosine_p2p.dht import DhtDirectory, MemoryCells
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol import messages as m
+from cosine_protocol.audit_messages import AskAudit, SignedTranscript
 from cosine_protocol.errors import ErrorCode, GenerationFailed, LocalProtocolError, PeerLost
 from cosine_protocol.identity import Identity
-from cosine_protocol.protocols import DISCOVER, DRAFT, STATUS, VERIFY
+from cosine_protocol.protocols import AUDIT, DISCOVER, DRAFT, MESSAGES, STATUS, VERIFY
 from cosine_protocol.records import Role
 from cosine_protocol.request import Request, Sampling
-from tests.cosine_p2p.private_swarm import DAY_S, PrivateSwarm
+from tests.cosine_p2p.private_swarm import DAY_S, NOW_S, PrivateSwarm
 from tests.cosine_p2p.samples import TARGET, identity_of, record_of
 from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
 
@@ -53,6 +54,7 @@ def played(play: Play) -> None:
             for member in (verifier, drafter):
                 await member.transport.serve(DISCOVER, DiscoverService(records).handle)
                 await member.transport.serve(STATUS, StatusService(lambda: (b"a record", 0, 0)).handle)
+            await verifier.transport.serve(AUDIT, verifier.service.audits.handle)
             await play(swarm, private, verifier, drafter)
 
     run_virtual(run())
@@ -85,6 +87,7 @@ def questions(client: Identity) -> dict[str, m.Message]:
         DRAFT: m.Start(1, request, ()),
         DISCOVER: m.AskRecords(1, "cell"),
         STATUS: m.AskStatus(1),
+        AUDIT: AskAudit(1, request, (1,), client.peer_id, SignedTranscript(b"", bytes(64))),
     }
 
 
@@ -92,8 +95,9 @@ def test_a_stranger_gets_one_error_and_nothing_else_on_every_protocol() -> None:
     async def play(swarm: SimulatedSwarm, private: PrivateSwarm, verifier: Member, drafter: Member) -> None:
         transport = swarm.join(STRANGER)
         asked = questions(STRANGER)
-        homes = {VERIFY: [verifier], DRAFT: [drafter], DISCOVER: [verifier, drafter], STATUS: [verifier, drafter]}
-        assert asked.keys() == homes.keys()
+        both = [verifier, drafter]
+        homes = {VERIFY: [verifier], DRAFT: [drafter], DISCOVER: both, STATUS: both, AUDIT: [verifier]}
+        assert asked.keys() == homes.keys() == MESSAGES.keys()
         for protocol, members in homes.items():
             for member in members:
                 stream = await transport.dial(member.identity.peer_id, protocol)
@@ -129,7 +133,7 @@ def test_a_member_is_served_until_its_certificate_ends_and_its_request_ends_with
             async for chunk in client.stream(PROMPT, max_new_tokens=2000):
                 tokens += len(chunk.token_ids)
                 if tokens > TOKENS:
-                    private.clock.now_s += DAY_S + 1
+                    private.clock.now_s = NOW_S + DAY_S + 1
         assert tokens > TOKENS
         await asyncio.sleep(10)
         assert verifier.service.requests == 0

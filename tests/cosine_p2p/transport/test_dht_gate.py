@@ -20,7 +20,7 @@ from cosine_p2p.transport.config import TransportConfig
 from cosine_p2p.transport.hivemind import HivemindTransport
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol.errors import PeerLost
-from cosine_protocol.protocols import DISCOVER, DRAFT, STATUS, VERIFY
+from cosine_protocol.protocols import MESSAGES
 from cosine_protocol.records import NodeRecord, Role, cell_name
 
 from ..private_swarm import PrivateSwarm
@@ -173,7 +173,7 @@ def test_a_stranger_gets_nothing_on_any_protocol_and_a_member_what_it_asks() -> 
             await nodes.node(lambda _: PeerGate(), client_mode=True)
         stranger = await nodes.node(lambda _: PeerGate(), initial_peers=())
         await stranger.connect(nodes.boot[0])
-        for protocol in (VERIFY, DRAFT, DISCOVER, STATUS):
+        for protocol in MESSAGES:
             await node.serve(protocol, echo)
             welcome = await member.dial(node.peer_id, protocol)
             await welcome.write(b"text")
