@@ -10,6 +10,7 @@ from cosine_node.discover_service import DiscoverService
 from cosine_node.simulation.swarm import Member, SimulatedSwarm, numbered_identity
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_node.status_service import StatusService
+from cosine_node.verifier.service import VerifierService
 from cosine_p2p.channel import Channel
 from cosine_p2p.dht import DhtDirectory, MemoryCells
 from cosine_p2p.transport.peer_gate import PeerGate
@@ -54,6 +55,7 @@ def played(play: Play) -> None:
             for member in (verifier, drafter):
                 await member.transport.serve(DISCOVER, DiscoverService(records).handle)
                 await member.transport.serve(STATUS, StatusService(lambda: (b"a record", 0, 0)).handle)
+            assert isinstance(verifier.service, VerifierService)
             await verifier.transport.serve(AUDIT, verifier.service.audits.handle)
             await play(swarm, private, verifier, drafter)
 
