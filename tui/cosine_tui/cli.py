@@ -5,7 +5,6 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -14,7 +13,16 @@ import typer
 
 from cosine_node.cli.app import spread_peers
 from cosine_node.cli.exit_codes import FAILURE_EXIT, INTERRUPT_EXIT, USAGE_EXIT
-from cosine_node.cli.options import DeniedPeers, IdentityFile, InitialPeers, Network, SwarmFile, Target, several
+from cosine_node.cli.options import (
+    DeniedPeers,
+    IdentityFile,
+    InitialPeers,
+    Network,
+    SwarmFile,
+    Target,
+    access_of,
+    several,
+)
 from cosine_node.cli.printing import printable
 from cosine_p2p.access import Access
 from cosine_p2p.target import Target as TargetName
@@ -71,7 +79,7 @@ def monitor(
     if screenshot is not None and demo:
         _write(screenshot, partial(_simulated, demo_seed, after, size, theme))
         return
-    access = replace(Access.parse(network=network, swarm=swarm, deny=several(deny)), identity_file=identity)
+    access = access_of(network, swarm, deny, identity)
     feed = _demo(demo_seed, demo_speed) if demo else _live(several(initial_peers), access, target)
     if screenshot is not None:
         _write(screenshot, partial(_live_screen, feed, after, size, theme))

@@ -12,6 +12,7 @@ from cosine_node.cli.options import (
     LogFormat,
     Network,
     SwarmFile,
+    access_of,
     listening_maddrs,
     several,
 )
@@ -32,10 +33,9 @@ def bootstrap(
     """Keep the DHT and relay for others until interrupted."""
     from cosine_node.node import run_bootstrap
     from cosine_node.node_options import NetworkOptions
-    from cosine_p2p.access import Access
 
     options = NetworkOptions(
-        access=Access.parse(network=network, swarm=swarm, deny=several(deny)),
+        access=access_of(network, swarm, deny),
         identity_file=identity,
         initial_peers=several(initial_peers),
         host_maddrs=listening_maddrs(host_maddr),

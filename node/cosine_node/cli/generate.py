@@ -142,9 +142,7 @@ def generate(
 ) -> None:
     """Generate text with a swarm; it is exactly what the target alone would write."""
     line = WaitingLine(sys.stderr)
-    text = _read_prompt(line) if prompt == "-" else prompt
-    if not text:
-        raise UsageError("The prompt is empty; give at least one character.")
+    text = _read_prompt(prompt, line)
     options: ClientOptions = {
         "network": network,
         "swarm": swarm,
@@ -176,11 +174,14 @@ def generate(
         show(sys.stderr, _summary(done) + "\n")
 
 
-def _read_prompt(line: WaitingLine) -> str:
-    """The text on stdin."""
-    if sys.stdin.isatty():
+def _read_prompt(given: str, line: WaitingLine) -> str:
+    """The prompt given, or for - the text on stdin. Raises `UsageError` if it is empty."""
+    if given == "-" and sys.stdin.isatty():
         line.say("Reading the prompt from the terminal, to its end (Ctrl-D)")
-    return sys.stdin.read()
+    text = sys.stdin.read() if given == "-" else given
+    if not text:
+        raise UsageError("The prompt is empty; give at least one character.")
+    return text
 
 
 async def _generate(

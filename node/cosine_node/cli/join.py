@@ -31,6 +31,7 @@ from cosine_node.cli.options import (
     Relays,
     SwarmFile,
     TargetName,
+    access_of,
     listening_maddrs,
     parse_role,
     several,
@@ -164,16 +165,14 @@ def join(
     """Serve as a drafter or verifier until interrupted; SIGTERM drains and exits 0."""
     from cosine_node.node import run_nodes
     from cosine_node.node_options import NetworkOptions, NodeOptions
-    from cosine_p2p.access import Access
 
     chosen = parse_role(role)
     _check_counts(max_requests=max_requests, max_coordinated=max_coordinated, threads=threads)
     loading: dict[str, Any] = {"device": device, "dtype": dtype, "threads": threads, "quantize": quantize}
-    loading["pool_size"] = parse_pool_size(kv_memory, requests=max_requests, is_verifier=chosen is Role.VERIFIER)
-    choice = EngineChoice(kind=parse_engine(engine), is_deterministic=deterministic, **loading)
+    choice = _engine_choice(chosen, engine, kv_memory, max_requests, is_deterministic=deterministic, **loading)
     sources = _sources(chosen, several(model), target, choice)
     network_options = NetworkOptions(
-        access=Access.parse(network=network, swarm=swarm, deny=several(deny)),
+        access=access_of(network, swarm, deny),
         identity_file=identity,
         initial_peers=several(initial_peers),
         host_maddrs=listening_maddrs(host_maddr),
@@ -199,6 +198,12 @@ def join(
 def _check_counts(*, max_requests: int, max_coordinated: int, threads: int | None) -> None:
     if max_requests < 1 or max_coordinated < 0 or (threads is not None and threads < 1):
         raise UsageError("--max-requests and --threads must be 1 or more, --max-coordinated 0 or more.")
+
+
+def _engine_choice(role: Role, engine: str, kv_memory: str, requests: int, **loading: Any) -> EngineChoice:
+    """Raises `UsageError`."""
+    pool_size = parse_pool_size(kv_memory, requests=requests, is_verifier=role is Role.VERIFIER)
+    return EngineChoice(kind=parse_engine(engine), pool_size=pool_size, **loading)
 
 
 def _sources(role: Role, models: tuple[str, ...], target: str | None, engine: EngineChoice) -> "list[ModelSource]":

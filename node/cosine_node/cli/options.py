@@ -1,7 +1,8 @@
 """Options that several commands share, each with its environment variable, and how they are read."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -9,6 +10,9 @@ from cosine_p2p.options import AUTO, NONE
 from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
+
+if TYPE_CHECKING:
+    from cosine_p2p.access import Access
 
 # The embedded models: a node runs with them before its owner has chosen any.
 DEFAULT_TARGET: Final = "zoo:target"
@@ -219,6 +223,13 @@ AsJson = Annotated[
 def several(values: list[str] | None) -> tuple[str, ...]:
     """The values of a repeatable option."""
     return tuple(values or ())
+
+
+def access_of(network: str, swarm: Path | None, deny: list[str] | None, identity: Path | None = None) -> "Access":
+    """The values of --network, --swarm and --deny, and of a client's --identity. Raises `UsageError`."""
+    from cosine_p2p.access import Access
+
+    return replace(Access.parse(network=network, swarm=swarm, deny=several(deny)), identity_file=identity)
 
 
 def listening_maddrs(values: list[str] | None) -> tuple[str, ...]:

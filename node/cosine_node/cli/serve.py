@@ -125,13 +125,9 @@ def serve(
         raise UsageError(f"--port must lie between 0 and {MAX_PORT}.")
     if max_requests < 1:
         raise UsageError("--max-requests must be 1 or more.")
-    keys = several(api_key)
-    # A header cannot carry all that a key could hold, and an empty key would lock nothing.
-    if any(not key or not key.isascii() or not key.isprintable() or " " in key for key in keys):
-        raise UsageError("An --api-key must be printable ASCII without spaces, and not empty.")
     options = GatewayOptions(
         model_name=model_name(target),
-        api_keys=keys,
+        api_keys=_checked_keys(several(api_key)),
         cors_origins=several(cors_origin),
         host_names=several(host_name),
         max_requests=max_requests,
@@ -157,6 +153,13 @@ def serve(
         if not options.api_keys and not is_loopback(host):
             emit("open", {"host": host})
         run_until_stopped(lambda stop: serve_gateway(listener, host, client, options, emit, stop))
+
+
+def _checked_keys(keys: tuple[str, ...]) -> tuple[str, ...]:
+    """Raises `UsageError` for a key that a header cannot carry, and for an empty one, which would lock nothing."""
+    if any(not key or not key.isascii() or not key.isprintable() or " " in key for key in keys):
+        raise UsageError("An --api-key must be printable ASCII without spaces, and not empty.")
+    return keys
 
 
 def model_name(target: str) -> str:

@@ -5,7 +5,6 @@ import json
 import sys
 from collections import Counter
 from contextlib import AsyncExitStack, nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
@@ -26,6 +25,7 @@ from cosine_node.cli.options import (
     Network,
     SwarmFile,
     Target,
+    access_of,
     several,
 )
 from cosine_node.cli.printing import json_safe, printable, short_peer_id, show
@@ -77,9 +77,7 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show every verifier and drafter of a target: what it runs, how busy and far it is, or why it is silent."""
-    from cosine_p2p.access import Access
-
-    access = replace(Access.parse(network=network, swarm=swarm, deny=several(deny)), identity_file=identity)
+    access = access_of(network, swarm, deny, identity)
     join = joining_once(several(initial_peers), access)
     is_anybody = run_interruptibly(_status(join, access.network, target, watch=watch, as_json=as_json))
     if not is_anybody:
