@@ -47,6 +47,7 @@ from cosine_protocol.records import Role
 
 if TYPE_CHECKING:
     from cosine_node.model import ModelSource
+    from cosine_node.node_options import NetworkOptions, NodeOptions
 
 RoleName = Annotated[str, typer.Option(metavar="ROLE", envvar="COSINE_ROLE", help="drafter or verifier.")]
 Expertise = Annotated[
@@ -163,7 +164,6 @@ def join(
     as_json: AsJson = False,
 ) -> None:
     """Serve as a drafter or verifier until interrupted; SIGTERM drains and exits 0."""
-    from cosine_node.node import run_nodes
     from cosine_node.node_options import NetworkOptions, NodeOptions
 
     chosen = parse_role(role)
@@ -191,8 +191,14 @@ def join(
         "emulation": Emulation.parse(emulate) if emulate else None,
     }
     nodes = [NodeOptions(source=one, expertise=_expertise(expertise, one.model), **shared) for one in sources]
+    _run(network_options, nodes, log_format, as_json=as_json)
+
+
+def _run(network: "NetworkOptions", nodes: "list[NodeOptions]", log_format: str, *, as_json: bool) -> None:
+    from cosine_node.node import run_nodes
+
     with telling(log_format, as_json=as_json) as emit:
-        run_until_stopped(lambda stop: run_nodes(network_options, nodes, emit, stop))
+        run_until_stopped(lambda stop: run_nodes(network, nodes, emit, stop))
 
 
 def _check_counts(*, max_requests: int, max_coordinated: int, threads: int | None) -> None:
