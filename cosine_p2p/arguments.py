@@ -93,6 +93,13 @@ def _read_seconds(value: object) -> float:
     return seconds
 
 
+def _read_share(value: object) -> float:
+    share = float(plain_number(value))
+    if not 0 <= share <= 1:
+        raise ValueError
+    return share
+
+
 def _read_stop(value: object) -> tuple[str, ...]:
     stops = (value,) if isinstance(value, str) else tuple(_items(value))
     if not all(isinstance(stop, str) for stop in stops):
@@ -127,6 +134,7 @@ class _Advice(ValueError):
 
 FLAG = ArgumentKind("True or False", _read_flag)
 SECONDS = ArgumentKind("a number of seconds above 0", _read_seconds)
+SHARE = ArgumentKind("a number from 0 to 1", _read_share)
 STOP = ArgumentKind("a text or a list of texts", _read_stop)
 TOKEN_ID = whole(0, MAX_TOKEN_ID)
 TOKEN_IDS = ArgumentKind(f"a list of at most {MAX_EOS_TOKENS} token ids from 0 to {MAX_TOKEN_ID}", _read_token_ids)

@@ -8,12 +8,15 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from types import TracebackType
 from typing import Final, Protocol, Unpack
 
 from cosine_p2p.access import Access
+from cosine_p2p.auditing import UNFORESEEABLE, Auditing
 from cosine_p2p.directory import Directory
+from cosine_p2p.evidence import EvidenceFile
 from cosine_p2p.fragments import Offload
 from cosine_p2p.generation import Chunk, Generation
 from cosine_p2p.generation_config import apply_defaults
@@ -112,8 +115,9 @@ class AsyncClient:
     `initial_peers` are addresses of bootstrap nodes; `cosine_p2p.options` says what each option means. `join`
     replaces the way into the network (`cosine_p2p.network`), `offload` the threads for signatures and prompts,
     `strategies` the known ones and `nonces` the source of each request's nonce, for tests, simulations and other
-    transports. What was measured of verifiers is kept in `trial_file` and `peer_file`, if there are; look-ups are
-    used again for `reuse_finds_s`. Raises `UsageError` for options that are unknown or mean nothing.
+    transports. What was measured of verifiers is kept in `trial_file` and `peer_file`, what convicts them in
+    `evidence_file`, if there are; `audit_chance` draws audits; look-ups are used again for `reuse_finds_s`. Raises
+    `UsageError` for options that are unknown or mean nothing.
     """
 
     @lists_options(ClientOptions)
@@ -127,6 +131,8 @@ class AsyncClient:
         nonces: Callable[[], bytes] = lambda: secrets.token_bytes(NONCE_BYTES),
         trial_file: TrialFile | None = None,
         peer_file: PeerFile | None = None,
+        evidence_file: EvidenceFile | None = None,
+        audit_chance: Chance = UNFORESEEABLE,
         reuse_finds_s: float = REUSE_S,
         **options: Unpack[ClientOptions],
     ) -> None:
@@ -137,6 +143,7 @@ class AsyncClient:
         self._trials = {kind.name: SpeedTrials(kind.drafter_counts) for kind in strategies.values()}
         self._trial_file = trial_file
         self._failures = PeerFailures()
+        self._auditing = Auditing(self._failures, file=evidence_file, chance=audit_chance)
         self._speeds = PeerSpeeds()
         self._peer_file = peer_file
         self._reuse_finds_s = reuse_finds_s
@@ -170,6 +177,7 @@ class AsyncClient:
         finds = RecentFinds(swarm.directory, links, clock, reuse_s=self._reuse_finds_s)
         if self._peer_file is not None:
             self._peer_file.read_into(self._failures, self._speeds, now_s=clock())
+        self._auditing.join(swarm.transport)
         self._place = _Place(swarm, links, finds)
         return self
 
@@ -179,6 +187,7 @@ class AsyncClient:
         if not self._lifetime.is_of_this_process:
             return
         self._lifetime.end()
+        await self._auditing.close()
         if self._trial_file is not None:
             self._trial_file.write(self._trials)
         if self._peer_file is not None:
@@ -259,7 +268,10 @@ class AsyncClient:
         sessions = self._sessions(
             place, requests, strategy, drafters, deadline_s, cache_scope, Coordination(asked["coordination"])
         )
-        return Run(sessions, codec, place.links, stop=asked["stop"], observer=self._observer, applied=applied)
+        audit = partial(self._auditing.begin, share=asked["audit"])
+        return Run(
+            sessions, codec, place.links, stop=asked["stop"], observer=self._observer, applied=applied, audit=audit
+        )
 
     def _sessions(
         self,
@@ -348,7 +360,7 @@ class AsyncClient:
             trust=trust,
             rtts_s=_known_rtts_s(found, place.links, VERIFY),
             passes_s=self._speeds.passes_s((record.peer_id for record in found), now_s=now_s),
-            avoided=self._failures.avoided(now_s),
+            avoided=self._failures.avoided(now_s) | self._auditing.convicted,
         )
         if not ranked:
             offered = ", ".join(sorted({f"{record.peer_id} ({record.numerics})" for record in found}))

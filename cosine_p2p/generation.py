@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from cosine_p2p.audit_rule import AuditState
+from cosine_p2p.evidence import Evidence
+
 TARGET_SOURCE = "target"
 """The `source` of tokens nobody drafted."""
 HOME_SOURCE = "home"
@@ -61,6 +64,17 @@ class AppliedConfig:
         return tuple(f"{name} {value:g}" for name, value in self.options.items())
 
 
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """The audit of a generation, as far as it had come: for each part that a verifier signed, what auditors said.
+
+    `cosine-node audit` reads it: parts that nobody has judged can be audited later.
+    """
+
+    state: AuditState
+    evidence: tuple[Evidence, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """A generation under way, as far as it has come.
@@ -92,7 +106,7 @@ class Generation:
     what it has shown; accepted tokens are proven by their drafters' signatures all the same.
 
     `near_ties` counts committed tokens whose two best scores lay so close that rounding may decide in the target's
-    data type: within 1e-4 in float32.
+    data type: within 1e-4 in float32. `audit` is None where a client audits nothing at all.
     """
 
     text: str
@@ -118,7 +132,7 @@ class Generation:
     coordinator: str = "client"
     generation_config: AppliedConfig = AppliedConfig()
     receipts: None = None
-    audit: None = None
+    audit: AuditReport | None = None
 
 
 class Observer(Protocol):

@@ -8,6 +8,7 @@ from typing import Protocol
 from cosine_p2p.channel import Channel, StepCounts
 from cosine_p2p.transport.base import Transport
 from cosine_protocol import messages as m
+from cosine_protocol.audit_messages import AskAudit
 from cosine_protocol.codec import decode_body
 from cosine_protocol.errors import ErrorCode, PeerError, PeerLost, RemoteProtocolError
 
@@ -113,7 +114,7 @@ class Link:
         await asyncio.gather(self._reader, return_exceptions=True)
         await self.channel.__aexit__(None, None, None)
 
-    async def ask(self, question: m.AskRecords | m.AskStatus) -> m.Message:
+    async def ask(self, question: m.AskRecords | m.AskStatus | AskAudit) -> m.Message:
         """The answer to a question. Raises `PeerLost`, and `PeerError` if the peer refuses."""
         delivered: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
 

@@ -34,8 +34,27 @@ def near_tie_of(numerics: str) -> float:
     return NEAR_TIES.get(computed.split("/")[0], NEAR_TIES["float32"])
 
 
+FLIP_RATES: Final[Mapping[str, float]] = MappingProxyType({"float32": 1e-4, "bfloat16": 0.015, "float16": 0.003})
+"""The share of positions at which two honest verifiers may choose differently. In 16 bits about three times what
+was measured above; in float32 a choice, above the none that was found (tests/node/verifier/measure_audits.py)."""
+LLAMA_FLIP_RATES: Final[Mapping[str, float]] = MappingProxyType(
+    {"F32": 1e-4, "F16": 0.003, "BF16": 0.015, "Q8_0": 0.015}
+)
+"""A choice: as of the types above that move margins as far."""
+LLAMA_FEW_BITS_FLIP_RATE: Final = 0.06
+"""Three times the nine positions of 468."""
+
+
+def flip_rate_of(numerics: str) -> float:
+    """The share of positions at which rounding may change the choice, by an engine's numerics."""
+    weights, _, computed = numerics.removeprefix("gguf:").rpartition("+")
+    if computed == "llama.cpp":
+        return LLAMA_FLIP_RATES.get(weights, LLAMA_FEW_BITS_FLIP_RATE)
+    return FLIP_RATES.get(computed.split("/")[0], FLIP_RATES["float32"])
+
+
 def is_near_tie(margin: float, *, sampling: Sampling, near_tie: float) -> bool:
-    """True if rounding may decide at a position with that margin.
+    """True if rounding may decide at a position with that margin between two scores.
 
     A temperature below 1 spreads scores, and their errors with them.
     """

@@ -10,6 +10,7 @@ from typing import Any, Final, TypedDict, TypeVar, cast
 
 from cosine_p2p.arguments import (
     SECONDS,
+    SHARE,
     STOP,
     TOKEN_IDS,
     ArgumentKind,
@@ -67,6 +68,8 @@ class GenerationOptions(TypedDict, total=False):
     coordination: str
     """Coordinates the drafters: `client`; `verifier`, by a signed mandate; or `auto`, the default: the verifier
     where it is far away."""
+    audit: float
+    """The share of streams that another verifier audits once the text is there, 0.05; 0 is off."""
     trust: Sequence[str]
     """Only these peers, by peer id."""
     verifier: str | None
@@ -110,6 +113,7 @@ DEFAULTS: Final[ClientOptions] = {
     "stop": (),
     "strategy": "cosine",
     "coordination": Coordination.AUTO.value,
+    "audit": 0.05,
     "trust": (),
     "deny": (),
     "timeout_s": 600.0,
@@ -183,6 +187,7 @@ _KINDS: Final[Mapping[str, ArgumentKind[Any]]] = {
     "strategy": text("the name of a strategy"),
     "dtype": text("the name of a data type, such as 'float32'"),
     "max_drafters": whole(0),
+    "audit": SHARE,
     "trust": texts("peer ids"),
     "verifier": text("a peer id"),
     "timeout_s": SECONDS,

@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from itertools import groupby
 
+from cosine_p2p.auditing import StreamAudit
 from cosine_p2p.generation import (
     HOME_SOURCE,
     TARGET_SOURCE,
@@ -34,7 +35,7 @@ class Run:
     """One generation under way: iterate `chunks`, then read `result`.
 
     `sessions` are the ways to serve the request, best first. The next one is taken where nobody of the one before
-    has committed anything.
+    has committed anything. Once all text is there, `audit` begins the audit of the session that brought it.
     """
 
     def __init__(
@@ -46,8 +47,11 @@ class Run:
         stop: Iterable[str] = (),
         observer: Observer | None = None,
         applied: AppliedConfig | None = None,
+        audit: Callable[[Session], StreamAudit] | None = None,
     ) -> None:
         self._observer = observer
+        self._begin_audit = audit
+        self._audit: StreamAudit | None = None
         self._applied = applied or AppliedConfig()
         self._sessions = sessions
         self._session = next(sessions)
@@ -101,6 +105,8 @@ class Run:
             self._text.append(rest)
             reason = self._finish_reason() if is_whole else "given up"
             self._log.info("%d tokens, %s", len(self._token_ids), reason)
+            if is_whole and self._begin_audit is not None:
+                self._audit = self._begin_audit(self._session)
             if self._observer is not None:
                 (self._observer.observe if is_whole else self._observer.observe_abandoned)(self.result())
         if rest:
@@ -155,6 +161,11 @@ class Run:
             if self._is_stopped:
                 return
 
+    async def audited(self) -> None:
+        """Wait a while for the audit that is under way, if one is; `result` has what it found."""
+        if self._audit is not None:
+            await self._audit.wait()
+
     def progress(self) -> Progress:
         """The generation as far as it has come, at any time."""
         session, counts = self._session, self._session.counts
@@ -200,6 +211,7 @@ class Run:
             why=tuple(counts.why),
             coordinator=session.delegation.told_coordinator,
             generation_config=self._applied,
+            audit=self._audit.report() if self._audit is not None else None,
         )
 
     def _finish_reason(self) -> str:

@@ -22,6 +22,7 @@ def client_that_asks_once(
     """
     from cosine_p2p.access import Access
     from cosine_p2p.client import AsyncClient
+    from cosine_p2p.evidence import EvidenceFile
     from cosine_p2p.peer_file import PeerFile
     from cosine_p2p.target import Target
     from cosine_p2p.transport.delay import DelayedTransport
@@ -29,7 +30,8 @@ def client_that_asks_once(
 
     join = joining_once(initial_peers, Access.of(options), Target.parse(options["target"]).folder)
     if not emulated_rtt_ms:
-        return AsyncClient(join=join, trial_file=TrialFile(), peer_file=PeerFile(), **options)
+        files = {"trial_file": TrialFile(), "peer_file": PeerFile(), "evidence_file": EvidenceFile()}
+        return AsyncClient(join=join, **files, **options)
 
     async def join_from_afar() -> "NetworkSwarm":
         swarm = await join()

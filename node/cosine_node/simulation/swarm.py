@@ -1,6 +1,7 @@
 """A whole swarm in one process: real services, coordinator and clients on the in-memory network."""
 
 import asyncio
+import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -245,7 +246,7 @@ class SimulatedSwarm:
     async def client(self, *, identity: Identity | None = None, **options: Any) -> AsyncClient:
         """A client that stays until the swarm ends; signatures are checked on the event loop.
 
-        Its nonces follow from its identity, so that a run can be repeated.
+        Its nonces follow from its identity, so that a run can be repeated, and it audits nothing unless asked to.
         """
         identity = identity or self._next_identity()
 
@@ -258,7 +259,8 @@ class SimulatedSwarm:
             nonces=numbered_nonces(identity.peer_id),
             # Look-ups take no time here.
             reuse_finds_s=0.0,
-            **options,
+            audit_chance=random.Random(identity.peer_id).random,
+            **({"audit": 0.0} | options),
         )
         return await self._stack.enter_async_context(client)
 

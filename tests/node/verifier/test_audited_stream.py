@@ -8,16 +8,13 @@ from hypothesis import strategies as st
 
 from cosine_node.engine.base import Choice
 from cosine_node.engine.scripted import ScriptedEngine
-from cosine_node.verifier.audited_stream import CANDIDATES, SCORED_TOKENS, AuditedStream, gap_of
-from cosine_node.verifier.request import KvState
-from cosine_protocol.audit_messages import AskAudit, AuditVerdict, Transcript
-from cosine_protocol.audits import open_verdict, sign_transcript
-from cosine_protocol.digests import request_digest, roll_digest
+from cosine_node.verifier.audited_stream import CANDIDATES, SCORED_TOKENS, gap_of
+from cosine_protocol.audit_messages import AuditVerdict
+from cosine_protocol.audits import open_verdict
 from cosine_protocol.limits import MAX_AUDIT_FINDINGS, MAX_SCORE_GAP
-from cosine_protocol.messages import Pacing
 from cosine_protocol.request import Request, Sampling
 from tests.node.peers import SERVER, expected_output, request_of
-from tests.node.verifier.test_memory import NoChannel
+from tests.node.verifier.replaying import audited_stream, claim_of, feed
 
 TOKENS = 90
 SAMPLED = Sampling(temperature=0.8, top_p=0.95, repetition_penalty=1.2, seed=5)
@@ -28,26 +25,16 @@ def replayed(
 ) -> AuditVerdict:
     """The verdict about a stream that `SERVER` signed, fed at most `chunk` tokens a pass."""
     engine = ScriptedEngine()
-    d_0 = request_digest(request)
-    transcript = Transcript(first, len(tokens), roll_digest(d_0, tokens))
-    claim = AskAudit(3, request, tokens, SERVER.peer_id, sign_transcript(SERVER, transcript, d_0=d_0))
-
-    def opened() -> int:
-        return engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt))
-
-    stream = AuditedStream(
-        NoChannel(), 3, request, Pacing.PLAIN, 0, KvState(opened()), list(tokens), claim=claim, own_from=first
-    )
+    claim = claim_of(request, tokens, first=first)
+    stream = audited_stream(engine, claim, first=first)
     while not stream.is_compared:
-        row = stream.prefill_row(chunk)
-        assert len(row.tokens) - row.scored_from <= SCORED_TOKENS
-        [result] = engine.forward([row])
-        engine.keep(row.sequence, row.nodes)
-        stream.compare(result.choices)
-        stream.note_fed(len(row.tokens))
+        before = engine.live_tokens
+        feed(engine, stream, chunk)
+        assert engine.live_tokens - before <= max(SCORED_TOKENS, first + len(request.prompt) - 1)
         if preempted and stream.kv.fed_tokens > TOKENS / 2:
             preempted = False
-            stream.preempt(opened())
+            engine.release(stream.kv.sequence)
+            stream.preempt(engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt)))
     return open_verdict(stream.answer(SERVER), auditor=SERVER.peer_id, claim=claim)
 
 
