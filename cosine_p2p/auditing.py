@@ -93,17 +93,17 @@ class Auditing:
         """Audit a finished session if it is among the `share` that is drawn."""
         job = session.job
         claims = session.signed.claims(job.request, session.output)
-        audit = StreamAudit(AuditState.NOT_DRAWN, [Evidence.of(claim) for claim in claims])
-        if not share:
-            audit.state = AuditState.OFF
-        elif not claims:
-            audit.state = AuditState.UNSIGNED
-        elif self._chance() < share:
-            audit.state = AuditState.UNDER_WAY
-            others = [verifier.peer_id for verifier in job.verifiers]
-            audit.task = asyncio.ensure_future(self._run(audit, claims, others))
-            self._tasks.add(audit.task)
-            audit.task.add_done_callback(self._tasks.discard)
+        if share and claims and self._chance() < share:
+            return self.start(claims, [verifier.peer_id for verifier in job.verifiers])
+        state = AuditState.OFF if not share else AuditState.NOT_DRAWN if claims else AuditState.UNSIGNED
+        return StreamAudit(state, [Evidence.of(claim) for claim in claims])
+
+    def start(self, claims: Sequence[AskAudit], verifiers: Sequence[str]) -> StreamAudit:
+        """Audit parts of a stream, by those of the verifiers that may judge each."""
+        audit = StreamAudit(AuditState.UNDER_WAY, [Evidence.of(claim) for claim in claims])
+        audit.task = asyncio.ensure_future(self._run(audit, claims, verifiers))
+        self._tasks.add(audit.task)
+        audit.task.add_done_callback(self._tasks.discard)
         return audit
 
     async def _run(self, audit: StreamAudit, claims: Sequence[AskAudit], verifiers: Sequence[str]) -> None:
@@ -127,7 +127,7 @@ class Auditing:
             if answered is None:
                 continue
             answer, verdict = answered
-            audit.evidence[index] = audit.evidence[index].testified(auditor, answer)
+            audit.evidence[index] = audit.evidence[index].stated(auditor, answer)
             accusations[auditor] = accuses(verdict, claim.request)
             if not any(accusations.values()) or len(accusations) == WANTED_ACCUSERS:
                 break

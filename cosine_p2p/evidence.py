@@ -20,7 +20,7 @@ MAX_FILE_BYTES: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Testimony:
+class Statement:
     """An auditor's signed answer, an `Audited` message in base64."""
 
     auditor: str
@@ -41,16 +41,16 @@ class Evidence:
     """A verifier's claim, an `AskAudit` message in base64, and what auditors said of it. It holds the prompt."""
 
     claim: str
-    testimonies: tuple[Testimony, ...] = ()
+    statements: tuple[Statement, ...] = ()
 
     @classmethod
     def of(cls, claim: AskAudit) -> "Evidence":
         """A claim that nobody has audited yet."""
         return cls(_written(claim))
 
-    def testified(self, auditor: str, answer: Audited) -> "Evidence":
-        """The same with one more testimony."""
-        return replace(self, testimonies=(*self.testimonies, Testimony(auditor, _written(answer))))
+    def stated(self, auditor: str, answer: Audited) -> "Evidence":
+        """The same with one more statement."""
+        return replace(self, statements=(*self.statements, Statement(auditor, _written(answer))))
 
     def open(self) -> OpenedEvidence:
         """Check each signature, and that each is another peer's. Raises `RemoteProtocolError`."""
@@ -58,15 +58,15 @@ class Evidence:
         if not isinstance(claim, AskAudit):
             raise MalformedMessage("the claim is another message")
         open_claim(claim)
-        peers = [claim.author, *(testimony.auditor for testimony in self.testimonies)]
+        peers = [claim.author, *(statement.auditor for statement in self.statements)]
         if len(set(peers)) < len(peers):
-            raise MalformedMessage("a verifier cannot testify twice, or about itself")
+            raise MalformedMessage("a verifier cannot speak twice, or about itself")
         verdicts = []
-        for testimony in self.testimonies:
-            answer = _read(testimony.answer)
+        for statement in self.statements:
+            answer = _read(statement.answer)
             if not isinstance(answer, Audited):
-                raise MalformedMessage("a testimony is another message")
-            verdicts.append(open_verdict(answer, auditor=testimony.auditor, claim=claim))
+                raise MalformedMessage("a statement is another message")
+            verdicts.append(open_verdict(answer, auditor=statement.auditor, claim=claim))
         state = state_of([accuses(verdict, claim.request) for verdict in verdicts])
         return OpenedEvidence(claim, tuple(verdicts), state)
 
@@ -87,10 +87,10 @@ def evidence_of_json(values: Any) -> tuple[Evidence, ...]:
     pieces = []
     for value in values if isinstance(values, list) else ():
         match value:
-            case {"claim": str(claim), "testimonies": list(testimonies)}:
+            case {"claim": str(claim), "statements": list(statements)}:
                 said = [
-                    Testimony(each["auditor"], each["answer"])
-                    for each in testimonies
+                    Statement(each["auditor"], each["answer"])
+                    for each in statements
                     if isinstance(each, dict)
                     and isinstance(each.get("auditor"), str)
                     and isinstance(each.get("answer"), str)

@@ -16,6 +16,7 @@ from cosine_node.simulation.swarm import VERIFY_CURVE, SimulatedSwarm, numbered_
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_node.verifier.audited_stream import SCORED_TOKENS
 from cosine_p2p.audit_rule import AuditState
+from cosine_p2p.auditing import WANTED_ACCUSERS
 from cosine_p2p.evidence import EvidenceFile
 from cosine_p2p.generation import Generation
 from cosine_protocol.request import Sampling
@@ -125,7 +126,7 @@ def test_a_verifier_that_lies_is_convicted_by_two_others_and_asked_last(lie: str
     # Whoever has the file can check it, and the next run of the client knows.
     [kept] = EvidenceFile(file).read()
     assert first.audit is not None and kept == first.audit.evidence[0]
-    assert len(kept.open().verdicts) == 2
+    assert len(kept.open().verdicts) == WANTED_ACCUSERS
     assert EvidenceFile(file).convicted() == {SUSPECT.peer_id}
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from cosine_node.cli.audit import audit
 from cosine_node.cli.ban import ban
 from cosine_node.cli.bench import bench
 from cosine_node.cli.bootstrap import bootstrap
@@ -49,13 +50,14 @@ EXTRAS: Final = {
 }
 """The packages that each extra of cosine-p2p brings; without them the rest of the program works."""
 
-LEAVING_AT_ONCE: Final = frozenset({"generate", "status", DOCTOR})
+LEAVING_AT_ONCE: Final = frozenset({"generate", "status", "audit", DOCTOR})
 """The commands that Ctrl-C ends wherever they are (`interrupts`); the others end what they have started."""
 
 COMMANDS: Final[Mapping[str, Mapping[Callable[..., None], str]]] = {
     "Use a swarm": {
         generate: 'generate "Once upon a time" --initial-peers ADDRESS',
         status: "status --initial-peers ADDRESS --watch",
+        audit: "audit generation.json --initial-peers ADDRESS",
         serve: "serve --initial-peers ADDRESS --port 8000",
     },
     "Give a machine to a swarm": {

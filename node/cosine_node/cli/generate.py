@@ -4,17 +4,19 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from cosine_node.cli.asking import client_that_asks_once
 from cosine_node.cli.interrupts import run_interruptibly
 from cosine_node.cli.options import (
+    DEFAULT_AUDIT,
     DEFAULT_TARGET,
     PEERS_PANEL,
     SAMPLING_PANEL,
     AsJson,
+    AuditShare,
     CoordinationName,
     DeniedPeers,
     GenerationConfig,
@@ -35,7 +37,20 @@ from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 
 if TYPE_CHECKING:
-    from cosine_p2p.generation import AppliedConfig, Generation, Progress
+    from cosine_p2p.generation import AppliedConfig, AuditReport, Generation, Progress
+
+
+AUDIT_SENTENCES: Final = {
+    "passed": "audited: another verifier would have written the same",
+    "no auditor": "not audited: no other verifier of this target and numerics may be asked",
+    "unanswered": "not audited: no other verifier had time",
+    "unsigned": "not audited: the verifier signs nothing",
+    "under way": "not audited yet: it takes long",
+    "suspected": "AUDIT: another verifier would have written something else, and there is no third one to ask",
+    "disputed": "AUDIT: of two other verifiers one would have written something else; either may lie",
+    "convicted": "AUDIT: two other verifiers would have written something else; this one is asked last from now on",
+}
+"""The line of the summary by `AuditState`; of the others there is nothing to tell."""
 
 
 def text_option(metavar: str, envvar: str | None, help_text: str) -> Any:
@@ -138,6 +153,7 @@ def generate(
     trust: TrustedPeers = None,
     verifier: OnlyVerifier = None,
     coordination: CoordinationName = Coordination.AUTO.value,
+    audit: AuditShare = DEFAULT_AUDIT,
     as_json: AsJson = False,
 ) -> None:
     """Generate text with a swarm; it is exactly what the target alone would write."""
@@ -155,6 +171,7 @@ def generate(
         "trust": several(trust),
         "verifier": verifier,
         "coordination": coordination,
+        "audit": audit,
         "timeout_s": timeout,
         "max_new_tokens": max_new_tokens,
         "temperature": temperature,
@@ -203,6 +220,9 @@ async def _generate(
         line.end()
         if not is_quiet:
             sys.stdout.write("\n")
+        async with telling_stages(line, lambda: "Another verifier audits the text"):
+            await run.audited()
+        line.end()
         return run.result()
 
 
@@ -228,8 +248,16 @@ def _summary(done: "Generation") -> str:
             f"{done.tokens} tokens in {done.seconds:.2f} s ({rate:.1f} tokens/s), {done.rounds} passes, "
             f"accepted drafts from {helpers}; finished by {done.finish_reason}, seed {done.seed}",
             *config_lines(done.generation_config),
+            *audit_lines(done.audit),
         ]
     )
+
+
+def audit_lines(report: "AuditReport | None") -> list[str]:
+    """What an audit has found, for people; nothing where there was none."""
+    if report is None or report.state not in AUDIT_SENTENCES:
+        return []
+    return [AUDIT_SENTENCES[report.state]]
 
 
 def config_lines(applied: "AppliedConfig") -> list[str]:

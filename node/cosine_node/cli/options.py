@@ -207,6 +207,17 @@ CoordinationName = Annotated[
         rich_help_panel=PEERS_PANEL,
     ),
 ]
+AuditShare = Annotated[
+    float,
+    typer.Option(
+        metavar="SHARE",
+        envvar="COSINE_AUDIT",
+        help="Have this share of texts audited by another verifier; 0 is none.",
+        rich_help_panel=PEERS_PANEL,
+    ),
+]
+DEFAULT_AUDIT: Final = 0.05
+"""A choice: a verifier that lies in every text is found within twenty, and honest ones spend little on it."""
 
 # Options of the output.
 LogFormat = Annotated[

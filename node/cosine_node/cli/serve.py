@@ -9,9 +9,11 @@ import typer
 from cosine_node.cli.events import telling
 from cosine_node.cli.node_loop import run_until_stopped
 from cosine_node.cli.options import (
+    DEFAULT_AUDIT,
     DEFAULT_TARGET,
     PEERS_PANEL,
     AsJson,
+    AuditShare,
     CoordinationName,
     DeniedPeers,
     GenerationConfig,
@@ -108,6 +110,7 @@ def serve(
     max_drafters: GatewayDrafters = None,
     trust: TrustedPeers = None,
     coordination: CoordinationName = Coordination.AUTO.value,
+    audit: AuditShare = DEFAULT_AUDIT,
     generation_config: GenerationConfig = AUTO,
     timeout: GenerationTimeout = 600.0,
     max_requests: ConcurrentRequests = 16,
@@ -143,6 +146,7 @@ def serve(
         "max_drafters": max_drafters,
         "trust": several(trust),
         "coordination": coordination,
+        "audit": audit,
         "generation_config": parse_generation_config(generation_config),
         "timeout_s": timeout,
     }

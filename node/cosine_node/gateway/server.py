@@ -101,12 +101,16 @@ async def serve_gateway(
     Raises as `AsyncClient` when it cannot join, for peers that do not answer after `JOIN_PATIENCE_S`.
     """
     from cosine_p2p import AsyncClient
+    from cosine_p2p.evidence import EvidenceFile
 
     shutting_down = asyncio.Event()
     ready: dict[str, object] = {"url": url_of(listener, host), "model": options.model_name}
     with closing(listener):
         async with AsyncExitStack() as stack:
-            client = await join_patiently(lambda: AsyncClient(**client_options), stack, stop)
+            evidence = EvidenceFile()
+            client = await join_patiently(
+                lambda: AsyncClient(evidence_file=evidence, **client_options), stack, stop
+            )
             if client is not None:
                 app = make_app(client, options, emit=emit, closing=shutting_down)
                 await serve_app(

@@ -197,6 +197,12 @@ VERIFIER: Final[tuple[Series[VerifierService], ...]] = (
         "Output tokens that the verifier's own drafter drafted.",
         lambda v: v.counts.home_nodes,
     ),
+    Series(
+        "cosine:verifier_audited_tokens",
+        COUNTER,
+        "Output tokens of other verifiers that were audited.",
+        lambda v: v.counts.audited_tokens,
+    ),
 )
 DRAFTER: Final[tuple[Series[DrafterService], ...]] = (
     Series("cosine:drafter_busy", COUNTER, "Answers that there is no room.", lambda d: d.counts.busy),

@@ -1,0 +1,161 @@
+"""`cosine-node audit`: have a stored text judged by other verifiers, or check stored evidence by its signatures."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from cosine_node.cli.asking import joining_once
+from cosine_node.cli.exit_codes import FAILURE_EXIT
+from cosine_node.cli.interrupts import run_interruptibly
+from cosine_node.cli.options import AsJson, InitialPeers, Network, TrustedPeers, several
+from cosine_node.cli.printing import json_safe, short_peer_id, show
+from cosine_node.cli.waiting import WaitingLine, telling_stages
+from cosine_p2p.audit_rule import AuditState, accuses
+from cosine_p2p.evidence import Evidence, EvidenceFile, evidence_of_json
+from cosine_p2p.transport.config import DEFAULT_NETWORK
+from cosine_protocol.errors import RemoteProtocolError, UsageError
+from cosine_protocol.records import Role
+
+if TYPE_CHECKING:
+    from cosine_p2p.client import Swarm
+
+MAX_FILE_BYTES: Final = 64 << 20
+"""Bounds what is read: far more than the longest generation."""
+WAIT_S: Final = 600.0
+"""A choice: as long as a generation may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedPiece:
+    """One part of a text as a verifier signed it, and what others found; `problem` says why it proves nothing."""
+
+    author: str
+    tokens: int
+    state: str
+    said: tuple[str, ...] = ()
+    problem: str = ""
+
+    def sentence(self) -> str:
+        """It for people."""
+        if self.problem:
+            return f"This proves nothing: {self.problem}."
+        told = "; ".join(self.said) or "nobody has judged it"
+        return f"Verifier {short_peer_id(self.author)}, {self.tokens} tokens: {self.state}; {told}."
+
+
+def audit(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="FILE", help="What `generate --json` wrote; else the evidence kept on this machine."
+        ),
+    ] = None,
+    initial_peers: InitialPeers = None,
+    network: Network = DEFAULT_NETWORK,
+    trust: TrustedPeers = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", metavar="", help="Ask nobody: check signatures and what was found before.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Have a text judged by verifiers other than its own, or check the evidence against one."""
+    pieces = read_evidence(file)
+    if not offline:
+        pieces = run_interruptibly(_judged(pieces, several(initial_peers), network, several(trust)))
+    checked = [check(piece) for piece in pieces]
+    if as_json:
+        written = {"evidence": json_safe(pieces), "checked": json_safe(checked)}
+        sys.stdout.write(json.dumps(written) + "\n")
+    else:
+        show(sys.stdout, "".join(f"{piece.sentence()}\n" for piece in checked))
+    # Evidence is checked for whether it holds, a text for whether it is the target's.
+    fine = {AuditState.PASSED} if not offline else set(AuditState)
+    if any(piece.problem or piece.state not in fine for piece in checked):
+        raise typer.Exit(FAILURE_EXIT)
+
+
+def read_evidence(file: Path | None) -> tuple[Evidence, ...]:
+    """The evidence in a result of `generate --json` or of this command, or in the state folder.
+
+    Raises `UsageError` where there is none.
+    """
+    if file is None:
+        kept = EvidenceFile()
+        if pieces := kept.read():
+            return pieces
+        raise UsageError(f"No evidence is kept in {kept.path}; name a file that `generate --json` wrote.")
+    try:
+        if file.stat().st_size > MAX_FILE_BYTES:
+            raise UsageError(f"{file} is too large for a result of `generate --json`.")
+        value: Any = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{file} is no result of `generate --json`: {error}.") from None
+    outer = value if isinstance(value, dict) else {}
+    inner = outer.get("audit")
+    pieces = evidence_of_json((inner if isinstance(inner, dict) else outer).get("evidence"))
+    if not pieces:
+        raise UsageError(f"{file} holds nothing that a verifier signed; `generate --json` writes it.")
+    return pieces
+
+
+def check(piece: Evidence) -> CheckedPiece:
+    """Check one piece by its signatures alone."""
+    try:
+        opened = piece.open()
+    except RemoteProtocolError as error:
+        return CheckedPiece("", 0, AuditState.UNANSWERED, problem=str(error))
+    said = [
+        f"{short_peer_id(statement.auditor)} {'accuses' if accuses(verdict, opened.claim.request) else 'agrees'}: "
+        f"{verdict.equal} equal, {verdict.near_ties} near ties, {verdict.different} different"
+        for statement, verdict in zip(piece.statements, opened.verdicts, strict=True)
+    ]
+    return CheckedPiece(opened.claim.author, len(opened.claim.tokens), opened.state, tuple(said))
+
+
+async def _judged(
+    pieces: Sequence[Evidence], initial_peers: tuple[str, ...], network: str, trust: tuple[str, ...]
+) -> tuple[Evidence, ...]:
+    """The same claims with the statements of verifiers that are asked now."""
+    line = WaitingLine(sys.stderr)
+    async with telling_stages(line, lambda: "Looking for peers"):
+        swarm = await joining_once(initial_peers, network)()
+    try:
+        async with telling_stages(line, lambda: "Asking other verifiers"):
+            return await judged(swarm, pieces, trust)
+    finally:
+        line.end()
+        await swarm.close()
+
+
+async def judged(swarm: "Swarm", pieces: Sequence[Evidence], trust: Sequence[str]) -> tuple[Evidence, ...]:
+    """Ask the verifiers of each claim's target in a swarm. A claim that does not hold is asked of nobody."""
+    from cosine_p2p.auditing import Auditing
+    from cosine_p2p.peer_failures import PeerFailures
+
+    auditing = Auditing(PeerFailures(), file=EvidenceFile())
+    auditing.join(swarm.transport)
+    found: list[Evidence] = []
+    try:
+        for piece in pieces:
+            try:
+                claim = piece.open().claim
+            except RemoteProtocolError:
+                found.append(piece)
+                continue
+            records = await swarm.directory.find(Role.VERIFIER, claim.request.target_digest.hex())
+            able = [
+                record.peer_id
+                for record in records
+                if record.numerics == claim.request.numerics and (not trust or record.peer_id in trust)
+            ]
+            audit = auditing.start([claim], able)
+            await audit.wait(WAIT_S)
+            found += audit.evidence
+    finally:
+        await auditing.close()
+    return tuple(found)

@@ -1,0 +1,91 @@
+"""`cosine-node audit`: what it reads, what it tells of stored evidence, and whom it asks about a stored text."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from cosine_node.cli import main
+from cosine_node.cli.audit import check, judged
+from cosine_node.cli.printing import json_safe
+from cosine_node.engine.scripted import ScriptedEngine
+from cosine_node.simulation.swarm import TARGET, SimulatedSwarm, numbered_identity
+from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_p2p.evidence import Evidence, EvidenceFile, evidence_of_json
+from cosine_protocol.records import Role
+from tests.cosine_p2p.test_evidence import FORGERIES, piece_of
+from tests.swarm.reference import VOCAB_TOKENS, target_engine
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as exited:
+        main(["audit", *arguments])
+        raise SystemExit(0)
+    return int(exited.value.code or 0)
+
+
+def written(folder: Path, *pieces: Evidence) -> str:
+    """A file like that of `generate --json`."""
+    file = folder / "generation.json"
+    file.write_text(json.dumps({"text": "a", "audit": {"state": "off", "evidence": [asdict(p) for p in pieces]}}))
+    return str(file)
+
+
+def test_evidence_is_checked_offline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(written(tmp_path, piece_of(3, 3), piece_of()), "--offline") == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert "convicted" in first and "accuses: 0 equal, 0 near ties, 3 different" in first
+    assert "unanswered; nobody has judged it" in second
+
+
+def test_what_is_forged_is_said_to_prove_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(written(tmp_path, FORGERIES["about another text"]), "--offline", "--json") == 1
+    told = json.loads(capsys.readouterr().out)
+    assert "signature" in told["checked"][0]["problem"]
+
+
+def test_without_a_file_it_reads_what_is_kept_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert run("--offline") == 2
+    assert "No evidence is kept" in capsys.readouterr().err
+    EvidenceFile().add(piece_of(3, 3))
+    assert run("--offline") == 0
+    assert "convicted" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"text": "a"}', '{"audit": null}', '{"audit": {"evidence": [1]}}'])
+def test_a_file_without_evidence_is_refused_in_a_sentence(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file.json"
+    file.write_text(content)
+    assert run(str(file), "--offline") == 2
+    assert str(file) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("is_honest", "state"), [(True, "passed"), (False, "convicted")])
+def test_a_stored_text_is_judged_by_others(
+    is_honest: bool, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+    async def scene() -> tuple[Evidence, ...]:
+        async with SimulatedSwarm() as swarm:
+            model_seed = {} if is_honest else {"model_seed": 9}
+            await swarm.verifier(ScriptedEngine(vocab_tokens=VOCAB_TOKENS, **model_seed))
+            client = await swarm.client(strategy="plain")
+            done = await client.generate("012", max_new_tokens=40)
+            assert done.audit is not None and done.audit.state == "off"
+            assert evidence_of_json(json_safe(done)["audit"]["evidence"]) == done.audit.evidence
+            for _ in range(2):
+                await swarm.verifier(target_engine())
+            for record in await swarm.directory.find(Role.VERIFIER, TARGET):
+                await swarm.directory.announce(record, [record.target_digest.hex()])
+            asking = swarm.client_swarm(numbered_identity(77))
+            return await judged(asking, done.audit.evidence, ())
+
+    [piece] = run_virtual(scene())
+    assert check(piece).state == state
