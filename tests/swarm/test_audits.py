@@ -156,7 +156,7 @@ def test_where_the_user_wants_one_verifier_no_other_one_sees_the_text() -> None:
     assert state_of(first) is AuditState.NO_AUDITOR
 
 
-SAMPLINGS: Final = {
+SAMPLINGS: Final[dict[str, dict[str, Any]]] = {
     "greedy": {"temperature": 0.0},
     "sampled": {"temperature": 1.0},
     "filtered": {"temperature": 0.7, "top_p": 0.9, "top_k": 12, "min_p": 0.02, "repetition_penalty": 1.1},

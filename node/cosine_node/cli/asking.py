@@ -30,8 +30,8 @@ def client_that_asks_once(
 
     join = joining_once(initial_peers, Access.of(options), Target.parse(options["target"]).folder)
     if not emulated_rtt_ms:
-        files = {"trial_file": TrialFile(), "peer_file": PeerFile(), "evidence_file": EvidenceFile()}
-        return AsyncClient(join=join, **files, **options)
+        trials, peers, evidence = TrialFile(), PeerFile(), EvidenceFile()
+        return AsyncClient(join=join, trial_file=trials, peer_file=peers, evidence_file=evidence, **options)
 
     async def join_from_afar() -> "NetworkSwarm":
         swarm = await join()
