@@ -12,7 +12,17 @@ import typer
 from cosine_node.cli.asking import joining_once
 from cosine_node.cli.exit_codes import FAILURE_EXIT
 from cosine_node.cli.interrupts import run_interruptibly
-from cosine_node.cli.options import AsJson, InitialPeers, Network, TrustedPeers, several
+from cosine_node.cli.options import (
+    AsJson,
+    DeniedPeers,
+    IdentityFile,
+    InitialPeers,
+    Network,
+    SwarmFile,
+    TrustedPeers,
+    access_of,
+    several,
+)
 from cosine_node.cli.printing import json_safe, short_peer_id, show
 from cosine_node.cli.waiting import WaitingLine, telling_stages
 from cosine_p2p.audit_rule import AuditState, accuses
@@ -22,7 +32,7 @@ from cosine_protocol.errors import RemoteProtocolError, UsageError
 from cosine_protocol.records import Role
 
 if TYPE_CHECKING:
-    from cosine_p2p.client import Swarm
+    from cosine_p2p.client import Join, Swarm
 
 MAX_FILE_BYTES: Final = 64 << 20
 """Bounds what is read: far more than the longest generation."""
@@ -57,6 +67,9 @@ def audit(
     ] = None,
     initial_peers: InitialPeers = None,
     network: Network = DEFAULT_NETWORK,
+    swarm: SwarmFile = None,
+    identity: IdentityFile = None,
+    deny: DeniedPeers = None,
     trust: TrustedPeers = None,
     offline: Annotated[
         bool, typer.Option("--offline", metavar="", help="Ask nobody: check signatures and what was found before.")
@@ -66,7 +79,8 @@ def audit(
     """Have a text judged by verifiers other than its own, or check the evidence against one."""
     pieces = read_evidence(file)
     if not offline:
-        pieces = run_interruptibly(_judged(pieces, several(initial_peers), network, several(trust)))
+        join = joining_once(several(initial_peers), access_of(network, swarm, deny, identity))
+        pieces = run_interruptibly(_judged(pieces, join, several(trust)))
     checked = [check(piece) for piece in pieces]
     if as_json:
         written = {"evidence": json_safe(pieces), "checked": json_safe(checked)}
@@ -117,13 +131,11 @@ def check(piece: Evidence) -> CheckedPiece:
     return CheckedPiece(opened.claim.author, len(opened.claim.tokens), opened.state, tuple(said))
 
 
-async def _judged(
-    pieces: Sequence[Evidence], initial_peers: tuple[str, ...], network: str, trust: tuple[str, ...]
-) -> tuple[Evidence, ...]:
+async def _judged(pieces: Sequence[Evidence], join: "Join", trust: tuple[str, ...]) -> tuple[Evidence, ...]:
     """The same claims with the statements of verifiers that are asked now."""
     line = WaitingLine(sys.stderr)
     async with telling_stages(line, lambda: "Looking for peers"):
-        swarm = await joining_once(initial_peers, network)()
+        swarm = await join()
     try:
         async with telling_stages(line, lambda: "Asking other verifiers"):
             return await judged(swarm, pieces, trust)
