@@ -185,10 +185,8 @@ def generate(
     }
     asked: Prompt = [{"role": "user", "content": text}] if chat else text
     done = run_interruptibly(_generate(several(initial_peers), asked, options, line, is_quiet=as_json))
-    if as_json:
-        sys.stdout.write(json.dumps(json_safe(done)) + "\n")
-    else:
-        show(sys.stderr, _summary(done) + "\n")
+    told = json.dumps(json_safe(done)) if as_json else _summary(done)
+    show(sys.stdout if as_json else sys.stderr, told + "\n")
 
 
 def _read_prompt(given: str, line: WaitingLine) -> str:
