@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cosine_p2p.identity_file import claim_identity, default_identity_file, load_identity
+from cosine_p2p.identity_file import claim_identity, default_identity_file, load_identity, share_identity
 from cosine_protocol.errors import UsageError
 from cosine_protocol.identity import Identity
 
@@ -92,3 +92,17 @@ def test_nodes_started_without_a_name_get_identities_of_their_own(
     assert again.identity.peer_id == claims[1].identity.peer_id
     for claim in (claims[0], claims[2], again):
         claim.release()
+
+
+def test_clients_share_a_key_and_no_node_with_them(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    first, second = share_identity(file), share_identity(file)
+    assert first.identity.peer_id == second.identity.peer_id == load_identity(file).peer_id
+    with pytest.raises(UsageError, match="in use by another node"):
+        claim_identity(file)
+    first.release()
+    second.release()
+    node = claim_identity(file)
+    with pytest.raises(UsageError, match="is in use by a node; give this client a key file of its own"):
+        share_identity(file)
+    node.release()

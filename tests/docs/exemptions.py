@@ -46,6 +46,14 @@ EXEMPTIONS: Final = (
     Exemption(r"cosine-node join .*/PUBLIC/.*", Check.OPTIONS, "stands for the reader's own address"),
     Exemption(r"pip install .*", Check.EXTRAS, "tests/packaging installs the wheel"),
     Exemption(r"\. \.venv/bin/activate", Check.NOTHING, "there is one only after make install"),
+    Exemption(
+        r"cosine-node (swarm|ban) .*PEER_ID.*",
+        Check.OPTIONS,
+        "stands for another's peer id; tests/node/cli runs it",
+    ),
+    Exemption(
+        r"cosine-node .*--swarm friends\.swarm.*", Check.OPTIONS, "tests/e2e runs a private swarm of processes"
+    ),
     Exemption(r"docker compose .*", Check.NOTHING, "needs Docker; tests/packaging runs what is in compose.yaml"),
     Exemption(r"(systemctl|loginctl|journalctl) .*", Check.NOTHING, "changes the services of this machine"),
     Exemption(r"cosine-node --install-completion", Check.OPTIONS, "changes the shell; tests/node/cli has its test"),

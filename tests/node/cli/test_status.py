@@ -12,6 +12,7 @@ from rich.console import Console
 from cosine_node.cli import main, status
 from cosine_node.cli.status import as_object, picture, problem_of
 from cosine_p2p import network
+from cosine_p2p.access import Access
 from cosine_p2p.survey import NodeSight, Survey, Surveyor
 from cosine_protocol.records import NodeRecord, Role
 from tests.cosine_p2p.plain_swarm import PlainSwarm, account
@@ -104,7 +105,7 @@ def run_status(
 ) -> int:
     """The command over an in-memory swarm; its exit code."""
 
-    def joining(peers: tuple[str, ...], *, network: str, **_: Any) -> Callable[[], Awaitable[PlainSwarm]]:
+    def joining(peers: tuple[str, ...], *, access: Access, **_: Any) -> Callable[[], Awaitable[PlainSwarm]]:
         assert peers == (BOOT,)
 
         async def join() -> PlainSwarm:
