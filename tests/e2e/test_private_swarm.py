@@ -94,12 +94,10 @@ def test_who_has_no_certificate_is_told_how_to_get_one(friends: Friends) -> None
     assert "cosine-node swarm admit 12D3KooW" in done.stderr
 
 
-async def answers(friends: Friends, name: str, gate: PeerGate | None) -> dict[str, m.Message]:
+async def answers(friends: Friends, name: str, gate: PeerGate) -> dict[str, m.Message]:
     """The first answer of the verifier on each protocol; the dial is refused for none."""
-    identity = load_identity(friends.key(name))
-    config = LightConfig(
-        identity=identity, initial_peers=(friends.verifier.maddr,), **({"gate": gate} if gate is not None else {})
-    )
+    identity, peers = load_identity(friends.key(name)), (friends.verifier.maddr,)
+    config = LightConfig(identity=identity, initial_peers=peers, gate=gate)
     transport = await LightTransport.start(config)
     heard: dict[str, m.Message] = {}
     try:
@@ -114,7 +112,7 @@ async def answers(friends: Friends, name: str, gate: PeerGate | None) -> dict[st
 
 
 def test_a_stranger_gets_one_error_on_every_protocol_of_a_node(friends: Friends) -> None:
-    heard = asyncio.run(answers(friends, "stranger", None))
+    heard = asyncio.run(answers(friends, "stranger", PeerGate()))
     assert len(heard) == 4
     for message in heard.values():
         assert isinstance(message, m.Error) and message.code == ErrorCode.NOT_ADMITTED
