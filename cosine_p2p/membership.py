@@ -4,6 +4,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_S: Final = 10.0
 """A choice: a renewed certificate or a new list in the swarm file is taken up so soon, without a restart."""
+WARN_S: Final = 3 * 86_400.0
+"""A choice: time to ask the founder for a new certificate, over a weekend too."""
 MAX_MET: Final = 16_384
 """Bounds memory: members whose certificates are remembered, as many as records."""
 MAX_STATE_BYTES: Final = 256 << 10
@@ -67,6 +70,7 @@ class Membership:
         self._state = state
         self._clock = clock
         self._look_again_at_s = clock() + LOOK_AGAIN_S
+        self._warned_of = b""
         kept = state.read().get("revoked") if state is not None else None
         if isinstance(kept, str):
             self._take_kept(kept)
@@ -140,6 +144,17 @@ class Membership:
 
     def _look_again(self) -> None:
         """Take up what was added to the swarm file; what cannot be used changes nothing."""
+        if self._warned_of != self.certificate and self._clock() > self.ends_at_s - WARN_S:
+            self._warned_of = self.certificate
+            ends = datetime.fromtimestamp(self.ends_at_s, UTC).isoformat(timespec="minutes")
+            logger.warning(
+                "the certificate of %s in the swarm %s ends at %s; its founder makes a new one with "
+                "`cosine-node swarm admit %s`",
+                self.peer_id,
+                self.name,
+                ends,
+                self.peer_id,
+            )
         if self._reread is None:
             return
         try:

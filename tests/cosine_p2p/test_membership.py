@@ -112,6 +112,15 @@ def test_a_swarm_file_that_breaks_meanwhile_changes_nothing(caplog: pytest.LogCa
     assert "The file is gone" in caplog.text
 
 
+def test_a_certificate_that_ends_soon_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    swarm = PrivateSwarm()
+    ours, theirs = swarm.member(US, lifetime_s=9 * DAY_S), swarm.admit(MEMBER, lifetime_s=99 * DAY_S)
+    for days, warnings in ((1, 0), (5, 0), (7, 1), (8, 1)):
+        swarm.clock.now_s = NOW_S + days * DAY_S
+        ours.check(theirs, peer_id=MEMBER)
+        assert caplog.text.count("in the swarm friends ends at 2023-11-23T22:13+00:00") == warnings
+
+
 def test_papers_of_others_make_nobody_a_member() -> None:
     swarm = PrivateSwarm()
     with pytest.raises(UsageError, match=f"no certificate for {STRANGER} of the swarm friends"):
