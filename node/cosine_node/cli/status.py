@@ -30,6 +30,7 @@ from cosine_node.cli.options import (
 )
 from cosine_node.cli.printing import json_safe, printable, short_peer_id, show
 from cosine_node.cli.waiting import WaitingLine, telling_stages
+from cosine_p2p.evidence import EvidenceFile
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.records import Role
 
@@ -102,6 +103,9 @@ async def _status(join: "Join", network: str, target: str, *, watch: bool, as_js
                     await asyncio.sleep(pause_s)
                     survey = await surveyor.survey()
         line.end()
+        convicted = EvidenceFile().convicted()
+        for peer_id in sorted({sight.record.peer_id for sight in survey.nodes} & convicted):
+            show(sys.stderr, f"{short_peer_id(peer_id)} was convicted (see `cosine-node audit`): asked last.\n")
         if watch:
             await _watch(surveyor, survey, network, as_json=as_json)
         _tell(survey, network, as_json=as_json)

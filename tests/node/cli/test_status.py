@@ -4,6 +4,7 @@ import io
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +14,12 @@ from cosine_node.cli import main, status
 from cosine_node.cli.status import as_object, picture, problem_of
 from cosine_p2p import network
 from cosine_p2p.access import Access
+from cosine_p2p.evidence import EvidenceFile
 from cosine_p2p.survey import NodeSight, Survey, Surveyor
 from cosine_protocol.records import NodeRecord, Role
 from tests.cosine_p2p.plain_swarm import PlainSwarm, account
 from tests.cosine_p2p.samples import identity_of, record_of
+from tests.cosine_p2p.test_evidence import AUTHOR, piece_of
 
 BOOT = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
 
@@ -136,6 +139,15 @@ def test_the_command_prints_a_table_and_succeeds(
     out, err = capsys.readouterr()
     assert "1 verifier and 0 drafters of someone/model" in out
     assert err.startswith("Looking for peers ...\nLooking for nodes of someone/model ...\n")
+
+
+def test_a_verifier_that_audits_convicted_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    EvidenceFile().add(piece_of(3, 3))
+    assert run_status(monkeypatch, a_verifier) == 0
+    assert f"{AUTHOR.peer_id[-8:]} was convicted" in capsys.readouterr().err
 
 
 def test_the_stage_of_a_look_is_told() -> None:
