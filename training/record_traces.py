@@ -8,13 +8,13 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
-from transformers import LlamaForCausalLM
 
 from cosine_node import zoo
 from cosine_node.engine.base import PREFIX, Choice, Engine, Row
@@ -39,12 +39,27 @@ POOL_TOKENS = 8192
 log = logging.getLogger(__name__)
 
 
+UNKNOWN_LOG_PROBABILITY = -20.0
+"""A choice: the log of no probability at all, where a reduced vocabulary does not know a token."""
+
+
+class Recorded(Protocol):
+    """A model that is recorded: the node's own engine for choices, and whole distributions."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+    def logits_along(self, prompt: Sequence[int], stream: Sequence[int]) -> Tensor:
+        """The model's logits before each token of the stream, [stream, vocab of the target]."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class RecordedModel:
     """One model twice: the node's own engine for choices, and the plain model for whole distributions."""
 
     engine: Engine
-    model: LlamaForCausalLM
+    model: Any
 
     @classmethod
     def load(cls, name: str) -> "RecordedModel":
@@ -55,7 +70,6 @@ class RecordedModel:
 
     @torch.inference_mode()
     def logits_along(self, prompt: Sequence[int], stream: Sequence[int]) -> Tensor:
-        """The model's logits before each token of the stream, [stream, vocab]."""
         tokens = torch.tensor([[*prompt, *stream[:-1]]])
         logits: Tensor = self.model(input_ids=tokens, logits_to_keep=len(stream)).logits[0]
         return logits
@@ -135,12 +149,14 @@ def _answers(plan: RecordingPlan, domain: str, target: Engine, number: int) -> I
     raise SystemExit(f"{plan.corpora} has only {found} of {count} usable prompts for {domain}; ask for fewer")
 
 
-def write(target: Engine, prompt: Sequence[int], sampling: Sampling, limit_tokens: int) -> TargetOutput:
+def write(
+    target: Engine, prompt: Sequence[int], sampling: Sampling, limit_tokens: int, eos: Sequence[int] = EOS
+) -> TargetOutput:
     """The target's own output, one token a pass, up to an EOS token or `limit_tokens` tokens."""
     sequence = target.open(sampling=sampling, prompt_tokens=len(prompt))
     pending = tuple(prompt)
     choices: list[Choice] = []
-    while len(choices) < limit_tokens and not (choices and choices[-1].token in EOS):
+    while len(choices) < limit_tokens and not (choices and choices[-1].token in eos):
         names = tuple(range(len(pending)))
         row = Row(sequence, pending, names, (PREFIX, *names[:-1]), scored_from=len(pending) - 1)
         (result,) = target.forward([row])
@@ -153,7 +169,7 @@ def write(target: Engine, prompt: Sequence[int], sampling: Sampling, limit_token
 
 
 def compose(
-    output: TargetOutput, target: RecordedModel, drafters: Mapping[str, RecordedModel], *, domain: str, split: str
+    output: TargetOutput, target: Recorded, drafters: Mapping[str, Recorded], *, domain: str, split: str
 ) -> Trace:
     """A trace of an output and of each drafter's candidates along it."""
     truth = target.logits_along(output.prompt, output.stream)
@@ -170,7 +186,7 @@ def compose(
     )
 
 
-def record_drafter(drafter: RecordedModel, output: TargetOutput, truth: Tensor) -> DrafterTrace:
+def record_drafter(drafter: Recorded, output: TargetOutput, truth: Tensor) -> DrafterTrace:
     """A drafter's candidates before each token of a stream; `truth` are the target's logits, [stream, vocab]."""
     choices, prompt_nll = choices_along(drafter.engine, output)
     tokens, claims = _table(choices)
@@ -182,7 +198,8 @@ def record_drafter(drafter: RecordedModel, output: TargetOutput, truth: Tensor) 
         recipe = Recipe(output.sampling.temperature, 0, 1.0, 0.0, 1.0)
         both = (log_probabilities(scores.float(), recipe).exp() for scores in (truth, logits))
         overlap = torch.minimum(*both).sum(-1).clamp(max=1.0).numpy()
-    log_probability = logits.log_softmax(-1).gather(1, stream[:, None])[:, 0].numpy()
+    along = logits.log_softmax(-1).gather(1, stream[:, None])[:, 0]
+    log_probability = along.clamp(min=UNKNOWN_LOG_PROBABILITY).numpy()
     return DrafterTrace(tokens, claims, log_probability, overlap, prompt_nll)
 
 

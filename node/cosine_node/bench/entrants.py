@@ -42,6 +42,7 @@ OWN: Final = "own"
 COUPLED: Final = "coupled"
 PUBLISHED: Final = "published"
 LOOKS_UP: Final = "looks-up"
+SHIPS: Final = "ships"
 NOT_OF_STRATEGIES: Final = frozenset({"drafter", "law", "policy", "shares"})
 """Names that are no fields of a strategy's own options; see above."""
 POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
@@ -51,6 +52,7 @@ POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
         "no-account": Policy(uses_prompt_lookup=False, keeps_account=False),
         "no-dropping": Policy(uses_prompt_lookup=False, drops_costly_nodes=False),
         LOOKS_UP: Policy(tries_own_drafts=False),
+        SHIPS: Policy(),
     }
 )
 """By name: what a verifier does of its own accord under free pacing."""

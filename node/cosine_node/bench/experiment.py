@@ -24,6 +24,7 @@ from cosine_node.simulation.swarm import DIGEST, facts_of, numbered_nonces
 from cosine_node.simulation.trace_engine import Law, TraceDrafter, TraceTarget
 from cosine_node.simulation.traces import Trace, TraceSet
 from cosine_node.simulation.workload import LOOKUP, POOL_TOKENS, TEST_SPLIT, Task, lookup_engine
+from cosine_node.zoo.family import Family
 from cosine_p2p.strategies.base import StrategyKind
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import UsageError
@@ -31,8 +32,14 @@ from cosine_protocol.request import Request, Sampling
 
 EXPERTS: Final[tuple[str, ...]] = zoo.DOMAINS
 """The domains of prompts, each of which has an expert."""
+EXPERTS_OF: Final[Mapping[Family, tuple[str, ...]]] = {Family.TOY: EXPERTS, Family.SMOL: zoo.SMOL_DOMAINS}
+"""The same of each family."""
+LONG: Final = "long"
+"""The domain of prompts over a passage, which has no expert."""
 DRAFTER_DOMAINS: Final = (*EXPERTS, "general", LOOKUP)
 """The expertise of the drafters of a cell: also one of a generalist, and one that copies the text."""
+DRAFTER_MODEL: Final = "draft-"
+"""The name of a drafter in traces begins so; its expertise follows."""
 RECORDED_TOKENS: Final = 128
 """The longest recorded generation."""
 TUNE_SPLIT: Final = "tune"
@@ -94,14 +101,21 @@ def grouped(rows: Iterable[JsonRow], *names: str) -> dict[tuple[Any, ...], list[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompts:
-    """The recorded prompts of a cell: the first `count` of a split, all if it is None, the domains taking turns."""
+    """The recorded prompts of a cell: the first `count` of a split, all if it is None, the domains taking turns.
+
+    With `is_long` they are those over passages, which the real family has.
+    """
 
     split: str = TEST_SPLIT
     count: int | None = None
+    family: Family = Family.TOY
+    is_long: bool = False
 
     def traces(self, temperature: float) -> Sequence[Trace]:
         """The traces at a temperature. Raises `UsageError` if there are none."""
-        chosen = shipped_traces().select(split=self.split, temperature=temperature, domains=EXPERTS)[: self.count]
+        known = shipped_traces(self.family)
+        domains = (LONG,) if self.is_long else EXPERTS_OF[self.family]
+        chosen = known.select(split=self.split, temperature=temperature, domains=domains)[: self.count]
         if not chosen:
             raise UsageError(f"There is no trace at temperature {temperature:g} in the split {self.split!r}.")
         return chosen
@@ -132,7 +146,7 @@ class ReplayedWorkload:
             return lookup_engine(self.vocab_tokens)
         return TraceDrafter(
             self.traces,
-            f"draft-{domain}",
+            f"{DRAFTER_MODEL}{domain}",
             law=Law(self._scenario.law),
             is_oracle=self._scenario.is_oracle,
             pool_tokens=self._pool_tokens,
@@ -230,7 +244,7 @@ def run_cell(cell: Cell) -> CellResult:
 def staged(cell: Cell) -> tuple[Scenario, Sequence[Trace]]:
     """The scenario and the traces of a cell. Raises `UsageError`."""
     fields: dict[str, Any] = {
-        "domains": DRAFTER_DOMAINS,
+        "domains": drafter_domains(cell.prompts.family),
         "max_new_tokens": RECORDED_TOKENS,
         "law": cell.choice.get("law", COUPLED),
         "verifiers": entrant(cell.strategy).kind.verifiers,
@@ -247,7 +261,8 @@ def _cases(scenario: Scenario, workload: ReplayedWorkload, plays: Entrant, cell:
     # A client lists one drafter of each expertise, in the order of their names, before a second of any
     # (`cosine_p2p.selection`); it numbers authors in that order.
     present = sorted({scenario.domain(index) for index in range(scenario.drafters)})
-    numbers = {f"draft-{domain}": author for author, domain in enumerate(present, 1)}
+    experts = EXPERTS_OF[cell.prompts.family]
+    numbers = {f"{DRAFTER_MODEL}{domain}": author for author, domain in enumerate(present, 1)}
     cases = {}
     for client in range(scenario.clients):
         peer_id = identity_of("client", client).peer_id
@@ -266,21 +281,31 @@ def _cases(scenario: Scenario, workload: ReplayedWorkload, plays: Entrant, cell:
                 max_new_tokens=task.max_new_tokens,
             )
             trace = workload.traces.find(task.prompt)
-            ranked = best_drafters(trace.domain, trace.temperature) if trace.domain in EXPERTS else ()
+            is_known = trace.domain in experts
+            ranked = best_drafters(trace.domain, trace.temperature, cell.prompts.family) if is_known else ()
             authors = tuple(numbers[model] for model in ranked if model in numbers)
             cases[request_digest(request)] = RequestCase(trace, authors, director)
     return cases
 
 
 @cache
-def best_drafters(domain: str, temperature: float) -> tuple[str, ...]:
+def drafter_domains(family: Family) -> tuple[str, ...]:
+    """The expertise of the drafters of a cell, the family's own and one that copies the text."""
+    if family is Family.TOY:
+        return DRAFTER_DOMAINS
+    recorded = next(iter(shipped_traces(family))).drafters
+    return (*(model.removeprefix(DRAFTER_MODEL) for model in recorded), LOOKUP)
+
+
+@cache
+def best_drafters(domain: str, temperature: float, family: Family = Family.TOY) -> tuple[str, ...]:
     """The drafters by how often their first choice is the target's token in a domain, on the split "tune"."""
-    traces = shipped_traces().select(split=TUNE_SPLIT, temperature=temperature, domains=(domain,))
+    traces = shipped_traces(family).select(split=TUNE_SPLIT, temperature=temperature, domains=(domain,))
     hits = {
         model: sum(int((t.drafters[model].candidate_tokens[:, 0] == t.stream).sum()) for t in traces)
         for model in traces[0].drafters
     }
-    hits[f"draft-{LOOKUP}"] = sum(lookup_hits(trace.stream) for trace in traces)
+    hits[f"{DRAFTER_MODEL}{LOOKUP}"] = sum(lookup_hits(trace.stream) for trace in traces)
     return tuple(sorted(hits, key=lambda model: (-hits[model], model)))
 
 
@@ -294,9 +319,9 @@ def lookup_hits(stream: Sequence[int]) -> int:
 
 
 @cache
-def shipped_traces() -> TraceSet:
-    """The recorded generations of the embedded models, read once in each process."""
-    return TraceSet.load_shipped()
+def shipped_traces(family: Family = Family.TOY) -> TraceSet:
+    """The recorded generations of a family, read once in each process."""
+    return TraceSet.load_shipped(family)
 
 
 def in_processes(

@@ -163,6 +163,48 @@ SECTIONS: Final[Mapping[str, Section]] = {
     "here": by_the_clock("By the clock, everything on one machine", EXACT),
     "here_smol_llama": by_the_clock("A real model by the clock: four bits in llama.cpp", ALIKE),
     "here_smol_torch": by_the_clock("A real model by the clock: float32 in PyTorch", ALIKE),
+    "near": Section(
+        "Near the verifier",
+        (
+            FindingLine(
+                "least speedup of `cosine`, with a drafter at the verifier and without",
+                "lowest_speedup",
+                found(),
+                least=0.98,
+            ),
+            FindingLine(
+                "least ratio to the best that stands beside the verifier alone", "lowest_ratio", found(), least=0.99
+            ),
+            EXACT,
+            KEPT,
+        ),
+        (
+            LinePlot(
+                "near",
+                rows(prompts_are="short prompts"),
+                "{family}, {profile}, T {temperature}",
+                "{way}",
+                "rtt_ms",
+                "speedup",
+            ),
+        ),
+        (
+            pivoted(
+                "Speedup by RTT in ms, with its interval:",
+                rows(),
+                "{family}, {prompts_are}, {profile}, T {temperature}: {way}",
+                "{rtt_ms}",
+                "{speedup} ({interval})",
+            ),
+            pivoted(
+                "`cosine` with a drafter at the verifier, against the best that stands beside it alone:",
+                found("against_beside"),
+                "{family}, {prompts_are}, {profile}, T {temperature}",
+                "{rtt_ms}",
+                "{ratio} ({best_beside})",
+            ),
+        ),
+    ),
     "rtt": Section(
         "One request at a time, by round-trip time",
         (

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from cosine_node.bench.entrants import OptionValues, entrant
 from cosine_node.bench.experiment import TUNE_SPLIT, Cell, Prompts, run_cell
+from cosine_node.zoo.family import Family
 
 Score = Callable[[OptionValues], float]
 Grid = Mapping[str, tuple[Any, ...]]
@@ -24,8 +25,8 @@ class Search:
     """A strategy to tune at places: a first one, and branches that lead away from it.
 
     At the first every option is swept in turn. It and every other, which begins where the one before it in its
-    branch ended, then get `trials` trials next to where they stand. A trial runs the first `prompts` prompts for
-    `tokens` tokens each.
+    branch ended, then get `trials` trials next to where they stand. A trial runs the first `prompts` prompts of a
+    family for `tokens` tokens each, in swarms with these `domains` of drafters, all if there are none.
     """
 
     strategy: str
@@ -35,6 +36,8 @@ class Search:
     prompts: int
     tokens: int
     trials: int
+    family: Family = Family.TOY
+    domains: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"tuned {self.strategy} at {1 + sum(map(len, self.branches))} points"
@@ -67,8 +70,13 @@ def _scored(search: Search, place: Place) -> Score:
             cell = Cell(
                 strategy=search.strategy,
                 choice=choice,
-                scenario={**place._asdict(), "seed": search.seed, "max_new_tokens": search.tokens},
-                prompts=Prompts(split=TUNE_SPLIT, count=search.prompts),
+                scenario={
+                    **place._asdict(),
+                    "seed": search.seed,
+                    "max_new_tokens": search.tokens,
+                    **({"domains": search.domains} if search.domains else {}),
+                },
+                prompts=Prompts(split=TUNE_SPLIT, count=search.prompts, family=search.family),
             )
             known[key] = run_cell(cell).total_s
         return known[key]

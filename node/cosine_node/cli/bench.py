@@ -19,6 +19,7 @@ from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 
 EXPERIMENTS: Mapping[str, tuple[str, ...]] = {
+    "near": ("near",),
     "rtt": ("rtt",),
     "strategies": ("crowd", "routing", "cooperation", "liars"),
     "crowd": ("crowd",),
@@ -44,7 +45,7 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="here, rtt, strategies, scale, acceptance, load, engine, llama or report; of strategies also one.",
+        help="here, near, rtt, strategies, scale, acceptance, load, engine, llama or report; or one of strategies.",
     ),
 ]
 Out = Annotated[

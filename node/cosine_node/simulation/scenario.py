@@ -11,6 +11,7 @@ from typing import Any, Final, get_args
 from cosine_node.emulation import Emulation
 from cosine_node.engine.curve import CostCurve
 from cosine_node.simulation.devices import deploy
+from cosine_node.zoo.family import Family
 from cosine_p2p.mandates import Coordination
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
@@ -88,7 +89,7 @@ class Scenario:
     With `home` every verifier holds a drafter of that expertise itself. `coordination` is the clients' option, and
     `client_rtt_ms` their distance from all nodes where it is not `rtt_ms`.
 
-    `fidelities`, `vocab_tokens`, `prompt_tokens` and `eos` are of scripted engines, `law` and
+    `fidelities`, `vocab_tokens`, `prompt_tokens` and `eos` are of scripted engines, `family`, `law` and
     `is_oracle` of traces.
     """
 
@@ -120,6 +121,7 @@ class Scenario:
     vocab_tokens: int = 64
     prompt_tokens: int = 8
     eos: tuple[int, ...] = ()
+    family: str = Family.TOY
     law: str = "coupled"
     is_oracle: bool = False
     home: str = ""
@@ -133,6 +135,7 @@ class Scenario:
             ("source", EngineSource),
             ("discovery", Discovery),
             ("coordination", Coordination),
+            ("family", Family),
         ):
             if getattr(self, name) not in list(choices):
                 raise UsageError(

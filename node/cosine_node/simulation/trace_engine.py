@@ -12,7 +12,7 @@ from cosine_node.engine.base import PREFIX, Choice, Row, RowResult
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.tree import SequenceTree
-from cosine_node.simulation.traces import CANDIDATES, DIGITS, VOCAB_TOKENS, Trace, TraceSet
+from cosine_node.simulation.traces import BASE, CANDIDATES, DIGITS, VOCAB_TOKENS, Trace, TraceSet
 from cosine_protocol.errors import UsageError
 from cosine_protocol.noise import GAMMA, MASK, mix64
 from cosine_protocol.request import Sampling
@@ -105,7 +105,7 @@ class TraceEngine(PagedEngine, ABC):
         trace, position = before.trace, before.position + 1
         if trace is None:
             digit = before.position + prompt_tokens
-            number = before.path + token * VOCAB_TOKENS**digit
+            number = before.path + token * BASE**digit
             if digit + 1 < min(DIGITS, prompt_tokens):
                 return TraceState(None, position, number)
             trace = self._traces.numbered(number)
@@ -185,9 +185,9 @@ class TraceDrafter(TraceEngine):
         bits = mix64(hashed(state) ^ self._key)
         choice = recorded[bits % len(recorded)]
         # A stride below that part of the vocabulary keeps all candidates apart.
-        first, stride = bits >> 16 & 0xFFFF, 1 + (bits >> 32) % (VOCAB_TOKENS // CANDIDATES - 1)
+        first, stride = bits >> 16 & 0xFFFF, 1 + (bits >> 32) % (BASE // CANDIDATES - 1)
         drawn = [
-            (1 + (first + rank * stride) % (VOCAB_TOKENS - 1), ORACLE_MISS if self._is_oracle else probability)
+            (state.trace.drawn_token(first + rank * stride), ORACLE_MISS if self._is_oracle else probability)
             for rank, (_, probability) in enumerate(choice.candidates)
         ]
         return Choice(drawn[0][0], choice.margin, tuple(drawn[:candidates]))
@@ -245,7 +245,7 @@ def stream_token(trace: Trace, position: int) -> int:
     """The output token at a position; beyond the recorded stream one drawn by hash, never EOS."""
     if position < len(trace.stream):
         return trace.stream[position]
-    return 1 + mix64((trace.number + 1) * GAMMA + position & MASK) % (VOCAB_TOKENS - 1)
+    return trace.drawn_token(mix64((trace.number + 1) * GAMMA + position & MASK))
 
 
 def hashed(state: TraceState) -> int:

@@ -1,7 +1,8 @@
-"""Acceptance traces: recorded generations of the embedded target, and the candidates of each drafter along them.
+"""Acceptance traces: recorded generations of a family's target, and the candidates of each drafter along them.
 
 A simulation that replays them drafts and verifies real text of real models without running any.
-`training.record_traces` makes them; the prompts are not kept, only their length and likelihood.
+`training.record_traces` and `training.record_smol_traces` make them. Of the toy family's prompts only length and
+likelihood are kept; those of the real family are kept, for what is copied from them is part of its speed.
 """
 
 import zipfile
@@ -15,12 +16,17 @@ from typing import IO, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from cosine_node.zoo.family import Family
 from cosine_protocol.errors import UsageError
 from cosine_protocol.noise import noise_bits
 
-# The vocabulary and the end-of-text token of the embedded family.
+# The vocabulary and the end-of-text token of the toy family.
 VOCAB_TOKENS: Final = 4096
 EOS: Final = (0,)
+BASE: Final = VOCAB_TOKENS
+"""Stand-in prompts spell numbers in digits below this, which are tokens of every family."""
+SHIPPED: Final = {Family.TOY: "family_traces.npz", Family.SMOL: "smol_traces.npz"}
+"""The files of recorded generations that the node comes with."""
 CANDIDATES: Final = 8
 """Candidates kept for each position, as many as a drafter ever asks for."""
 DIGITS: Final = 2
@@ -75,7 +81,8 @@ class Trace:
     """One generation of the target, and the candidates of every drafter, by model name, along it.
 
     `stream` holds the output tokens and ends with an EOS token or at the recorded length. `near_ties` is True
-    where the target's two best scores lay within 1e-4. Raises `UsageError` for parts that do not fit together.
+    where the target's two best scores lay within 1e-4. `asked` is the prompt, where it is kept. Raises `UsageError`
+    for parts that do not fit together.
     """
 
     number: int
@@ -87,13 +94,17 @@ class Trace:
     stream: tuple[int, ...]
     near_ties: tuple[bool, ...]
     drafters: Mapping[str, DrafterTrace]
+    asked: tuple[int, ...] = ()
+    eos: tuple[int, ...] = EOS
 
     def __post_init__(self) -> None:
-        if not (0 <= self.number < VOCAB_TOKENS**DIGITS and self.prompt_tokens >= DIGITS):
+        if not (0 <= self.number < BASE**DIGITS and self.prompt_tokens >= DIGITS):
             raise UsageError(
-                f"A trace needs a number below {VOCAB_TOKENS**DIGITS} and {DIGITS} prompt tokens to spell it, "
+                f"A trace needs a number below {BASE**DIGITS} and {DIGITS} prompt tokens to spell it, "
                 f"not {self.number} and {self.prompt_tokens}."
             )
+        if self.asked and len(self.asked) != self.prompt_tokens:
+            raise UsageError(f"Trace {self.number} has a prompt of another length than it says.")
         lengths = {len(array) for drafter in self.drafters.values() for array in drafter.arrays()}
         if not self.stream or lengths | {len(self.near_ties)} != {len(self.stream)}:
             raise UsageError(f"Trace {self.number} does not hold as many of everything as tokens in its stream.")
@@ -101,16 +112,24 @@ class Trace:
     @property
     def is_finished(self) -> bool:
         """True if the target ended the stream itself."""
-        return self.stream[-1] in EOS
+        return self.stream[-1] in self.eos
 
     def prompt(self) -> tuple[int, ...]:
-        """A stand-in prompt of `prompt_tokens` tokens that spells `number`, lowest digit first, then filler."""
-        digits = [self.number // VOCAB_TOKENS**exponent % VOCAB_TOKENS for exponent in range(DIGITS)]
+        """A stand-in prompt of `prompt_tokens` tokens that spells `number`, lowest digit first.
+
+        What was asked follows, from the token after that many digits on, or filler where it is not kept.
+        """
+        digits = [self.number // BASE**exponent % BASE for exponent in range(DIGITS)]
         filler = (
-            1 + noise_bits(seed=self.number, position=position, token=0) % (VOCAB_TOKENS - 1)
+            self.drawn_token(noise_bits(seed=self.number, position=position, token=0))
             for position in range(DIGITS, self.prompt_tokens)
         )
-        return (*digits, *filler)
+        return (*digits, *(self.asked[DIGITS:] if self.asked else filler))
+
+    def drawn_token(self, bits: int) -> int:
+        """A token that a hash draws, never one that ends a text."""
+        first = max(self.eos) + 1
+        return first + bits % (BASE - first)
 
     def shortened(self, tokens: int) -> "Trace":
         """The same with at most `tokens` tokens of the stream. Raises `UsageError` for none."""
@@ -129,7 +148,7 @@ def splice(first: Trace, second: Trace, *, at: int, number: int) -> Trace:
     too long or holds an EOS token.
     """
     opening = first.stream[:at]
-    if not 0 < at <= len(first.stream) or not set(opening).isdisjoint(EOS):
+    if not 0 < at <= len(first.stream) or not set(opening).isdisjoint(first.eos):
         raise UsageError(f"Trace {first.number} cannot be continued after {at} of its {len(first.stream)} tokens.")
     if first.temperature != second.temperature:
         raise UsageError(f"Traces {first.number} and {second.number} were not made at one temperature.")
@@ -145,16 +164,16 @@ def splice(first: Trace, second: Trace, *, at: int, number: int) -> Trace:
 
 
 class TraceSet:
-    """Traces by number, all of one vocabulary. Raises `UsageError` where two share a number."""
+    """Traces by number, all of one target with `vocab_tokens`. Raises `UsageError` where two share a number."""
 
-    vocab_tokens: Final = VOCAB_TOKENS
-    eos: Final = EOS
-
-    def __init__(self, traces: Iterable[Trace]) -> None:
+    def __init__(self, traces: Iterable[Trace], *, vocab_tokens: int = VOCAB_TOKENS) -> None:
+        self.vocab_tokens = vocab_tokens
         self._by_number: dict[int, Trace] = {}
         for trace in traces:
             if self._by_number.setdefault(trace.number, trace) is not trace:
                 raise UsageError(f"There are two traces with the number {trace.number}.")
+
+        self.eos = next((trace.eos for trace in self), EOS)
 
     def __len__(self) -> int:
         return len(self._by_number)
@@ -164,7 +183,7 @@ class TraceSet:
 
     def find(self, prompt: Sequence[int]) -> Trace:
         """The trace whose stand-in prompt this is. Raises `UsageError` for any other prompt."""
-        number = sum(digit * VOCAB_TOKENS**exponent for exponent, digit in enumerate(prompt[:DIGITS]))
+        number = sum(digit * BASE**exponent for exponent, digit in enumerate(prompt[:DIGITS]))
         trace = self.numbered(number)
         if tuple(prompt) != trace.prompt():
             raise UsageError(f"The prompt of {len(prompt)} tokens is not the stand-in of trace {trace.number}.")
@@ -196,7 +215,7 @@ class TraceSet:
     def save(self, path: Path) -> None:
         """Write one compressed .npz, the same bytes for the same traces; probabilities are kept in 16 bits."""
         with zipfile.ZipFile(path, "w") as archive:
-            for name, array in _packed(tuple(self)).items():
+            for name, array in _packed(self).items():
                 # An entry made by hand carries the earliest date there is, not today's.
                 entry = zipfile.ZipInfo(f"{name}.npy")
                 entry.compress_type = zipfile.ZIP_DEFLATED
@@ -210,15 +229,14 @@ class TraceSet:
             raise UsageError(f"No traces can be read from {path}: it is missing or no .npz file.")
         try:
             with path.open("rb") as file:
-                return cls(_unpacked(file))
+                return _unpacked(file)
         except (KeyError, ValueError, zipfile.BadZipFile) as error:
             raise UsageError(f"No traces can be read from {path}: {error}") from error
 
     @classmethod
-    def load_shipped(cls) -> "TraceSet":
-        """The traces of the embedded family."""
-        with (resources.files(__package__) / "data" / "family_traces.npz").open("rb") as file:
-            return cls(_unpacked(file))
+    def load_shipped(cls, family: Family = Family.TOY) -> "TraceSet":
+        """The traces of a family. Raises `UsageError` where this installation has none of it."""
+        return cls.load(Path(str(resources.files(__package__))) / "data" / SHIPPED[family])
 
 
 _OF_TRACE: Final = {
@@ -239,11 +257,13 @@ _OF_POSITION: Final = {
 """Arrays of the file along the streams: the field of a `DrafterTrace`, and its type in the file and in memory."""
 
 
-def _packed(traces: Sequence[Trace]) -> dict[str, NDArray[Any]]:
+def _packed(traces: TraceSet) -> dict[str, NDArray[Any]]:
     """The arrays of a file; streams lie one after the other, drafters [model, trace or position]."""
     models = sorted({model for trace in traces for model in trace.drafters})
     if any(len(trace.drafters) != len(models) for trace in traces):
         raise UsageError("Traces that are saved together must have the same drafters.")
+    if len({bool(trace.asked) for trace in traces}) > 1:
+        raise UsageError("Traces that are saved together must all have their prompts, or none of them.")
     rows = [[trace.drafters[model] for trace in traces] for model in models]
     arrays = {"models": np.array(models)}
     for name, stored in _OF_TRACE.items():
@@ -255,15 +275,28 @@ def _packed(traces: Sequence[Trace]) -> dict[str, NDArray[Any]]:
     for name, (field, stored, _) in _OF_POSITION.items():
         along = [np.concatenate([getattr(drafter, field) for drafter in row]) for row in rows]
         arrays[name] = np.stack(along).astype(stored)
+    arrays["vocab_tokens"] = np.array(traces.vocab_tokens, np.uint32)
+    arrays["eos"] = np.array(traces.eos, np.uint16)
+    arrays["asked"] = np.concatenate([np.array(trace.asked, np.uint16) for trace in traces])
     return arrays
 
 
-def _unpacked(file: IO[bytes]) -> Iterator[Trace]:
+def _unpacked(file: IO[bytes]) -> TraceSet:
     with np.load(file, allow_pickle=False) as archive:
         stored = dict(archive.items())
+    vocab_tokens = int(stored.get("vocab_tokens", VOCAB_TOKENS))
+    return TraceSet(_traces(stored), vocab_tokens=vocab_tokens)
+
+
+def _traces(stored: Mapping[str, Any]) -> Iterator[Trace]:
     along = {field: stored[name].astype(dtype) for name, (field, _, dtype) in _OF_POSITION.items()}
     ends = np.cumsum(stored["stream_tokens"], dtype=np.int64).tolist()
+    eos = tuple(stored["eos"].tolist()) if "eos" in stored else EOS
+    # A file has the prompts of all of its traces, or of none.
+    asked = stored.get("asked", np.zeros(0, np.uint16)).tolist()
+    asked_to = 0
     for index, (start, stop) in enumerate(zip([0, *ends], ends, strict=False)):
+        asked_from, asked_to = asked_to, asked_to + int(stored["prompt_tokens"][index])
         drafters = {
             str(model): DrafterTrace(
                 **{field: array[row, start:stop] for field, array in along.items()},
@@ -276,4 +309,6 @@ def _unpacked(file: IO[bytes]) -> Iterator[Trace]:
             stream=tuple(stored["stream"][start:stop].tolist()),
             near_ties=tuple(stored["near_ties"][start:stop].tolist()),
             drafters=drafters,
+            asked=tuple(asked[asked_from:asked_to]),
+            eos=eos,
         )

@@ -87,7 +87,7 @@ class Workload(Protocol):
 def workload_of(scenario: Scenario) -> Workload:
     """The workload that a scenario names. Raises `UsageError`."""
     if scenario.source == EngineSource.TRACES:
-        return TraceWorkload(scenario, TraceSet.load_shipped())
+        return TraceWorkload(scenario, TraceSet.load_shipped(zoo.Family(scenario.family)))
     return ModelWorkload(scenario) if scenario.source == EngineSource.MODELS else ScriptedWorkload(scenario)
 
 

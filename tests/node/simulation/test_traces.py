@@ -39,6 +39,13 @@ def drafter_trace(stream: Sequence[int], seed: int) -> DrafterTrace:
     )
 
 
+def asked_trace(number: int) -> Trace:
+    """A trace of another target, whose texts end with 2, with its prompt."""
+    trace = a_trace(number)
+    asked = tuple(range(100, 100 + trace.prompt_tokens))
+    return replace(trace, asked=asked, eos=(2,))
+
+
 def a_trace(number: int, *, domain: str = "code", tokens: int = 12, temperature: float = 0.0) -> Trace:
     chance = np.random.default_rng(number)
     stream = tuple(chance.integers(65, VOCAB_TOKENS, tokens).tolist())
@@ -84,6 +91,30 @@ def test_a_file_gives_back_what_was_saved(found: list[Trace], tmp_path_factory: 
     assert list(map(described, loaded)) == list(map(described, found))
     loaded.save(folder / "second.npz")
     assert (folder / "first.npz").read_bytes() == (folder / "second.npz").read_bytes()
+
+
+def test_a_file_gives_back_prompts_and_the_targets_tokens(tmp_path: Path) -> None:
+    found = [asked_trace(number) for number in (3, 4)]
+    TraceSet(found, vocab_tokens=50_000).save(tmp_path / "asked.npz")
+    loaded = TraceSet.load(tmp_path / "asked.npz")
+    assert [trace.asked for trace in loaded] == [trace.asked for trace in found]
+    assert (loaded.vocab_tokens, loaded.eos) == (50_000, (2,))
+    with pytest.raises(UsageError, match="all have their prompts"):
+        TraceSet([asked_trace(1), a_trace(2)]).save(tmp_path / "mixed.npz")
+
+
+def test_what_was_asked_follows_the_number_of_a_trace() -> None:
+    trace = asked_trace(4)
+    assert trace.prompt()[DIGITS:] == trace.asked[DIGITS:]
+    assert TraceSet([trace]).find(trace.prompt()) is trace
+    with pytest.raises(UsageError, match="another length"):
+        replace(trace, asked=(1,))
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_tokens_that_a_hash_draws_end_no_text(bits: int) -> None:
+    assert 0 < a_trace(1).drawn_token(bits) < VOCAB_TOKENS
+    assert 2 < asked_trace(1).drawn_token(bits) < VOCAB_TOKENS
 
 
 def test_a_file_that_holds_no_traces_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,284 @@
+"""A drafter beside the verifier against drafters elsewhere: the shortest loop is the strongest objection to ours.
+
+Speculation beside the verifier does not depend on the client's distance (arXiv 2606.25091). It stands here in two
+rows: rounds of SpecInfer with a generalist, tuned, in a network without delay; and our own verifier with the same
+generalist and nobody else. Then come drafters at the round-trip time, without that generalist at the verifier and
+with it. All but the rounds run as they ship: the verifier copies from the text, and finds by trial what pays.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from cosine_node.bench.entrants import OURS, PLAIN, SHIPS, OptionValues
+from cosine_node.bench.experiment import (
+    RECORDED_TOKENS,
+    Cell,
+    CellResult,
+    ExperimentOptions,
+    JsonRow,
+    Prompts,
+    Say,
+    emulated,
+    in_processes,
+    run_cell,
+    setup_of,
+    sum_of_checks,
+)
+from cosine_node.bench.tuning import Place, Search, tune
+from cosine_node.zoo.family import Family
+
+GENERALIST: Final = "general"
+"""The drafter at the verifier: an operator does not know what will be asked."""
+ROUNDS: Final = "specinfer"
+"""The rival beside the verifier."""
+RESAMPLES: Final = 2000
+"""A choice: enough for two digits of the bounds of an interval."""
+INTERVAL_PERCENT: Final = (2.5, 97.5)
+"""The bootstrap percentile interval (Efron 1979) that 95 % are told by."""
+SHORT: Final = "short prompts"
+LONG_PROMPTS: Final = "prompts over a passage"
+
+COPYING: Final = "the verifier copies"
+BESIDE_ROUNDS: Final = "SpecInfer rounds beside the verifier"
+BESIDE_ALONE: Final = "a drafter at the verifier, nobody else"
+REMOTE: Final = "cosine"
+BOTH: Final = "cosine, a drafter at the verifier"
+WAYS: Final[Mapping[str, Mapping[str, Any]]] = {
+    REMOTE: {},
+    BOTH: {"home": GENERALIST},
+    BESIDE_ALONE: {"home": GENERALIST, "max_drafters": 0},
+    COPYING: {"max_drafters": 0},
+}
+"""Ways that run as they ship, the default first, with their fields of `Scenario`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearOptions(ExperimentOptions):
+    """The sweep: `prompts` prompts of each family and temperature; `long_prompts` over passages, at `long_rtts_ms`.
+
+    `tuning_prompts`, `tuning_tokens` and `trials` are those of `Search`, for the rounds.
+    """
+
+    families: tuple[str, ...] = (Family.SMOL, Family.TOY)
+    profiles: tuple[str, ...] = ("a100-80gb:70B/rtx-4090:1B", "60/6")
+    rtts_ms: tuple[float, ...] = (0.0, 20.0, 50.0, 100.0, 300.0)
+    temperatures: tuple[float, ...] = (0.0, 0.8)
+    prompts: int = 30
+    long_prompts: int = 8
+    long_rtts_ms: tuple[float, ...] = (20.0, 100.0)
+    max_new_tokens: int = RECORDED_TOKENS
+    tuning_prompts: int = 6
+    tuning_tokens: int = 64
+    trials: int = 6
+
+    def distances(self, setting: "Setting") -> tuple[float, ...]:
+        """The round-trip times at which a setting is measured."""
+        return self.long_rtts_ms if setting.is_long else self.rtts_ms
+
+    @classmethod
+    def quick(cls) -> "NearOptions":
+        return cls(
+            families=(Family.TOY,),
+            profiles=("60/6",),
+            rtts_ms=(100.0,),
+            temperatures=(0.8,),
+            prompts=2,
+            long_prompts=0,
+            max_new_tokens=24,
+            tuning_prompts=1,
+            tuning_tokens=8,
+            trials=0,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Requests of one kind on one kind of machines."""
+
+    family: Family
+    profile: str
+    temperature: float
+    is_long: bool = False
+
+    @property
+    def fields(self) -> JsonRow:
+        """The fields of a row that say so."""
+        return {
+            "family": self.family.value,
+            "prompts_are": LONG_PROMPTS if self.is_long else SHORT,
+            "profile": self.profile,
+            "temperature": self.temperature,
+        }
+
+
+class Plan(NamedTuple):
+    """What a row measures."""
+
+    setting: Setting
+    way: str
+    rtt_ms: float
+    cell: Cell
+
+
+def run(options: NearOptions, *, say: Say) -> JsonRow:
+    """Tune the rounds, measure every way; the result (docs/benchmarks.md)."""
+    settings = settings_of(options)
+    searches = [search_of(options, setting) for setting in settings if not setting.is_long]
+    found = in_processes(tune, searches, processes=options.processes, say=say)
+    tuned = {
+        (search.family, search.first.profile, search.first.temperature): choices[search.first]
+        for search, choices in zip(searches, found, strict=True)
+    }
+    plans = [plan for setting in settings for plan in planned(options, setting, tuned)]
+    say(f"{len(plans)} cells to measure")
+    results = in_processes(run_cell, [plan.cell for plan in plans], processes=options.processes, say=say)
+    measured = {plan[:3]: (plan, result) for plan, result in zip(plans, results, strict=True)}
+    rows = rows_of(options, measured)
+    return {
+        "what": "How many times as fast as plain decoding one request is with a drafter at the verifier, with "
+        "drafters elsewhere, and with both, by the round-trip time between any two machines.",
+        "setup": {
+            **setup_of(options),
+            **emulated(options.profiles, options.rtts_ms),
+            "drafter_at_the_verifier": f"the {GENERALIST} one of the family, on a device like the drafters'",
+            "drafters": "one of the family for each of its domains, a general one, one that copies text",
+            "intervals": "95 %, by bootstrap over the prompts",
+        },
+        "rows": rows,
+        "findings": findings_of(rows),
+    }
+
+
+def settings_of(options: NearOptions) -> list[Setting]:
+    """All settings, the real family's long prompts last."""
+    kinds = list(product(options.families, options.profiles, options.temperatures))
+    short = [Setting(family=Family(name), profile=profile, temperature=t) for name, profile, t in kinds]
+    long = [
+        Setting(family=Family.SMOL, profile=profile, temperature=t, is_long=True)
+        for name, profile, t in kinds
+        if name == Family.SMOL and options.long_prompts
+    ]
+    return short + long
+
+
+def search_of(options: NearOptions, setting: Setting) -> Search:
+    """The tuning of the rounds for a setting, on the split "tune"."""
+    return Search(
+        strategy=ROUNDS,
+        seed=options.seed,
+        first=Place(setting.profile, 0.0, setting.temperature),
+        branches=(),
+        prompts=options.tuning_prompts,
+        tokens=options.tuning_tokens,
+        trials=options.trials,
+        family=setting.family,
+        domains=(GENERALIST,),
+    )
+
+
+def planned(
+    options: NearOptions, setting: Setting, tuned: Mapping[tuple[Family, str, float], OptionValues]
+) -> Iterator[Plan]:
+    """The rounds once, for no distance changes them; plain decoding and every other way at each round-trip time."""
+    prompts = Prompts(
+        count=options.long_prompts if setting.is_long else options.prompts,
+        family=setting.family,
+        is_long=setting.is_long,
+    )
+    fields: dict[str, Any] = {
+        "profile": setting.profile,
+        "temperature": setting.temperature,
+        "seed": options.seed,
+        "max_new_tokens": options.max_new_tokens,
+    }
+    near = {**fields, "rtt_ms": 0.0}
+    choice = tuned[setting.family, setting.profile, setting.temperature]
+    rounds = Cell(strategy=ROUNDS, choice=choice, scenario={**near, "domains": (GENERALIST,)}, prompts=prompts)
+    yield Plan(setting, BESIDE_ROUNDS, 0.0, rounds)
+    for rtt_ms in dict.fromkeys((0.0, *options.distances(setting))):
+        at = {**fields, "rtt_ms": rtt_ms}
+        yield Plan(setting, PLAIN.name, rtt_ms, Cell(strategy=PLAIN.name, scenario=at, prompts=prompts))
+        for way, more in WAYS.items() if rtt_ms in options.distances(setting) else ():
+            cell = Cell(strategy=OURS.name, choice={"policy": SHIPS}, scenario={**at, **more}, prompts=prompts)
+            yield Plan(setting, way, rtt_ms, cell)
+
+
+Measured = Mapping[tuple[Setting, str, float], tuple[Plan, CellResult]]
+"""Runs by setting, way and round-trip time."""
+
+
+def rows_of(options: NearOptions, measured: Measured) -> list[JsonRow]:
+    """A row for each way, at each round-trip time of its setting."""
+    rows = []
+    for setting in dict.fromkeys(key[0] for key in measured):
+        for rtt_ms in options.distances(setting):
+            plain = measured[setting, PLAIN.name, rtt_ms][1].seconds
+            rows += [row_of(*measured[setting, way, rtt_ms], plain, seed=options.seed) for way in WAYS]
+            # What distance adds to a stream that needs no answers is what it adds to plain decoding.
+            near = measured[setting, PLAIN.name, 0.0][1].seconds
+            further = {number: plain[number] - near[number] for number in plain}
+            plan, rounds = measured[setting, BESIDE_ROUNDS, 0.0]
+            plan = plan._replace(rtt_ms=rtt_ms)
+            rows.append(row_of(plan, rounds, plain, seed=options.seed, further_s=further))
+    return rows
+
+
+def row_of(
+    plan: Plan,
+    result: CellResult,
+    plain: Mapping[int, float],
+    *,
+    seed: int,
+    further_s: Mapping[int, float] = MappingProxyType({}),
+) -> JsonRow:
+    """A row, with `plain` the seconds of plain decoding by prompt, and what each prompt takes `further_s`."""
+    numbers = sorted(result.seconds)
+    pairs = np.array([[plain[n], result.seconds[n] + further_s.get(n, 0.0)] for n in numbers])
+    drawn = pairs[np.random.default_rng(seed).integers(0, len(pairs), (RESAMPLES, len(pairs)))].sum(axis=1)
+    low, high = np.percentile(drawn[:, 0] / drawn[:, 1], INTERVAL_PERCENT)
+    return {
+        **plan.setting.fields,
+        "way": plan.way,
+        "rtt_ms": plan.rtt_ms,
+        "speedup": float(pairs[:, 0].sum() / pairs[:, 1].sum()),
+        "interval": [float(low), float(high)],
+        "worst_prompt_speedup": float((pairs[:, 0] / pairs[:, 1]).min()),
+        "options": {name: value for name, value in plan.cell.choice.items() if name != "policy"},
+        "prompts": len(numbers),
+        **result.checks,
+    }
+
+
+def findings_of(rows: Sequence[JsonRow]) -> JsonRow:
+    """At each point cosine, with a drafter at the verifier and without, against the best that stands beside it."""
+    kinds = ("family", "prompts_are", "profile", "temperature")
+    found = []
+    for row in rows:
+        if row["way"] != BOTH:
+            continue
+        beside = [
+            other
+            for other in rows
+            if all(other[name] == row[name] for name in kinds)
+            and other["way"] in (BESIDE_ROUNDS, BESIDE_ALONE, COPYING)
+            and other["rtt_ms"] == row["rtt_ms"]
+        ]
+        best = max(beside, key=lambda other: float(other["speedup"]))
+        found.append(
+            {
+                **{name: row[name] for name in (*kinds, "rtt_ms", "speedup")},
+                "best_beside": best["way"],
+                "ratio": row["speedup"] / best["speedup"],
+            }
+        )
+    return {
+        "against_beside": found,
+        "lowest_ratio": min((entry["ratio"] for entry in found), default=None),
+        "lowest_speedup": min((row["speedup"] for row in rows if row["way"] in (REMOTE, BOTH)), default=None),
+        **sum_of_checks(rows),
+    }

@@ -1,0 +1,68 @@
+"""The experiment on a drafter at the verifier: what it runs, and what it says of the rows."""
+
+from typing import Any
+
+import pytest
+
+from cosine_node.bench.experiment import Prompts
+from cosine_node.bench.near import (
+    BESIDE_ALONE,
+    BESIDE_ROUNDS,
+    BOTH,
+    COPYING,
+    REMOTE,
+    WAYS,
+    NearOptions,
+    findings_of,
+    planned,
+    settings_of,
+)
+from cosine_node.zoo.family import Family
+from tests.node.bench.quick import quick_result
+
+
+@pytest.fixture(scope="module")
+def result() -> dict[str, Any]:
+    return quick_result("near")
+
+
+@pytest.mark.thorough
+def test_every_way_gives_the_targets_text_at_every_distance(result: dict[str, Any]) -> None:
+    assert [row["way"] for row in result["rows"]] == [*WAYS, BESIDE_ROUNDS]
+    assert result["findings"]["mismatches"] == result["findings"]["violations"] == 0
+    for row in result["rows"]:
+        low, high = row["interval"]
+        assert low <= row["speedup"] <= high
+        assert row["worst_prompt_speedup"] <= row["speedup"]
+
+
+def test_long_prompts_are_asked_of_the_real_family_alone() -> None:
+    settings = settings_of(NearOptions())
+    long = [setting for setting in settings if setting.is_long]
+    assert {setting.family for setting in long} == {Family.SMOL}
+    assert len(settings) == 2 * 2 * 2 + len(long)
+
+
+def test_ways_differ_in_their_drafters_alone() -> None:
+    options = NearOptions(rtts_ms=(20.0,))
+    setting = next(setting for setting in settings_of(options) if setting.family is Family.TOY)
+    tuned = {(setting.family, setting.profile, setting.temperature): {"drafters": 1}}
+    plans = {plan.way: plan.cell for plan in planned(options, setting, tuned) if plan.rtt_ms}
+    assert plans.keys() == {"plain", *WAYS}
+    shared = plans[REMOTE].scenario
+    for way, more in WAYS.items():
+        assert plans[way].scenario == {**shared, **more}
+        assert plans[way].prompts == Prompts(count=options.prompts)
+
+
+def test_cosine_is_held_against_the_best_that_needs_no_network() -> None:
+    kind = {"family": "toy", "prompts_are": "short prompts", "profile": "60/6", "temperature": 0.0, "rtt_ms": 20.0}
+    checks = {"mismatches": 0, "violations": 0}
+    speeds = {REMOTE: 1.5, BOTH: 2.0, BESIDE_ALONE: 1.6, COPYING: 1.1, BESIDE_ROUNDS: 1.8}
+    rows = [{**kind, **checks, "way": way, "speedup": speed} for way, speed in speeds.items()]
+    rows.append({**rows[-1], "rtt_ms": 0.0, "speedup": 9.0})
+    found = findings_of(rows)
+    [entry] = found["against_beside"]
+    assert entry["best_beside"] == BESIDE_ROUNDS
+    assert entry["ratio"] == pytest.approx(2.0 / 1.8)
+    assert found["lowest_speedup"] == 1.5
