@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from cosine_node.bench.markdown import Row, filled, shown, table, words
-from cosine_node.bench.report_sections import SECTIONS, Section
+from cosine_node.bench.report_parts import Section
+from cosine_node.bench.report_sections import SECTIONS
 from cosine_protocol.errors import UsageError
 
 INTRODUCTION: Final = """\

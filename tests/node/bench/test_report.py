@@ -8,7 +8,8 @@ import pytest
 
 from cosine_node.bench.report import page_of as page_text
 from cosine_node.bench.report import read_results, write_report
-from cosine_node.bench.report_sections import SECTIONS, FindingLine, found
+from cosine_node.bench.report_parts import FindingLine, found
+from cosine_node.bench.report_sections import SECTIONS
 from cosine_node.bench.rtt_findings import findings_of
 from cosine_protocol.errors import UsageError
 from tests.docs.pages import DOCS
