@@ -31,6 +31,7 @@ from cosine_node.bench.experiment import (
 )
 from cosine_node.bench.tuning import Place, Search, tune
 from cosine_node.zoo.family import Family
+from cosine_p2p.mandates import Coordination
 
 GENERALIST: Final = "general"
 """The drafter at the verifier: an operator does not know what will be asked."""
@@ -204,7 +205,8 @@ def planned(
         at = {**fields, "rtt_ms": rtt_ms}
         yield Plan(setting, PLAIN.name, rtt_ms, Cell(strategy=PLAIN.name, scenario=at, prompts=prompts))
         for way, more in WAYS.items() if rtt_ms in options.distances(setting) else ():
-            cell = Cell(strategy=OURS.name, choice={"policy": SHIPS}, scenario={**at, **more}, prompts=prompts)
+            scenario = {**at, "coordination": Coordination.AUTO, **more}
+            cell = Cell(strategy=OURS.name, choice={"policy": SHIPS}, scenario=scenario, prompts=prompts)
             yield Plan(setting, way, rtt_ms, cell)
 
 
