@@ -6,8 +6,8 @@ generalist and nobody else. Then come drafters at the round-trip time, without t
 with it. All but the rounds run as they ship: the verifier copies from the text, and finds by trial what pays.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -56,11 +56,21 @@ WAYS: Final[Mapping[str, Mapping[str, Any]]] = {
     COPYING: {"max_drafters": 0},
 }
 """Ways that run as they ship, the default first, with their fields of `Scenario`."""
+STEADY: Final = "steady"
+LINKS: Final[Mapping[str, Mapping[str, float]]] = {
+    STEADY: {},
+    "10 ms of jitter": {"jitter_ms": 10.0},
+    "1 % of packets lost": {"loss": 0.01},
+    "a home's": {"jitter_ms": 5.0, "loss": 0.002, "rate_bytes_per_s": 2e6},
+}
+"""Links between any two machines, with their fields of `Scenario`; the last is of `cosine-node simulate home`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearOptions(ExperimentOptions):
     """The sweep: `prompts` prompts of each family and temperature; `long_prompts` over passages, at `long_rtts_ms`.
+
+    The first family and profile are measured over every kind of link as well, at `link_rtts_ms`.
 
     `tuning_prompts`, `tuning_tokens` and `trials` are those of `Search`, for the rounds.
     """
@@ -72,6 +82,8 @@ class NearOptions(ExperimentOptions):
     prompts: int = 30
     long_prompts: int = 8
     long_rtts_ms: tuple[float, ...] = (20.0, 100.0)
+    links: tuple[str, ...] = tuple(LINKS)
+    link_rtts_ms: tuple[float, ...] = (60.0,)
     max_new_tokens: int = RECORDED_TOKENS
     tuning_prompts: int = 6
     tuning_tokens: int = 64
@@ -79,6 +91,8 @@ class NearOptions(ExperimentOptions):
 
     def distances(self, setting: "Setting") -> tuple[float, ...]:
         """The round-trip times at which a setting is measured."""
+        if setting.link != STEADY:
+            return self.link_rtts_ms
         return self.long_rtts_ms if setting.is_long else self.rtts_ms
 
     @classmethod
@@ -90,6 +104,7 @@ class NearOptions(ExperimentOptions):
             temperatures=(0.8,),
             prompts=2,
             long_prompts=0,
+            links=(STEADY,),
             max_new_tokens=24,
             tuning_prompts=1,
             tuning_tokens=8,
@@ -99,12 +114,13 @@ class NearOptions(ExperimentOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Requests of one kind on one kind of machines."""
+    """Requests of one kind on one kind of machines and links."""
 
     family: Family
     profile: str
     temperature: float
     is_long: bool = False
+    link: str = STEADY
 
     @property
     def fields(self) -> JsonRow:
@@ -114,6 +130,7 @@ class Setting:
             "prompts_are": LONG_PROMPTS if self.is_long else SHORT,
             "profile": self.profile,
             "temperature": self.temperature,
+            "link": self.link,
         }
 
 
@@ -129,7 +146,7 @@ class Plan(NamedTuple):
 def run(options: NearOptions, *, say: Say) -> JsonRow:
     """Tune the rounds, measure every way; the result (docs/benchmarks.md)."""
     settings = settings_of(options)
-    searches = [search_of(options, setting) for setting in settings if not setting.is_long]
+    searches = [search_of(options, s) for s in settings if not s.is_long and s.link == STEADY]
     found = in_processes(tune, searches, processes=options.processes, say=say)
     tuned = {
         (search.family, search.first.profile, search.first.temperature): choices[search.first]
@@ -156,7 +173,7 @@ def run(options: NearOptions, *, say: Say) -> JsonRow:
 
 
 def settings_of(options: NearOptions) -> list[Setting]:
-    """All settings, the real family's long prompts last."""
+    """All settings, the real family's long prompts and other links last."""
     kinds = list(product(options.families, options.profiles, options.temperatures))
     short = [Setting(family=Family(name), profile=profile, temperature=t) for name, profile, t in kinds]
     long = [
@@ -164,7 +181,13 @@ def settings_of(options: NearOptions) -> list[Setting]:
         for name, profile, t in kinds
         if name == Family.SMOL and options.long_prompts
     ]
-    return short + long
+    linked = [
+        replace(setting, link=link)
+        for link in options.links
+        if link != STEADY
+        for setting in short[: len(options.temperatures)]
+    ]
+    return short + long + linked
 
 
 def search_of(options: NearOptions, setting: Setting) -> Search:
@@ -202,7 +225,7 @@ def planned(
     rounds = Cell(strategy=ROUNDS, choice=choice, scenario={**near, "domains": (GENERALIST,)}, prompts=prompts)
     yield Plan(setting, BESIDE_ROUNDS, 0.0, rounds)
     for rtt_ms in dict.fromkeys((0.0, *options.distances(setting))):
-        at = {**fields, "rtt_ms": rtt_ms}
+        at = {**fields, "rtt_ms": rtt_ms, **(LINKS[setting.link] if rtt_ms else {})}
         yield Plan(setting, PLAIN.name, rtt_ms, Cell(strategy=PLAIN.name, scenario=at, prompts=prompts))
         for way, more in WAYS.items() if rtt_ms in options.distances(setting) else ():
             scenario = {**at, "coordination": Coordination.AUTO, **more}
@@ -258,7 +281,7 @@ def row_of(
 
 def findings_of(rows: Sequence[JsonRow]) -> JsonRow:
     """At each point cosine, with a drafter at the verifier and without, against the best that stands beside it."""
-    kinds = ("family", "prompts_are", "profile", "temperature")
+    kinds = ("family", "prompts_are", "profile", "temperature", "link")
     found = []
     for row in rows:
         if row["way"] != BOTH:
@@ -278,9 +301,15 @@ def findings_of(rows: Sequence[JsonRow]) -> JsonRow:
                 "ratio": row["speedup"] / best["speedup"],
             }
         )
+    ours = [row for row in rows if row["way"] in (REMOTE, BOTH)]
     return {
         "against_beside": found,
         "lowest_ratio": min((entry["ratio"] for entry in found), default=None),
-        "lowest_speedup": min((row["speedup"] for row in rows if row["way"] in (REMOTE, BOTH)), default=None),
+        "lowest_speedup": _lowest(row for row in ours if row["link"] == STEADY),
+        "lowest_speedup_of_links": _lowest(row for row in ours if row["link"] != STEADY),
         **sum_of_checks(rows),
     }
+
+
+def _lowest(rows: Iterable[JsonRow]) -> float | None:
+    return min((float(row["speedup"]) for row in rows), default=None)

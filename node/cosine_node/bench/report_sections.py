@@ -5,6 +5,7 @@ from typing import Final
 
 from cosine_node.bench.crowd import LATENCY, SATURATED
 from cosine_node.bench.markdown import Row, Rows, words
+from cosine_node.bench.near import STEADY
 from cosine_node.bench.plots import BarPlot, LinePlot
 from cosine_node.bench.report_parts import FindingLine, Section, columns, found, pivoted, rows
 
@@ -91,6 +92,12 @@ SECTIONS: Final[Mapping[str, Section]] = {
                 least=0.98,
             ),
             FindingLine(
+                "the same with jitter, with lost packets, and over a home's links",
+                "lowest_speedup_of_links",
+                found(),
+                least=0.98,
+            ),
+            FindingLine(
                 "least ratio to the best that stands beside the verifier alone", "lowest_ratio", found(), least=0.99
             ),
             EXACT,
@@ -99,7 +106,7 @@ SECTIONS: Final[Mapping[str, Section]] = {
         (
             LinePlot(
                 "near",
-                rows(prompts_are="short prompts"),
+                rows(prompts_are="short prompts", link=STEADY),
                 "{family}, {profile}, T {temperature}",
                 "{way}",
                 "rtt_ms",
@@ -109,14 +116,21 @@ SECTIONS: Final[Mapping[str, Section]] = {
         (
             pivoted(
                 "Speedup by RTT in ms, with its interval:",
-                rows(),
+                rows(link=STEADY),
                 "{family}, {prompts_are}, {profile}, T {temperature}: {way}",
                 "{rtt_ms}",
                 "{speedup} ({interval})",
             ),
             pivoted(
+                "Over other links, at an RTT of {rtt_ms} ms:",
+                lambda result: [row for row in result["rows"] if row["link"] != STEADY],
+                "{family}, {profile}, T {temperature}: {way}",
+                "{link}",
+                "{speedup} ({interval})",
+            ),
+            pivoted(
                 "`cosine` with a drafter at the verifier, against the best that stands beside it alone:",
-                found("against_beside"),
+                found("against_beside", link=STEADY),
                 "{family}, {prompts_are}, {profile}, T {temperature}",
                 "{rtt_ms}",
                 "{ratio} ({best_beside})",

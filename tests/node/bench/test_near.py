@@ -11,8 +11,10 @@ from cosine_node.bench.near import (
     BOTH,
     COPYING,
     REMOTE,
+    STEADY,
     WAYS,
     NearOptions,
+    Setting,
     findings_of,
     planned,
     settings_of,
@@ -40,7 +42,16 @@ def test_long_prompts_are_asked_of_the_real_family_alone() -> None:
     settings = settings_of(NearOptions())
     long = [setting for setting in settings if setting.is_long]
     assert {setting.family for setting in long} == {Family.SMOL}
-    assert len(settings) == 2 * 2 * 2 + len(long)
+    steady = [setting for setting in settings if setting.link == STEADY]
+    assert len(steady) == 2 * 2 * 2 + len(long)
+
+
+def test_other_links_lie_between_machines_and_not_within_them() -> None:
+    options = NearOptions()
+    setting = next(setting for setting in settings_of(options) if setting.link == "1 % of packets lost")
+    tuned = {(setting.family, setting.profile, setting.temperature): {"drafters": 1}}
+    losses = {plan.rtt_ms: plan.cell.scenario.get("loss", 0.0) for plan in planned(options, setting, tuned)}
+    assert losses == {0.0: 0.0, 60.0: 0.01}
 
 
 def test_ways_differ_in_their_drafters_alone() -> None:
@@ -56,7 +67,8 @@ def test_ways_differ_in_their_drafters_alone() -> None:
 
 
 def test_cosine_is_held_against_the_best_that_needs_no_network() -> None:
-    kind = {"family": "toy", "prompts_are": "short prompts", "profile": "60/6", "temperature": 0.0, "rtt_ms": 20.0}
+    setting = Setting(family=Family.TOY, profile="60/6", temperature=0.0)
+    kind = {**setting.fields, "rtt_ms": 20.0}
     checks = {"mismatches": 0, "violations": 0}
     speeds = {REMOTE: 1.5, BOTH: 2.0, BESIDE_ALONE: 1.6, COPYING: 1.1, BESIDE_ROUNDS: 1.8}
     rows = [{**kind, **checks, "way": way, "speedup": speed} for way, speed in speeds.items()]
