@@ -75,11 +75,11 @@ class NearOptions(ExperimentOptions):
     `tuning_prompts`, `tuning_tokens` and `trials` are those of `Search`, for the rounds.
     """
 
-    families: tuple[str, ...] = (Family.SMOL, Family.TOY)
+    families: tuple[str, ...] = (Family.SMOL,)
     profiles: tuple[str, ...] = ("a100-80gb:70B/rtx-4090:1B", "60/6")
     rtts_ms: tuple[float, ...] = (0.0, 20.0, 50.0, 100.0, 300.0)
     temperatures: tuple[float, ...] = (0.0, 0.8)
-    prompts: int = 30
+    prompts: int = 24
     long_prompts: int = 8
     long_rtts_ms: tuple[float, ...] = (20.0, 100.0)
     links: tuple[str, ...] = tuple(LINKS)

@@ -39,7 +39,7 @@ def test_every_way_gives_the_targets_text_at_every_distance(result: dict[str, An
 
 
 def test_long_prompts_are_asked_of_the_real_family_alone() -> None:
-    settings = settings_of(NearOptions())
+    settings = settings_of(NearOptions(families=tuple(Family)))
     long = [setting for setting in settings if setting.is_long]
     assert {setting.family for setting in long} == {Family.SMOL}
     steady = [setting for setting in settings if setting.link == STEADY]
@@ -55,7 +55,7 @@ def test_other_links_lie_between_machines_and_not_within_them() -> None:
 
 
 def test_ways_differ_in_their_drafters_alone() -> None:
-    options = NearOptions(rtts_ms=(20.0,))
+    options = NearOptions(families=(Family.TOY,), rtts_ms=(20.0,))
     setting = next(setting for setting in settings_of(options) if setting.family is Family.TOY)
     tuned = {(setting.family, setting.profile, setting.temperature): {"drafters": 1}}
     plans = {plan.way: plan.cell for plan in planned(options, setting, tuned) if plan.rtt_ms}
