@@ -79,7 +79,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     target = load_target()
-    traces = TraceSet(record(target, load_drafters(target), options), vocab_tokens=target.engine.vocab_tokens)
+    traces = TraceSet(record(target, load_drafters(target), options))
     traces.save(options.out)
     log.info("%d traces, %d bytes", len(traces), options.out.stat().st_size)
 
@@ -100,7 +100,7 @@ def record(target: RecordedModel, drafters: Mapping[str, Recorded], options: arg
                 output = write(target.engine, prompt, sampling, options.limit_tokens, eos)
                 if len(output.stream) >= SHORTEST_STREAM_TOKENS:
                     trace = compose(output, target, drafters, domain=domain, split=split)
-                    yield replace(trace, asked=prompt, eos=eos)
+                    yield replace(trace, asked=prompt, eos=eos, vocab_tokens=target.engine.vocab_tokens)
                 number += 1
         log.info("%s: %d traces so far", domain, number)
 

@@ -81,8 +81,8 @@ class Trace:
     """One generation of the target, and the candidates of every drafter, by model name, along it.
 
     `stream` holds the output tokens and ends with an EOS token or at the recorded length. `near_ties` is True
-    where the target's two best scores lay within 1e-4. `asked` is the prompt, where it is kept. Raises `UsageError`
-    for parts that do not fit together.
+    where the target's two best scores lay within 1e-4. `asked` is the prompt, where it is kept; `vocab_tokens` are
+    those of the target. Raises `UsageError` for parts that do not fit together.
     """
 
     number: int
@@ -96,6 +96,7 @@ class Trace:
     drafters: Mapping[str, DrafterTrace]
     asked: tuple[int, ...] = ()
     eos: tuple[int, ...] = EOS
+    vocab_tokens: int = VOCAB_TOKENS
 
     def __post_init__(self) -> None:
         if not (0 <= self.number < BASE**DIGITS and self.prompt_tokens >= DIGITS):
@@ -164,16 +165,15 @@ def splice(first: Trace, second: Trace, *, at: int, number: int) -> Trace:
 
 
 class TraceSet:
-    """Traces by number, all of one target with `vocab_tokens`. Raises `UsageError` where two share a number."""
+    """Traces by number, all of one target. Raises `UsageError` where two share a number."""
 
-    def __init__(self, traces: Iterable[Trace], *, vocab_tokens: int = VOCAB_TOKENS) -> None:
-        self.vocab_tokens = vocab_tokens
+    def __init__(self, traces: Iterable[Trace]) -> None:
         self._by_number: dict[int, Trace] = {}
         for trace in traces:
             if self._by_number.setdefault(trace.number, trace) is not trace:
                 raise UsageError(f"There are two traces with the number {trace.number}.")
-
         self.eos = next((trace.eos for trace in self), EOS)
+        self.vocab_tokens = next((trace.vocab_tokens for trace in self), VOCAB_TOKENS)
 
     def __len__(self) -> int:
         return len(self._by_number)
@@ -284,8 +284,7 @@ def _packed(traces: TraceSet) -> dict[str, NDArray[Any]]:
 def _unpacked(file: IO[bytes]) -> TraceSet:
     with np.load(file, allow_pickle=False) as archive:
         stored = dict(archive.items())
-    vocab_tokens = int(stored.get("vocab_tokens", VOCAB_TOKENS))
-    return TraceSet(_traces(stored), vocab_tokens=vocab_tokens)
+    return TraceSet(_traces(stored))
 
 
 def _traces(stored: Mapping[str, Any]) -> Iterator[Trace]:
@@ -311,4 +310,5 @@ def _traces(stored: Mapping[str, Any]) -> Iterator[Trace]:
             drafters=drafters,
             asked=tuple(asked[asked_from:asked_to]),
             eos=eos,
+            vocab_tokens=int(stored.get("vocab_tokens", VOCAB_TOKENS)),
         )

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cosine_node.bench.experiment import Prompts
+from cosine_node.bench.experiment import Cell, Prompts, run_cell
 from cosine_node.bench.near import (
     BESIDE_ALONE,
     BESIDE_ROUNDS,
@@ -52,6 +52,14 @@ def test_other_links_lie_between_machines_and_not_within_them() -> None:
     tuned = {(setting.family, setting.profile, setting.temperature): {"drafters": 1}}
     losses = {plan.rtt_ms: plan.cell.scenario.get("loss", 0.0) for plan in planned(options, setting, tuned)}
     assert losses == {0.0: 0.0, 60.0: 0.01}
+
+
+def test_the_real_familys_answers_are_replayed_with_its_own_vocabulary() -> None:
+    scenario = {"profile": "60/6", "temperature": 0.0, "rtt_ms": 20.0, "max_new_tokens": 8}
+    found = run_cell(
+        Cell(strategy="plain", scenario=scenario, prompts=Prompts(count=1, family=Family.SMOL, is_long=True))
+    )
+    assert found.checks["mismatches"] == found.checks["violations"] == 0
 
 
 def test_ways_differ_in_their_drafters_alone() -> None:

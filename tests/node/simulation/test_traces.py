@@ -95,7 +95,7 @@ def test_a_file_gives_back_what_was_saved(found: list[Trace], tmp_path_factory: 
 
 def test_a_file_gives_back_prompts_and_the_targets_tokens(tmp_path: Path) -> None:
     found = [asked_trace(number) for number in (3, 4)]
-    TraceSet(found, vocab_tokens=50_000).save(tmp_path / "asked.npz")
+    TraceSet([replace(trace, vocab_tokens=50_000) for trace in found]).save(tmp_path / "asked.npz")
     loaded = TraceSet.load(tmp_path / "asked.npz")
     assert [trace.asked for trace in loaded] == [trace.asked for trace in found]
     assert (loaded.vocab_tokens, loaded.eos) == (50_000, (2,))
