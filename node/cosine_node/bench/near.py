@@ -29,6 +29,7 @@ from cosine_node.bench.experiment import (
     setup_of,
     sum_of_checks,
 )
+from cosine_node.bench.here import INTERVAL_PERCENT, RESAMPLES
 from cosine_node.bench.tuning import Place, Search, tune
 from cosine_node.zoo.family import Family
 from cosine_p2p.mandates import Coordination
@@ -37,10 +38,6 @@ GENERALIST: Final = "general"
 """The drafter at the verifier: an operator does not know what will be asked."""
 ROUNDS: Final = "specinfer"
 """The rival beside the verifier."""
-RESAMPLES: Final = 2000
-"""A choice: enough for two digits of the bounds of an interval."""
-INTERVAL_PERCENT: Final = (2.5, 97.5)
-"""The bootstrap percentile interval (Efron 1979) that 95 % are told by."""
 SHORT: Final = "short prompts"
 LONG_PROMPTS: Final = "prompts over a passage"
 

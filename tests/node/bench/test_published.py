@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cosine_node.bench import acceptance, cooperation, crowd, here, liars, routing, rtt, scale
+from cosine_node.bench import acceptance, cooperation, crowd, here, liars, near, routing, rtt, scale
 from cosine_node.bench.experiment import run_cell, shipped_traces
 from cosine_node.bench.tuning import Place
 from cosine_node.cli.results import rounded
@@ -107,6 +107,20 @@ def test_requests_beside_a_liar() -> None:
     found = run_cell(liars.liar_cell(liars.LiarsOptions(), 0.0, 128, added))
     row = published_row("liars", added=added, temperature=0.0, tokens_per_request=128)
     again = {"seconds": found.total_s, "requests": len(found.seconds), **found.checks}
+    assert rounded(again) == same_fields(row, again)
+
+
+@pytest.mark.thorough
+def test_near_the_verifier() -> None:
+    """Over passages, of which there are fewer than of short prompts."""
+    options = near.NearOptions()
+    setting = next(setting for setting in near.settings_of(options) if setting.is_long)
+    rounds: dict[str, Any] = {}
+    place = setting.family, setting.profile, setting.temperature
+    plans = {(plan.way, plan.rtt_ms): plan for plan in near.planned(options, setting, {place: rounds})}
+    ours, plain = plans[near.BOTH, 100.0], plans["plain", 100.0]
+    again = near.row_of(ours, run_cell(ours.cell), run_cell(plain.cell).seconds, seed=options.seed)
+    row = published_row("near", way=near.BOTH, rtt_ms=100.0, **setting.fields)
     assert rounded(again) == same_fields(row, again)
 
 
