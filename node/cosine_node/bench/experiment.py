@@ -281,7 +281,7 @@ def _cases(scenario: Scenario, workload: ReplayedWorkload, plays: Entrant, cell:
                 max_new_tokens=task.max_new_tokens,
             )
             trace = workload.traces.find(task.prompt)
-            is_known = trace.domain in experts
+            is_known = trace.domain in (*experts, LONG)
             ranked = best_drafters(trace.domain, trace.temperature, cell.prompts.family) if is_known else ()
             authors = tuple(numbers[model] for model in ranked if model in numbers)
             cases[request_digest(request)] = RequestCase(trace, authors, director)
