@@ -33,7 +33,8 @@ _T = TypeVar("_T")
 class DoctorOptions:
     """The options that `join` would get.
 
-    `role` is None for a client. `unknown` are the names in the configuration file that no command has.
+    `role` is None for a client. In a private swarm `network` is its id. `unknown` are the names in the
+    configuration file that no command has.
     """
 
     initial_peers: tuple[str, ...]
@@ -49,6 +50,7 @@ class DoctorOptions:
     config: Path
     is_config_named: bool
     unknown: tuple[str, ...]
+    swarm_file: Path | None = None
 
     @property
     def extra(self) -> str:
@@ -124,6 +126,8 @@ class Facts:
                 "initial_peers": [each.address for each in reached],
                 "peer_ids": [each.peer_id for each in reached if each.peer_id],
                 "network": self._options.network,
+                "swarm_file": None if self._options.swarm_file is None else str(self._options.swarm_file),
+                "identity_file": None if self._options.identity is None else str(self._options.identity),
                 "target": self._options.target,
             }
             answer = await ask_child("cosine_node.doctor.probe_swarm", question)

@@ -3,8 +3,9 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import chain
+from pathlib import Path
 from typing import Any, Final
 
 from cosine_node.doctor.processes import answer_parent
@@ -78,6 +79,8 @@ async def _dates_at(swarm: Swarm, peer_id: str, cells: Sequence[str]) -> list[tu
 def probe_swarm(question: dict[str, Any]) -> dict[str, Any]:
     """Join by the `initial_peers` of a question and look around, for its `network`, `target` and `peer_ids`.
 
+    A private swarm, one with a `swarm_file`, is joined with its `identity_file`.
+
     Returns the fields of `Neighbourhood`.
     """
     from cosine_p2p.access import Access
@@ -85,9 +88,16 @@ def probe_swarm(question: dict[str, Any]) -> dict[str, Any]:
 
     network, target = question["network"], question["target"]
 
+    access = Access(network=network)
+    if question.get("swarm_file"):
+        identity = question["identity_file"]
+        access = replace(
+            access, swarm_file=Path(question["swarm_file"]), identity_file=Path(identity) if identity else None
+        )
+
     async def probe() -> Neighbourhood:
         try:
-            swarm = await joining(question["initial_peers"], access=Access(network=network))()
+            swarm = await joining(question["initial_peers"], access=access)()
         except CosineError as error:
             return Neighbourhood(problem=str(error), now_s=time.time())
         try:
