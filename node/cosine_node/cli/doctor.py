@@ -123,15 +123,18 @@ def doctor(
     )
     findings = run_interruptibly(_examine(options, is_quiet=as_json))
     counts = Counter(finding.status for finding in findings)
-    failures = counts[CheckStatus.FAILURE]
+    _sum_up(findings, counts, as_json=as_json)
+    if counts[CheckStatus.FAILURE]:
+        raise typer.Exit(FAILURE_EXIT)
+
+
+def _sum_up(findings: list[Finding], counts: Counter[CheckStatus], *, as_json: bool) -> None:
     if as_json:
         checks = [{"what": f.what, "result": f.status, "found": f.found, "fix": f.fix} for f in findings]
-        sys.stdout.write(json.dumps({"checks": checks, "failures": failures}) + "\n")
+        sys.stdout.write(json.dumps({"checks": checks, "failures": counts[CheckStatus.FAILURE]}) + "\n")
     else:
         counted = ", ".join(f"{counts[status]} {status}" for status in CheckStatus if counts[status])
         sys.stdout.write(f"{len(findings)} checks: {counted}.\n")
-    if failures:
-        raise typer.Exit(FAILURE_EXIT)
 
 
 def _unknown_names(context: typer.Context, config: Path | None) -> tuple[str, ...]:
