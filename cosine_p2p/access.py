@@ -46,7 +46,7 @@ class Access:
     @classmethod
     def of(cls, options: ClientOptions) -> "Access":
         """The access of a client with these options. Raises `UsageError`."""
-        access = cls.parse(network=options["network"], swarm=options.get("swarm"), deny=options["deny"])
+        access = cls.parse(network=options["network"], swarm=options.get("swarm"), deny=options.get("deny", ()))
         identity = options.get("identity")
         return replace(access, identity_file=Path(identity).expanduser()) if identity else access
 

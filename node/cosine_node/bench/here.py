@@ -157,7 +157,7 @@ async def measure(client: AsyncClient, options: HereOptions, *, say: Say) -> lis
             reading: GenerationOptions = {**OPTIONS[Way.PLAIN], "max_new_tokens": 1}
             await client.generate(prompt, **reading)
             for repeat in range(options.repeats):
-                for way in _in_turn(repeat):
+                for way in _in_turn(number + repeat):
                     wanted: GenerationOptions = {
                         **OPTIONS[way],
                         "max_new_tokens": options.tokens,
@@ -187,10 +187,10 @@ async def measure(client: AsyncClient, options: HereOptions, *, say: Say) -> lis
     return rows
 
 
-def _in_turn(repeat: int) -> Iterator[Way]:
+def _in_turn(turn: int) -> Iterator[Way]:
     """All ways; each begins as often as any other."""
     ways = list(Way)
-    start = repeat % len(ways)
+    start = turn % len(ways)
     return iter(ways[start:] + ways[:start])
 
 
