@@ -194,6 +194,7 @@ class AsyncClient:
             now_s = asyncio.get_running_loop().time()
             self._peer_file.write(self._failures, self._speeds, now_s=now_s)
         if self._place is not None:
+            await self._place.finds.close()
             await self._place.links.close()
             await self._place.swarm.close()
         for threads in self._threads:

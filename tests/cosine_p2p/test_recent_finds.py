@@ -1,13 +1,16 @@
-"""Look-ups of the last seconds are used again, until a link is lost."""
+"""Look-ups of the last seconds are used again, older ones while the next is under way, until a link is lost."""
 
 import asyncio
+
+import pytest
 
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.directory import MemoryDirectory
 from cosine_p2p.link import Links
-from cosine_p2p.recent_finds import REUSE_S, RecentFinds
+from cosine_p2p.recent_finds import KEEP_S, REUSE_S, RecentFinds
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.memory import MemoryNetwork
+from cosine_protocol.errors import PeerLost
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.records import NodeRecord, Role
 from tests.cosine_p2p.samples import TARGET, identity_of, record_of
@@ -43,9 +46,47 @@ def test_what_was_found_a_moment_ago_is_used_again() -> None:
         await asyncio.sleep(0.9 * REUSE_S)
         assert await finds.find(Role.DRAFTER, TARGET) == first
         assert directory.asked == 1
-        await asyncio.sleep(0.1 * REUSE_S)
+        await asyncio.sleep(KEEP_S)
         assert await finds.find(Role.DRAFTER, TARGET) == first
         assert directory.asked == 2
+
+    run_virtual(run())
+
+
+def test_what_is_older_serves_one_request_while_it_is_looked_up_again() -> None:
+    async def run() -> None:
+        directory = await with_drafters(1)
+        finds, _ = finds_in(directory)
+        first = await finds.find(Role.DRAFTER, TARGET)
+        await directory.announce(record_of(identity_of(1), now_s=0.0), (TARGET,))
+        await asyncio.sleep(REUSE_S)
+        assert await finds.find(Role.DRAFTER, TARGET) == first
+        await asyncio.sleep(0)
+        assert directory.asked == 2
+        assert len(await finds.find(Role.DRAFTER, TARGET)) == 2
+        assert directory.asked == 2
+        await finds.close()
+
+    run_virtual(run())
+
+
+def test_a_look_up_that_fails_meanwhile_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lost(*_: object, **__: object) -> list[NodeRecord]:
+        raise PeerLost("somebody", "it is gone")
+
+    async def run() -> None:
+        directory = await with_drafters(1)
+        finds, _ = finds_in(directory)
+        first = await finds.find(Role.DRAFTER, TARGET)
+        monkeypatch.setattr(directory, "find", lost)
+        await asyncio.sleep(REUSE_S)
+        assert await finds.find(Role.DRAFTER, TARGET) == first
+        await asyncio.sleep(0)
+        assert await finds.find(Role.DRAFTER, TARGET) == first
+        await asyncio.sleep(KEEP_S)
+        with pytest.raises(PeerLost):
+            await finds.find(Role.DRAFTER, TARGET)
+        await finds.close()
 
     run_virtual(run())
 

@@ -41,9 +41,10 @@ def same_fields(row: dict[str, Any], again: dict[str, Any]) -> dict[str, Any]:
     return {name: row.get(name) for name in again}
 
 
-def test_what_the_clock_says() -> None:
+@pytest.mark.parametrize("name", ["here", "here_smol_llama", "here_smol_torch"])
+def test_what_the_clock_says(name: str) -> None:
     """Real time cannot be had again; what is told of it can."""
-    file = published("here")
+    file = published(name)
     again = here.findings_of(file["rows"], seed=0)
     for way, told in zip(again["ways"], file["findings"]["ways"], strict=True):
         # The file holds rounded rows.
@@ -51,7 +52,9 @@ def test_what_the_clock_says() -> None:
             name: value if isinstance(value, str) else pytest.approx(value, rel=1e-4)
             for name, value in told.items()
         }
-    assert again["mismatches"] == file["findings"]["mismatches"] == 0
+    assert again["mismatches"] == file["findings"]["mismatches"]
+    # The weights in four bits give near ties by how many tokens a pass has; float32 gives none.
+    assert not again["mismatches"] or name == "here_smol_llama"
     assert not any(verifier["emulated"] for verifier in file["setup"]["verifiers"])
 
 
