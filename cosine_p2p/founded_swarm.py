@@ -27,7 +27,7 @@ LEDGER_FILE: Final = "ledger.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
+class MemberEntry:
     """The latest certificate of a member: its serial number and end, and up to which serial all are revoked."""
 
     serial: int
@@ -46,7 +46,7 @@ class FoundedSwarm:
         self.folder = folder
         self.name = str(ledger["name"])
         self.sequence = int(ledger["sequence"])
-        self.members = {peer_id: Admission(**kept) for peer_id, kept in ledger["members"].items()}
+        self.members = {peer_id: MemberEntry(**kept) for peer_id, kept in ledger["members"].items()}
         self._identity = identity
         self._serial = int(ledger["serial"])
 
@@ -100,7 +100,7 @@ class FoundedSwarm:
         )
         known = self.members.get(peer_id)
         ends_at_s = read_certificate(data).ends_at_s
-        self.members[peer_id] = Admission(
+        self.members[peer_id] = MemberEntry(
             serial=self._serial, ends_at_s=ends_at_s, revoked=known.revoked if known else 0
         )
         self._write()
@@ -141,9 +141,9 @@ class FoundedSwarm:
         os.replace(draft, self.folder / LEDGER_FILE)
 
 
-def _is_over(admission: Admission, now_s: float) -> bool:
+def _is_over(entry: MemberEntry, now_s: float) -> bool:
     """True once no certificate of a revoked member could count any more, whichever it was."""
-    return admission.is_revoked and now_s > admission.ends_at_s + MAX_CERTIFICATE_S
+    return entry.is_revoked and now_s > entry.ends_at_s + MAX_CERTIFICATE_S
 
 
 def _check_peer(peer_id: str) -> None:

@@ -31,6 +31,7 @@ from cosine_node.bench.experiment import (
 )
 from cosine_node.bench.here import INTERVAL_PERCENT, RESAMPLES
 from cosine_node.bench.tuning import Place, Search, tune
+from cosine_node.simulation.scenario import SCENARIOS
 from cosine_node.zoo.family import Family
 from cosine_p2p.mandates import Coordination
 
@@ -58,7 +59,7 @@ LINKS: Final[Mapping[str, Mapping[str, float]]] = {
     STEADY: {},
     "10 ms of jitter": {"jitter_ms": 10.0},
     "1 % of packets lost": {"loss": 0.01},
-    "a home's": {"jitter_ms": 5.0, "loss": 0.002, "rate_bytes_per_s": 2e6},
+    "a home's": {name: getattr(SCENARIOS["home"], name) for name in ("jitter_ms", "loss", "rate_bytes_per_s")},
 }
 """Links between any two machines, with their fields of `Scenario`; the last is of `cosine-node simulate home`."""
 
@@ -86,7 +87,7 @@ class NearOptions(ExperimentOptions):
     tuning_tokens: int = 64
     trials: int = 6
 
-    def distances(self, setting: "Setting") -> tuple[float, ...]:
+    def distances(self, setting: "NearSetting") -> tuple[float, ...]:
         """The round-trip times at which a setting is measured."""
         if setting.link != STEADY:
             return self.link_rtts_ms
@@ -110,7 +111,7 @@ class NearOptions(ExperimentOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class NearSetting:
     """Requests of one kind on one kind of machines and links."""
 
     family: Family
@@ -131,10 +132,10 @@ class Setting:
         }
 
 
-class Plan(NamedTuple):
+class PlannedCell(NamedTuple):
     """What a row measures."""
 
-    setting: Setting
+    setting: NearSetting
     way: str
     rtt_ms: float
     cell: Cell
@@ -169,12 +170,12 @@ def run(options: NearOptions, *, say: Say) -> JsonRow:
     }
 
 
-def settings_of(options: NearOptions) -> list[Setting]:
+def settings_of(options: NearOptions) -> list[NearSetting]:
     """All settings, the real family's long prompts and other links last."""
     kinds = list(product(options.families, options.profiles, options.temperatures))
-    short = [Setting(family=Family(name), profile=profile, temperature=t) for name, profile, t in kinds]
+    short = [NearSetting(family=Family(name), profile=profile, temperature=t) for name, profile, t in kinds]
     long = [
-        Setting(family=Family.SMOL, profile=profile, temperature=t, is_long=True)
+        NearSetting(family=Family.SMOL, profile=profile, temperature=t, is_long=True)
         for name, profile, t in kinds
         if name == Family.SMOL and options.long_prompts
     ]
@@ -187,7 +188,7 @@ def settings_of(options: NearOptions) -> list[Setting]:
     return short + long + linked
 
 
-def search_of(options: NearOptions, setting: Setting) -> Search:
+def search_of(options: NearOptions, setting: NearSetting) -> Search:
     """The tuning of the rounds for a setting, on the split "tune"."""
     return Search(
         strategy=ROUNDS,
@@ -203,8 +204,8 @@ def search_of(options: NearOptions, setting: Setting) -> Search:
 
 
 def planned(
-    options: NearOptions, setting: Setting, tuned: Mapping[tuple[Family, str, float], OptionValues]
-) -> Iterator[Plan]:
+    options: NearOptions, setting: NearSetting, tuned: Mapping[tuple[Family, str, float], OptionValues]
+) -> Iterator[PlannedCell]:
     """The rounds once, for no distance changes them; plain decoding and every other way at each round-trip time."""
     prompts = Prompts(
         count=options.long_prompts if setting.is_long else options.prompts,
@@ -220,17 +221,17 @@ def planned(
     near = {**fields, "rtt_ms": 0.0}
     choice = tuned[setting.family, setting.profile, setting.temperature]
     rounds = Cell(strategy=ROUNDS, choice=choice, scenario={**near, "domains": (GENERALIST,)}, prompts=prompts)
-    yield Plan(setting, BESIDE_ROUNDS, 0.0, rounds)
+    yield PlannedCell(setting, BESIDE_ROUNDS, 0.0, rounds)
     for rtt_ms in dict.fromkeys((0.0, *options.distances(setting))):
         at = {**fields, "rtt_ms": rtt_ms, **(LINKS[setting.link] if rtt_ms else {})}
-        yield Plan(setting, PLAIN.name, rtt_ms, Cell(strategy=PLAIN.name, scenario=at, prompts=prompts))
+        yield PlannedCell(setting, PLAIN.name, rtt_ms, Cell(strategy=PLAIN.name, scenario=at, prompts=prompts))
         for way, more in WAYS.items() if rtt_ms in options.distances(setting) else ():
             scenario = {**at, "coordination": Coordination.AUTO, **more}
             cell = Cell(strategy=OURS.name, choice={"policy": SHIPS}, scenario=scenario, prompts=prompts)
-            yield Plan(setting, way, rtt_ms, cell)
+            yield PlannedCell(setting, way, rtt_ms, cell)
 
 
-Measured = Mapping[tuple[Setting, str, float], tuple[Plan, CellResult]]
+Measured = Mapping[tuple[NearSetting, str, float], tuple[PlannedCell, CellResult]]
 """Runs by setting, way and round-trip time."""
 
 
@@ -251,7 +252,7 @@ def rows_of(options: NearOptions, measured: Measured) -> list[JsonRow]:
 
 
 def row_of(
-    plan: Plan,
+    plan: PlannedCell,
     result: CellResult,
     plain: Mapping[int, float],
     *,

@@ -14,7 +14,7 @@ from cosine_node.bench.near import (
     STEADY,
     WAYS,
     NearOptions,
-    Setting,
+    NearSetting,
     findings_of,
     planned,
     settings_of,
@@ -75,7 +75,7 @@ def test_ways_differ_in_their_drafters_alone() -> None:
 
 
 def test_cosine_is_held_against_the_best_that_needs_no_network() -> None:
-    setting = Setting(family=Family.TOY, profile="60/6", temperature=0.0)
+    setting = NearSetting(family=Family.TOY, profile="60/6", temperature=0.0)
     kind = {**setting.fields, "rtt_ms": 20.0}
     checks = {"mismatches": 0, "violations": 0}
     speeds = {REMOTE: 1.5, BOTH: 2.0, BESIDE_ALONE: 1.6, COPYING: 1.1, BESIDE_ROUNDS: 1.8}
