@@ -13,6 +13,10 @@ from cosine_protocol.errors import UsageError
 
 _T = TypeVar("_T")
 
+# A signal that comes just before a thread begins to wait for a lock is seen only when that waiting ends,
+# so that no wait of the main thread may be without an end.
+SIGNAL_CHECK_S = 0.5
+
 
 class LoopThread:
     """Enters an asynchronous context in a thread and runs coroutines there for other threads.
@@ -35,7 +39,7 @@ class LoopThread:
         try:
             self._thread.start()
             atexit.register(self.close)
-            self._entered.result()
+            _result(self._entered)
         except BaseException:
             self.close()
             raise
@@ -56,7 +60,7 @@ class LoopThread:
         Raises what it raises, and `UsageError` if `close` ended it.
         """
         try:
-            return future.result()
+            return _result(future)
         except CancelledError:
             self._lifetime.check()
             raise
@@ -118,6 +122,12 @@ class LoopThread:
             self._loop.close()
             if not self._left.done():
                 self._left.set_result(None)
+
+
+def _result(future: "Future[_T]") -> _T:
+    while not future.done():
+        wait([future], timeout=SIGNAL_CHECK_S)
+    return future.result()
 
 
 async def _cancel(tasks: set[asyncio.Task[Any]]) -> None:

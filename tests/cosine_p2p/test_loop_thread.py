@@ -5,7 +5,7 @@ import gc
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import CancelledError
 from contextlib import asynccontextmanager
 
@@ -15,6 +15,14 @@ from cosine_p2p.loop_thread import LoopThread
 from cosine_protocol.errors import UsageError
 
 NAME = "loop-thread-test"
+
+
+@pytest.fixture
+def _python_interrupts() -> Iterator[None]:
+    """Python's own handling of SIGINT, which a parent that ignores the signal would have taken away."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 class Place:
@@ -122,6 +130,7 @@ def test_a_context_that_fails_at_its_end_says_so_to_who_closes() -> None:
     assert NAME not in names_of_threads()
 
 
+@pytest.mark.usefixtures("_python_interrupts")
 def test_ctrl_c_cancels_what_is_waited_for() -> None:
     place = Place()
     thread = LoopThread(place(), name=NAME)
@@ -136,6 +145,7 @@ def test_ctrl_c_cancels_what_is_waited_for() -> None:
     assert place.events == ["entered", "begun", "cancelled", "left"]
 
 
+@pytest.mark.usefixtures("_python_interrupts")
 def test_ctrl_c_while_entering_gives_up() -> None:
     @asynccontextmanager
     async def slow() -> AsyncIterator[None]:

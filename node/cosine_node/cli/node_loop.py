@@ -44,8 +44,14 @@ def run_until_stopped(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
         import uvloop
 
         new_loop = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(main())
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(main())
+    finally:
+        # uvloop leaves handlers behind that do nothing once it is closed.
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def log_unhandled_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

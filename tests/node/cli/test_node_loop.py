@@ -1,12 +1,13 @@
 import asyncio
 import logging
+import signal
 import subprocess
 import sys
 from typing import Final
 
 import pytest
 
-from cosine_node.cli.node_loop import log_unhandled_error
+from cosine_node.cli.node_loop import log_unhandled_error, run_until_stopped
 
 STUBBORN: Final = """
 import asyncio, os, signal
@@ -30,6 +31,15 @@ def test_an_interrupt_after_a_signal_leaves_at_once(first: str) -> None:
     program = STUBBORN.replace("FIRST", first)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "asked to stop\n", "")
+
+
+def test_signals_are_handled_afterwards_as_before() -> None:
+    async def work(_: asyncio.Event) -> None:
+        pass
+
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    run_until_stopped(work)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 def test_a_peer_that_hangs_up_at_once_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
