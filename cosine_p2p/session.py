@@ -267,8 +267,8 @@ class Session:
                     upstream.is_opened = True
                     upstream.watch.announced_pass_s = pass_us / 1e6
                     self._count.note_pass(pass_us / 1e6)
-                    opened = VerifierOpened(pass_us / 1e6, upstream.link.rtt_s, upstream.position, upstream.slot)
-                    self._on_event(opened)
+                    place = (upstream.link.rtt_s, upstream.position, upstream.slot)
+                    self._on_event(VerifierOpened(pass_us / 1e6, *place, is_here=self.job.mandate is not None))
                     self._offer_coordination(upstream)
                 case m.Commit() | m.Verified() as commit:
                     return self._on_commit(upstream, commit)
@@ -374,9 +374,10 @@ class Session:
             case SendTree() | SendVerify():
                 for upstream in self._upstreams.values():
                     upstream.post_block(action, now_s=_now_s())
-            case SendAssign(author, base, position, guess, depth, width, window, why):
+            case SendAssign(author, base, position, guess, depth, width, window, why, rarity):
                 self._note_why(author, why)
-                self._drafters.post(author, m.Assign(self.job.number, base, position, guess, depth, width, window))
+                extent = (depth, width, window, rarity)
+                self._drafters.post(author, m.Assign(self.job.number, base, position, guess, *extent))
             case SendAdvance(author, position, tokens):
                 self._drafters.advance(author, position + len(tokens))
             case ReleaseDrafter(author, why):

@@ -17,13 +17,14 @@ from cosine_protocol.messages import Draft, Pacing, PassStats
 class VerifierOpened:
     """A verifier took the request in slot `verifier`, to go on after `position` output tokens.
 
-    After a failover the tree at the verifier is empty again.
+    After a failover the tree at the verifier is empty again. `is_here`: this strategy decides in the verifier's node.
     """
 
     pass_s: float
     rtt_s: float
     position: int = 0
     verifier: int = 0
+    is_here: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,10 @@ class SendVerify:
 
 @dataclass(frozen=True, slots=True)
 class SendAssign:
-    """Tell a drafter where and how to draft; `why` is for people."""
+    """Tell a drafter where and how to draft; `why` is for people.
+
+    It keeps back paths less likely than one in `rarity`; None leaves that to it.
+    """
 
     author: int
     base: bytes
@@ -107,6 +111,7 @@ class SendAssign:
     width: int
     window: int
     why: str
+    rarity: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

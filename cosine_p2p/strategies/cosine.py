@@ -29,6 +29,7 @@ from cosine_p2p.strategies.base import (
 )
 from cosine_p2p.strategies.drafter_life import Drafter, DrafterEvent, DrafterState
 from cosine_p2p.strategies.forwarding import Forwarder
+from cosine_p2p.strategies.tree_cuts import plan_cuts
 
 SILENT_TOKENS: Final = 8
 """A choice: a drafter backs off once others have drafted at so many committed tokens in a row and it has not."""
@@ -65,6 +66,7 @@ class Cosine:
         self._forwarder = Forwarder(self._tree)
         self._drafters: dict[int, Drafter] = {}
         self._limit = self._options.drafters
+        self._cuts = plan_cuts(is_here=False)
         self._is_open = False
         self._seen_tokens = 0
 
@@ -72,9 +74,7 @@ class Cosine:
         del now_s
         match event:
             case VerifierOpened():
-                self._is_open = True
-                self._forwarder.forget()
-                return self._forward_all()
+                return self._open(event)
             case DrafterStarted():
                 return self._start(event)
             case DrafterLost(author):
@@ -112,6 +112,13 @@ class Cosine:
     def _view(self) -> FusedView:
         return self._fusion.view(self._tree, self._router.weights())
 
+    def _open(self, event: VerifierOpened) -> list[Action]:
+        self._is_open = True
+        self._cuts = plan_cuts(is_here=event.is_here)
+        self._forwarder.min_path_probability = self._cuts.min_path_probability
+        self._forwarder.forget()
+        return self._forward_all()
+
     @property
     def _may_forward(self) -> bool:
         return self._is_open and self._limit > 0
@@ -148,6 +155,7 @@ class Cosine:
             options.width_nodes,
             options.window_nodes,
             why,
+            self._cuts.rarity,
         )
 
     def _commit(self, event: Committed) -> list[Action]:

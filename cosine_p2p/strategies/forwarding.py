@@ -7,9 +7,8 @@ from cosine_p2p.speculation.block import block_below, connected
 from cosine_p2p.speculation.fusion import FusedView
 from cosine_p2p.speculation.tree import LiveTree, TreeNode
 from cosine_p2p.strategies.base import SendTree
+from cosine_p2p.strategies.tree_cuts import CLIENT_MIN_PATH_PROBABILITY
 
-MIN_PATH_PROBABILITY: Final = 0.005
-"""The verifier itself drops what is less likely (`cosine_node.verifier.selection.MIN_PATH_PROBABILITY`)."""
 RESEND_CHANGE: Final = 0.1
 """A choice: a smaller change of a probability hardly changes what the verifier selects."""
 BLOCK_NODES: Final = 32
@@ -17,10 +16,14 @@ BLOCK_NODES: Final = 32
 
 
 class Forwarder:
-    """Remembers what the verifier was sent of one live tree, and with which probability."""
+    """Remembers what the verifier was sent of one live tree, and with which probability.
+
+    Paths below `min_path_probability` are kept until a commit makes them likelier.
+    """
 
     def __init__(self, tree: LiveTree) -> None:
         self._tree = tree
+        self.min_path_probability = CLIENT_MIN_PATH_PROBABILITY
         self._sent: dict[TreeNode, float] = {}
 
     def forget(self) -> None:
@@ -37,7 +40,7 @@ class Forwarder:
         for node in touched:
             known = self._sent.get(node)
             is_news = known is None or abs(known - view.conditional(node)) >= RESEND_CHANGE
-            if is_news and view.path_probability(node) >= MIN_PATH_PROBABILITY:
+            if is_news and view.path_probability(node) >= self.min_path_probability:
                 wanted.append(node)
         sends = []
         for start in range(0, len(wanted), BLOCK_NODES):

@@ -18,6 +18,8 @@ MAX_GUESS_TOKENS: Final = 16
 """A choice above the length to which a guess pays."""
 MAX_WINDOW_NODES: Final = 1024
 """Bounds what a drafter may have under way, at four full trees."""
+MAX_RARITY: Final = 65_535
+"""A choice far above what pays: a path that is right once in so many times is worth no byte."""
 MAX_AUTHORS: Final = 64
 """Authors are told apart by one byte; a choice far above the drafters that help one request."""
 HOME_AUTHOR: Final = 255

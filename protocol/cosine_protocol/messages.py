@@ -283,7 +283,8 @@ class Started:
 class Assign:
     """Draft below `base` + `guess`: at most `depth` tokens deep, `width` nodes expanded a pass.
 
-    `window` bounds the nodes sent and not yet resolved by an `Advance`.
+    `window` bounds the nodes sent and not yet resolved by an `Advance`. Paths less likely than one in `rarity` are
+    kept back; without it the drafter chooses.
     """
 
     number: Number
@@ -293,6 +294,7 @@ class Assign:
     depth: Annotated[int, Whole(limits.MAX_TREE_DEPTH, 1)]
     width: Annotated[int, Whole(limits.MAX_TREE_NODES, 1)]
     window: Annotated[int, Whole(limits.MAX_WINDOW_NODES, 1)]
+    rarity: Annotated[int | None, Added(Whole(limits.MAX_RARITY, 1))] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from cosine_node.drafter.draft_tree import USUAL_RARITY, Branch, DraftTree
 from cosine_node.simulation.swarm import Member, SimulatedSwarm
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_node.verifier.coordination import CoordinatedRequest
 from cosine_p2p.drafters import Drafters
 from cosine_p2p.generation import Generation
+from cosine_p2p.speculation.tree import Block
 from cosine_p2p.strategies import STRATEGIES
+from cosine_p2p.strategies.tree_cuts import VERIFIER_RARITY
 from cosine_protocol import mandates
 from cosine_protocol import messages as m
 from cosine_protocol.request import Sampling
@@ -88,6 +91,22 @@ def test_by_itself_a_client_hands_over_to_a_far_verifier_only() -> None:
     assert (far.coordinator, near.coordinator) == ("verifier", "client")
     assert far.why[0] == "the verifier coordinates: it is 100 ms away, a pass takes 60 ms"
     assert near.why[0] == "coordinated here: the verifier is near: it is 10 ms away, a pass takes 60 ms"
+
+
+def test_a_verifier_that_coordinates_has_less_likely_paths_drafted(monkeypatch: pytest.MonkeyPatch) -> None:
+    rarities: list[int] = []
+    assign = DraftTree.assign
+
+    def noted(tree: DraftTree, branch: Branch) -> Block | None:
+        rarities.append(branch.rarity)
+        return assign(tree, branch)
+
+    monkeypatch.setattr(DraftTree, "assign", noted)
+    assert generated(coordination="client").token_ids == EXPECTED
+    assert set(rarities) == {USUAL_RARITY}
+    rarities.clear()
+    assert generated().token_ids == EXPECTED
+    assert set(rarities) == {VERIFIER_RARITY}
 
 
 @pytest.mark.parametrize("temperature", quick_first([0.8, 0.0]))

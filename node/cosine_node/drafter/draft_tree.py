@@ -15,8 +15,8 @@ URGENT_DEPTH: Final = 3
 """A choice: a verifier commits one to three tokens a pass, so that a pass may already wait for nodes this near."""
 MIN_PROBABILITY: Final = 1e-6
 """Of a guess, or a token that the model holds for impossible: its logarithm stays finite."""
-MIN_LOG_PATH_PROBABILITY: Final = math.log(0.01)
-"""A choice that bounds bytes: less likely paths are kept back until a commit makes them likelier."""
+USUAL_RARITY: Final = 100
+"""A choice that bounds bytes: paths less likely than one in so many are kept back until a commit makes them likelier."""
 MAX_CANDIDATES: Final = 8
 """Tokens a node may branch into: 8 instead of 4 brought more accepted tokens on the split tune."""
 MAX_NODES: Final = 8192
@@ -54,7 +54,8 @@ class DraftState:
 class Branch:
     """The assignment of a client: draft below the prefix `base` + `guess`, `depth` tokens, `width` nodes a pass.
 
-    At most `window` nodes may be sent and neither committed nor rejected.
+    At most `window` nodes may be sent and neither committed nor rejected. Paths less likely than one in `rarity`
+    wait until a commit makes them likelier.
     """
 
     base: bytes
@@ -62,6 +63,7 @@ class Branch:
     depth: int
     width: int
     window: int
+    rarity: int = USUAL_RARITY
 
 
 class DraftTree:
@@ -195,8 +197,9 @@ class DraftTree:
         return unfed[: branch.width]
 
     def _is_likely(self, log_path_probability: float) -> bool:
+        assert self.branch is not None
         root = self._states[self._tree.root]
-        return log_path_probability - root.log_path_probability >= MIN_LOG_PATH_PROBABILITY
+        return log_path_probability - root.log_path_probability >= -math.log(self.branch.rarity)
 
     def absorb(self, row: Row, choices: Sequence[Choice]) -> Block | None:
         """Take a pass's result; returns the nodes worth sending, if any.

@@ -10,7 +10,7 @@ from typing import Final
 
 from cosine_node.counts import DrafterCounts
 from cosine_node.drafter.delegates import check_use, shown_mandate
-from cosine_node.drafter.draft_tree import Branch, DraftTree
+from cosine_node.drafter.draft_tree import USUAL_RARITY, Branch, DraftTree
 from cosine_node.engine.base import Engine, OutOfPages, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.fair_places import IDLE_WANTED_S, Holder, whom_to_evict
@@ -275,7 +275,8 @@ class DrafterService:
         match message:
             case m.Assign():
                 if max(message.guess, default=0) < self._engine.vocab_tokens:
-                    branch = Branch(message.base, message.guess, message.depth, message.width, message.window)
+                    place = (message.base, message.guess, message.depth, message.width, message.window)
+                    branch = Branch(*place, message.rarity or USUAL_RARITY)
                     self._send(followed, followed.tree.assign(branch))
             case m.Advance():
                 if max(message.tokens, default=0) < self._engine.vocab_tokens:

@@ -18,6 +18,7 @@ from cosine_p2p.strategies.base import (
     VerifierOpened,
 )
 from cosine_p2p.strategies.cosine import Cosine, CosineOptions
+from cosine_p2p.strategies.tree_cuts import VERIFIER_RARITY
 from cosine_protocol.digests import roll_digest
 from tests.cosine_p2p.strategies.script import ROOT, committed, drafted, feed, started
 
@@ -41,6 +42,19 @@ def test_a_drafter_that_starts_is_assigned_the_main_line() -> None:
     assert isinstance(assign, SendAssign)
     assert (assign.author, assign.base, assign.position) == (1, ROOT, 0)
     assert assign.why.startswith("asked to draft, ") and "10 ms away" in assign.why
+
+
+def test_in_the_verifiers_node_less_likely_paths_are_asked_for_and_passed_on() -> None:
+    asked, passed_on = [], []
+    for is_here in (False, True):
+        strategy = Cosine(ROOT)
+        strategy.on(VerifierOpened(0.06, 0.0, is_here=is_here), 0.0)
+        [assign] = strategy.on(started(1), 0.0)
+        assert isinstance(assign, SendAssign)
+        asked.append(assign.rarity)
+        passed_on.append(len(sent_tokens(strategy.on(drafted([1] * 12, confidence=0.3), 0.0))))
+    assert asked == [None, VERIFIER_RARITY]
+    assert 0 < passed_on[0] < passed_on[1] < 12
 
 
 def test_drafts_go_to_the_verifier_at_once_and_once() -> None:

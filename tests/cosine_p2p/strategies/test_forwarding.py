@@ -3,7 +3,8 @@
 from cosine_p2p.speculation.fusion import FusedView, Fusion
 from cosine_p2p.speculation.tree import LiveTree
 from cosine_p2p.strategies.base import SendTree
-from cosine_p2p.strategies.forwarding import BLOCK_NODES, MIN_PATH_PROBABILITY, Forwarder
+from cosine_p2p.strategies.forwarding import BLOCK_NODES, Forwarder
+from cosine_p2p.strategies.tree_cuts import CLIENT_MIN_PATH_PROBABILITY
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.nodes import BASE, Node
 
@@ -38,7 +39,7 @@ def test_unlikely_paths_stay_here() -> None:
     assert 0 < len(sent) < 12
     assert (
         view.path_probability(touched[len(sent)])
-        < MIN_PATH_PROBABILITY
+        < CLIENT_MIN_PATH_PROBABILITY
         <= view.path_probability(touched[len(sent) - 1])
     )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from cosine_node.drafter.draft_tree import MAX_CANDIDATES, MIN_LOG_PATH_PROBABILITY, Branch, DraftTree
+from cosine_node.drafter.draft_tree import MAX_CANDIDATES, USUAL_RARITY, Branch, DraftTree
 from cosine_node.engine.base import Choice, Row
 from cosine_node.engine.scripted import ScriptedEngine
 from cosine_p2p.speculation.calibration import Calibration
@@ -26,9 +26,15 @@ def tree_of(
 
 
 def branch(
-    base: bytes = D_0, *, guess: tuple[int, ...] = (), depth: int = 8, width: int = 4, window: int = 64
+    base: bytes = D_0,
+    *,
+    guess: tuple[int, ...] = (),
+    depth: int = 8,
+    width: int = 4,
+    window: int = 64,
+    rarity: int = USUAL_RARITY,
 ) -> Branch:
-    return Branch(base, guess, depth, width, window)
+    return Branch(base, guess, depth, width, window, rarity)
 
 
 def said(*candidates: tuple[int, float]) -> Choice:
@@ -252,10 +258,39 @@ def test_an_unlikely_candidate_waits_and_comes_back_when_its_path_is_certain() -
     unlikely = 0.02
     grown = grown_by(tree, said((6, 0.9), (7, unlikely)))
     assert tokens_of(grown) == [6]
-    assert math.log(math.sqrt(0.2) * unlikely) < MIN_LOG_PATH_PROBABILITY <= math.log(unlikely)
+    assert math.sqrt(0.2) * unlikely < 1 / USUAL_RARITY <= unlikely
     late = tree.advance(0, (5,))
     assert late is not None
     assert (late.base, late.position, tokens_of(late)) == (roll_digest(D_0, [5]), 1, [7])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_branch_of_a_higher_rarity_holds_all_of_a_lower_one_and_less_likely_paths(seed: int) -> None:
+    rng = random.Random(seed)
+    levels = [[0.7 * rng.random() for _ in range(3)] for _ in range(3)]
+
+    def paths(rarity: int) -> dict[tuple[int, ...], float]:
+        tree = tree_of()
+        tree.assign(branch(width=64, window=1024, rarity=rarity))
+        found: dict[tuple[int, ...], float] = {(): 1.0}
+        newest: list[tuple[int, ...]] = [()]
+        for level in levels:
+            block = tree.absorb(planned(tree), [said(*enumerate(level))] * len(newest))
+            if block is None:
+                break
+            drafted: list[tuple[int, ...]] = []
+            for node in block.nodes:
+                before = next(p for p in found if roll_digest(D_0, p) == block.base)
+                path = (*(before if node.parent == BASE else drafted[node.parent]), node.token)
+                drafted.append(path)
+                found.setdefault(path, found[path[:-1]] * node.confidence)
+            newest = sorted((path for path in found if len(path) == len(drafted[-1])), key=found.__getitem__)
+        return found
+
+    low, high = paths(5), paths(50)
+    assert low.items() <= high.items() and low.keys() < high.keys()
+    assert all(probability >= 1 / 50 for probability in high.values())
+    assert all(probability >= 1 / 5 for probability in low.values())
 
 
 def test_a_block_holds_what_connects_its_nodes() -> None:
