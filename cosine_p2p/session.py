@@ -267,8 +267,8 @@ class Session:
                     upstream.is_opened = True
                     upstream.watch.announced_pass_s = pass_us / 1e6
                     self._count.note_pass(pass_us / 1e6)
-                    place = (upstream.link.rtt_s, upstream.position, upstream.slot)
-                    self._on_event(VerifierOpened(pass_us / 1e6, *place, is_here=self.job.mandate is not None))
+                    place = (upstream.link.rtt_s, upstream.position, upstream.slot, self.job.mandate is not None)
+                    self._on_event(VerifierOpened(pass_us / 1e6, *place))
                     self._offer_coordination(upstream)
                 case m.Commit() | m.Verified() as commit:
                     return self._on_commit(upstream, commit)
@@ -376,8 +376,8 @@ class Session:
                     upstream.post_block(action, now_s=_now_s())
             case SendAssign(author, base, position, guess, depth, width, window, why, rarity):
                 self._note_why(author, why)
-                extent = (depth, width, window, rarity)
-                self._drafters.post(author, m.Assign(self.job.number, base, position, guess, *extent))
+                where = (self.job.number, base, position, guess)
+                self._drafters.post(author, m.Assign(*where, depth, width, window, rarity))
             case SendAdvance(author, position, tokens):
                 self._drafters.advance(author, position + len(tokens))
             case ReleaseDrafter(author, why):
@@ -390,11 +390,10 @@ class Session:
                 self._wake_at_s = at_s
 
     def _note_why(self, author: int, why: str) -> None:
-        if not why:
-            return
-        self.counts.note_line(f"{self.ledger.domain_of(author)}: {why}" if author else why)
-        if self._observer is not None:
-            self._observer.note_decision(author, why)
+        if why:
+            self.counts.note_line(f"{self.ledger.domain_of(author)}: {why}" if author else why)
+            if self._observer is not None:
+                self._observer.note_decision(author, why)
 
 
 def _now_s() -> float:

@@ -17,7 +17,7 @@ from cosine_protocol.messages import Draft, Pacing, PassStats
 class VerifierOpened:
     """A verifier took the request in slot `verifier`, to go on after `position` output tokens.
 
-    After a failover the tree at the verifier is empty again. `is_here`: this strategy decides in the verifier's node.
+    After a failover the tree at the verifier is empty again. With `is_here` this strategy runs in its node.
     """
 
     pass_s: float

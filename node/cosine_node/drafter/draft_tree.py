@@ -16,7 +16,7 @@ URGENT_DEPTH: Final = 3
 MIN_PROBABILITY: Final = 1e-6
 """Of a guess, or a token that the model holds for impossible: its logarithm stays finite."""
 USUAL_RARITY: Final = 100
-"""A choice that bounds bytes: paths less likely than one in so many are kept back until a commit makes them likelier."""
+"""A choice that bounds bytes: a path less likely than one in so many waits until a commit makes it likelier."""
 MAX_CANDIDATES: Final = 8
 """Tokens a node may branch into: 8 instead of 4 brought more accepted tokens on the split tune."""
 MAX_NODES: Final = 8192

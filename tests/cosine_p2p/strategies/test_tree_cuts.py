@@ -1,4 +1,4 @@
-"""Less likely paths are sent where no client's link carries them, and never ones that the protocol cannot ask for."""
+"""Less likely paths are sent where no client's link carries them."""
 
 from cosine_p2p.strategies.tree_cuts import VERIFIER_RARITY, plan_cuts
 from cosine_protocol.limits import MAX_RARITY
