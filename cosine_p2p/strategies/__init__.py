@@ -8,6 +8,7 @@ from cosine_p2p.strategies.cosine import Cosine, CosineOptions
 from cosine_p2p.strategies.plain import Plain
 from cosine_p2p.strategies.published.cosine_paper import CosinePaper
 from cosine_p2p.strategies.published.dsi import Dsi
+from cosine_p2p.strategies.published.dsi_parallel import DsiParallel
 from cosine_p2p.strategies.published.pipeinfer import PipeInfer
 from cosine_p2p.strategies.published.specinfer import SpecInfer
 from cosine_p2p.strategies.published.speculative import Speculative
@@ -23,7 +24,8 @@ STRATEGIES: Final = MappingProxyType(
             StrategyKind(name="specinfer", make=SpecInfer, is_stepped=True),
             StrategyKind(name="spin", make=Spin, is_stepped=True),
             StrategyKind(name="cosine-paper", make=CosinePaper, is_stepped=True),
-            StrategyKind(name="dsi", make=Dsi, is_stepped=True, verifiers=2),
+            StrategyKind(name="dsi", make=Dsi),
+            StrategyKind(name="dsi-2", make=DsiParallel, is_stepped=True, verifiers=2),
             StrategyKind(name="pipeinfer", make=PipeInfer),
             StrategyKind(
                 name="cosine", make=Cosine, drafter_counts=(CosineOptions().drafters, 1, 0), is_delegable=True

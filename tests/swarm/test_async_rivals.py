@@ -23,7 +23,7 @@ from cosine_p2p.strategies.base import (
     SendAdvance,
     StrategyKind,
 )
-from cosine_p2p.strategies.published.dsi import Dsi, DsiOptions
+from cosine_p2p.strategies.published.dsi_parallel import DsiParallel, DsiParallelOptions
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import assert_freed, draft_engine, plain_stream, prompt_of, target_engine
@@ -31,15 +31,15 @@ from tests.thoroughness import THOROUGH, quick_first
 
 TOKENS: Final = 64
 PROMPT: Final = prompt_of(random.Random("rivals"))
-RIVALS: Final = ("dsi", "pipeinfer")
+RIVALS: Final = ("dsi", "dsi-2", "pipeinfer")
 UNAIDED: Final = Policy(keeps_account=False, drops_costly_nodes=False)
 SLOW_CURVE: Final = CostCurve(((1, 0.15), (32, 0.2)))
 
 
-def dsi(*, verifiers: int = 2, **options: Any) -> StrategyKind:
+def parallel(*, verifiers: int = 2, **options: Any) -> StrategyKind:
     return StrategyKind(
-        name="dsi",
-        make=lambda root: Dsi(root, options=DsiOptions(**options)),
+        name="dsi-2",
+        make=lambda root: DsiParallel(root, options=DsiParallelOptions(**options)),
         is_stepped=True,
         verifiers=verifiers,
     )
@@ -140,7 +140,7 @@ def test_one_verifier_of_two_is_enough(name: str, slot: int, at_s: float, fideli
 @pytest.mark.parametrize("at_s", quick_first([0.5, 0.1]))
 def test_a_verifier_that_stalls_leaves_its_work_to_the_other(at_s: float, fidelities: tuple[float, ...]) -> None:
     """Long before the session gives it up."""
-    generation = run_virtual(generated(dsi(), fidelities=fidelities, stall_first_s=at_s))
+    generation = run_virtual(generated(parallel(), fidelities=fidelities, stall_first_s=at_s))
     assert generation.token_ids == expected()
     assert generation.seconds < 1.25 * plain_s(0.005) + 1.1
 
@@ -161,26 +161,26 @@ def test_a_slow_verifier_beside_a_fast_one_changes_no_token_and_holds_up_little(
     slow_first: bool, is_eager: bool
 ) -> None:
     curves = (SLOW_CURVE, VERIFY_CURVE) if slow_first else (VERIFY_CURVE, SLOW_CURVE)
-    generation = run_virtual(generated(dsi(is_eager=is_eager), curves=curves))
+    generation = run_virtual(generated(parallel(is_eager=is_eager), curves=curves))
     assert generation.token_ids == expected()
-    alone = run_virtual(generated(dsi(verifiers=1, is_eager=is_eager), curves=(SLOW_CURVE,)))
+    alone = run_virtual(generated(parallel(verifiers=1, is_eager=is_eager), curves=(SLOW_CURVE,)))
     assert generation.seconds < 0.75 * alone.seconds
 
 
 def test_a_single_verifier_serves_speculation_parallelism_too() -> None:
-    assert run_virtual(generated(dsi(), curves=(VERIFY_CURVE,))).token_ids == expected()
+    assert run_virtual(generated(parallel(), curves=(VERIFY_CURVE,))).token_ids == expected()
 
 
 @pytest.mark.parametrize("one_way_s", quick_first([0.005, 0.001, 0.01]))
 def test_two_verifiers_beat_one(one_way_s: float) -> None:
-    one = speedup(dsi(verifiers=1, lookahead_tokens=3), one_way_s)
-    two = speedup(dsi(verifiers=2, lookahead_tokens=3), one_way_s)
+    one = speedup(parallel(verifiers=1, lookahead_tokens=3), one_way_s)
+    two = speedup(parallel(verifiers=2, lookahead_tokens=3), one_way_s)
     assert two > 1.05 * one > 1.5
 
 
 @pytest.mark.parametrize("one_way_s", quick_first([0.005, 0.001, 0.01]))
 def test_going_at_once_beats_waiting_for_a_whole_lookahead(one_way_s: float) -> None:
-    assert speedup(dsi(is_eager=True), one_way_s) > speedup(dsi(is_eager=False), one_way_s)
+    assert speedup(parallel(is_eager=True), one_way_s) > speedup(parallel(is_eager=False), one_way_s)
 
 
 @pytest.mark.parametrize(

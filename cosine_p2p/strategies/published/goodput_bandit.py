@@ -15,8 +15,10 @@ PRIOR_TOKENS: Final = 4
 
 
 @dataclass(slots=True)
-class _DraftedRounds:
-    rounds: int = 0
+class DraftedRounds:
+    """Rounds of one drafter: accepted tokens and the seconds of drafting of all of them together."""
+
+    rounds: float = 0.0
     tokens: float = 0.0
     draft_s: float = 0.0
 
@@ -26,8 +28,9 @@ class GoodputRouter:
 
     A period of exploitation is `growth` times as long as the one before. A bandit: it learns from the authors that
     were used alone. What it knows of an author loses `forgetting` of its weight with every round of that author.
-    With `prior_rounds` an author starts as if it had drafted `PRIOR_TOKENS` in each of that many rounds and its
-    share of the prompt's likelihood of them had been accepted.
+    With `prior_rounds` an author starts as if it had drafted in that many rounds: as it did for earlier requests
+    where that is known, else `PRIOR_TOKENS` in each, of which its share of the prompt's likelihood was accepted.
+    A request that begins with such knowledge begins by exploiting it.
     """
 
     name = "goodput-bandit"
@@ -47,15 +50,21 @@ class GoodputRouter:
         self._exploit_rounds = float(exploit_rounds)
         self._growth = growth
         self._keep = 1.0 - forgetting
-        self._prior_tokens = prior_rounds * PRIOR_TOKENS
+        self._prior_rounds = prior_rounds
+        self._known: dict[int, DraftedRounds] = {}
         self._facts: dict[int, DrafterFacts] = {}
-        self._arms: dict[int, _DraftedRounds] = {}
+        self._arms: dict[int, DraftedRounds] = {}
         self._explores = True
         self._left_rounds = float(explore_rounds)
 
-    def join(self, author: int, facts: DrafterFacts) -> None:
+    def join(self, author: int, facts: DrafterFacts, known: DraftedRounds | None = None) -> None:
+        """Make an author available; `known` is what it drafted for earlier requests."""
         self._facts[author] = facts
-        self._arms[author] = _DraftedRounds()
+        self._arms[author] = DraftedRounds()
+        if known is not None and self._prior_rounds:
+            self._known[author] = known
+            if not any(arm.rounds for arm in self._arms.values()):
+                self._explores, self._left_rounds = False, self._exploit_rounds
 
     def leave(self, author: int) -> None:
         self._facts.pop(author, None)
@@ -97,5 +106,11 @@ class GoodputRouter:
 
     def _goodput(self, author: int, share: float) -> float:
         arm = self._arms[author]
-        draft_s = arm.draft_s + self._prior_tokens * self._facts[author].token_s
-        return (arm.tokens + self._prior_tokens * share) / draft_s if draft_s > 0.0 else 0.0
+        if known := self._known.get(author):
+            weight = self._prior_rounds / known.rounds
+            prior_tokens, prior_s = weight * known.tokens, weight * known.draft_s
+        else:
+            drafted = self._prior_rounds * PRIOR_TOKENS
+            prior_tokens, prior_s = drafted * share, drafted * self._facts[author].token_s
+        draft_s = arm.draft_s + prior_s
+        return (arm.tokens + prior_tokens) / draft_s if draft_s > 0.0 else 0.0

@@ -9,21 +9,9 @@ carries the single-token run, which is always wanted, so abandoning one could on
 from dataclasses import dataclass
 
 from cosine_p2p.speculation.block import block_below
-from cosine_p2p.speculation.tree import LiveTree, TreeNode
-from cosine_p2p.strategies.base import (
-    Action,
-    Committed,
-    DrafterLost,
-    DraftersAllowed,
-    DrafterStarted,
-    Event,
-    FragmentReceived,
-    SendTree,
-    Tick,
-    VerifierOpened,
-)
-from cosine_p2p.strategies.published.lone_drafter import LoneDrafter
-from cosine_protocol.limits import MAX_TREE_DEPTH
+from cosine_p2p.speculation.tree import TreeNode
+from cosine_p2p.strategies.base import SendTree
+from cosine_p2p.strategies.published.continuous import Continuous, credit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,68 +31,28 @@ class PipeInferOptions:
     n_parallel: int = 3
 
 
-class PipeInfer:
+class PipeInfer(Continuous):
     """Sends micro-batches above the threshold; on a miss all behind it is void and drafting restarts."""
 
     def __init__(self, root: bytes, position: int = 0, options: PipeInferOptions | None = None) -> None:
         self._options = options or PipeInferOptions()
-        self._tree = LiveTree(root, position)
-        self._drafter = LoneDrafter(
-            self._tree,
-            author=self._options.author,
-            depth_tokens=MAX_TREE_DEPTH,
-            width_nodes=self._options.n_parallel,
-        )
-        self._is_open = False
-        self._sent: set[TreeNode] = set()
+        super().__init__(root, position, author=self._options.author, width_nodes=self._options.n_parallel)
         self._tail = self._tree.root
-
-    def on(self, event: Event, now_s: float) -> list[Action]:
-        del now_s
-        match event:
-            case VerifierOpened():
-                self._is_open = True
-                self._sent.clear()
-                self._restart()
-                return self._forward()
-            case DrafterStarted():
-                return self._drafter.join(event)
-            case DrafterLost(author):
-                return self._drafter.leave(author)
-            case FragmentReceived(author, draft):
-                if author != self._drafter.drafting:
-                    return []
-                self._tree.attach(draft.base, draft.position, draft.nodes, [author] * len(draft.nodes))
-                return self._forward()
-            case Committed():
-                return self._commit(event)
-            case DraftersAllowed() | Tick():
-                return []
-
-    def _commit(self, event: Committed) -> list[Action]:
-        self._drafter.learn(event.tokens)
-        self._tree.advance(event.tokens)
-        self._sent = {node for node in self._sent if node.digest in self._tree}
-        self._restart()
-        return [*self._drafter.advance(event), *self._forward()]
 
     def _restart(self) -> None:
         """The tail is the end of the most confident line sent that is still possible."""
         sent = self._tree.best_path(lambda node: node.draft_probability, allows=self._sent.__contains__)
         self._tail = sent[-1] if sent else self._tree.root
 
-    def _forward(self) -> list[Action]:
+    def _unsent(self) -> list[SendTree]:
         """Micro-batches as far as drafts and confidence go."""
-        actions: list[Action] = []
-        while self._is_open and (lines := self._next_lines()):
+        batches: list[SendTree] = []
+        while lines := self._next_lines():
             nodes = dict.fromkeys(node for line in lines for node in line)
-            block = block_below(
-                self._tail, nodes, lambda node: (node.most_confident_author(), node.draft_probability)
-            )
-            actions.append(SendTree(block))
+            batches.append(SendTree(block_below(self._tail, nodes, credit)))
             self._sent.update(nodes)
             self._tail = lines[0][-1]
-        return actions
+        return batches
 
     def _next_lines(self) -> list[list[TreeNode]]:
         """The lines of the next micro-batch, none where it is still being drafted or not worth it."""

@@ -17,7 +17,7 @@ from cosine_p2p.speculation.tree import TreeNode
 from cosine_p2p.strategies.base import DrafterStarted
 from cosine_p2p.strategies.published.batch_objective import FORGET_S
 from cosine_p2p.strategies.published.chance import RequestChance
-from cosine_p2p.strategies.published.goodput_bandit import GoodputRouter
+from cosine_p2p.strategies.published.goodput_bandit import DraftedRounds, GoodputRouter
 from cosine_p2p.strategies.published.matching import assign
 from cosine_p2p.strategies.published.router import JudgedRound
 from cosine_p2p.strategies.published.speculative import ChainRounds
@@ -39,12 +39,13 @@ class SpinDirector:
 
     A request says what each drafter is worth to it when it begins a round, and gets the drafter that it has in the
     best assignment of all requests at that moment; the others follow at their next round. One that has not asked
-    for `FORGET_S` is taken to be over.
+    for `FORGET_S` is taken to be over. What drafters brought lives on here for requests to come.
     """
 
     def __init__(self, *, places: int = 8) -> None:
         self._places = places
         self._wishes: dict[bytes, _Wish] = {}
+        self._brought: dict[str, DraftedRounds] = {}
 
     def place(self, request: bytes, values: Mapping[str, float], now_s: float) -> str | None:
         """The drafter a request gets, by name; None if all places have gone to requests that gain more."""
@@ -54,6 +55,18 @@ class SpinDirector:
         table = [[wish.values.get(name, 0.0) for name in names] for wish in self._wishes.values()]
         placed = assign(table, [self._places] * len(names))[list(self._wishes).index(request)]
         return None if placed is None else names[placed]
+
+    def note(self, name: str, *, accepted: int, draft_s: float) -> None:
+        """Take in a round of a drafter; the last of them count, as within a request."""
+        known = self._brought.get(name, DraftedRounds())
+        keep = 1.0 - FORGETTING
+        self._brought[name] = DraftedRounds(
+            keep * known.rounds + 1.0, keep * known.tokens + accepted, keep * known.draft_s + draft_s
+        )
+
+    def brought(self, name: str) -> DraftedRounds | None:
+        """What a drafter brought lately, None if nothing is known of it."""
+        return self._brought.get(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +109,14 @@ class Spin(ChainRounds):
     def _join(self, drafter: DrafterStarted) -> None:
         super()._join(drafter)
         facts = DrafterFacts(prompt_nll=drafter.prompt_nll, token_s=drafter.token_s, rtt_s=drafter.rtt_s)
-        self._router.join(drafter.author, facts)
+        self._router.join(drafter.author, facts, self._director.brought(self._name(drafter.author)))
 
     def _leave(self, author: int) -> None:
         super()._leave(author)
         self._router.leave(author)
+
+    def _name(self, author: int) -> str:
+        return self._names.get(author, str(author))
 
     def _why(self, author: int) -> str:
         return self._router.why(author)
@@ -117,7 +133,7 @@ class Spin(ChainRounds):
             author: value + LEAST_VALUE * (len(order) - rank)
             for rank, (author, value) in enumerate(zip(order, ranked, strict=True))
         }
-        names = {self._names.get(author, str(author)): author for author in self._present()}
+        names = {self._name(author): author for author in self._present()}
         wish = {name: values[author] for name, author in names.items()}
         placed = self._director.place(self._request, wish, now_s) if wish else None
         return None if placed is None else names[placed]
@@ -127,12 +143,14 @@ class Spin(ChainRounds):
         asked = self._asked[author]
         drafted = max(1, len(chain))
         took_s = (asked.last_s or asked.at_s) - asked.at_s
+        # Drafts that were there before they were asked for took time too.
+        draft_s = max(took_s, drafted * self._drafters[author].token_s)
+        self._director.note(self._name(author), accepted=accepted, draft_s=draft_s)
         self._router.learn(
             JudgedRound(
                 authors=frozenset((author,)),
                 used=frozenset((author,)),
                 accepted={author: accepted},
-                # Drafts that were there before they were asked for took time too.
-                draft_s={author: max(took_s, drafted * self._drafters[author].token_s)},
+                draft_s={author: draft_s},
             )
         )

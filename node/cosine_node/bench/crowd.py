@@ -54,7 +54,11 @@ RIVALS: Final[Mapping[str, tuple[OptionValues, ...]]] = {
         for length in (1, 2, 4)
         for drafters in (1, 2)
     ),
-    "dsi": tuple({"lookahead_tokens": ahead, "is_eager": True, "drafter": BY_LABEL} for ahead in (None, 2, 4, 8)),
+    "dsi": tuple(
+        {"lookahead_tokens": ahead, "drafter": BY_LABEL, "policy": policy}
+        for ahead in (1, 2, 4, 8)
+        for policy in (PUBLISHED, "ours")
+    ),
     "dsi-2": tuple({"lookahead_tokens": ahead, "is_eager": True, "drafter": BY_LABEL} for ahead in (None, 4, 8)),
     "pipeinfer": tuple(
         {

@@ -27,6 +27,7 @@ from cosine_p2p.strategies.plain import Plain
 from cosine_p2p.strategies.published.batch_objective import BatchDirector
 from cosine_p2p.strategies.published.cosine_paper import CosinePaper, CosinePaperOptions
 from cosine_p2p.strategies.published.dsi import Dsi, DsiOptions
+from cosine_p2p.strategies.published.dsi_parallel import DsiParallel, DsiParallelOptions
 from cosine_p2p.strategies.published.pipeinfer import PipeInfer, PipeInferOptions
 from cosine_p2p.strategies.published.specinfer import SpecInfer, SpecInferOptions
 from cosine_p2p.strategies.published.speculative import Speculative, SpeculativeOptions
@@ -72,7 +73,8 @@ class Entrant:
     """A strategy in the comparison: its class, and that of its options if it has any.
 
     `grid` holds the values of each option in their order, those that depend on the link most first; tuning begins
-    at `start`. Values that `allows` rejects are not tried. An entrant with `knows_stream` is told each trace.
+    at `start`. For every value of the option `outer` the others are tuned apart. Values that `allows` rejects are
+    not tried. An entrant with `knows_stream` is told each trace.
     """
 
     kind: StrategyKind
@@ -80,6 +82,7 @@ class Entrant:
     options: Callable[..., Any] | None = None
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     start: OptionValues = field(default_factory=dict)
+    outer: str = ""
     allows: Callable[[OptionValues], bool] = lambda choice: True
     knows_stream: bool = False
 
@@ -114,7 +117,8 @@ class Entrant:
         if not choice.get("shares"):
             return None
         if self.strategy is Spin:
-            return SpinDirector(places=max(1, math.ceil(scenario.clients / scenario.drafters)))
+            # A lone client's next request begins while the director still counts on the one before.
+            return SpinDirector(places=max(2, math.ceil(scenario.clients / scenario.drafters)))
         assert budget_tokens is not None, "a batch is planned for a bounded pass"
         return _batch_director(scenario, budget_tokens)
 
@@ -151,9 +155,21 @@ ORACLE: Final = Entrant(
     kind=replace(OURS.kind, name="oracle"), strategy=OracleCosine, options=CosineOptions, knows_stream=True
 )
 DSI: Final = Entrant(
-    kind=replace(STRATEGIES["dsi"], verifiers=1),
+    kind=STRATEGIES["dsi"],
     strategy=Dsi,
     options=DsiOptions,
+    grid={
+        "policy": (PUBLISHED, "ours"),
+        "lookahead_tokens": (1, 2, 3, 4, 6, 8, 12, 16),
+        "drafter": _DRAFTERS,
+        "law": _LAWS,
+    },
+    start={"policy": PUBLISHED, "lookahead_tokens": 1, "drafter": BY_LABEL},
+)
+DSI_2: Final = Entrant(
+    kind=STRATEGIES["dsi-2"],
+    strategy=DsiParallel,
+    options=DsiParallelOptions,
     grid={
         "lookahead_tokens": (None, 1, 2, 3, 4, 6, 8, 12, 16),
         "is_eager": (True, False),
@@ -162,9 +178,7 @@ DSI: Final = Entrant(
     },
     start={"lookahead_tokens": None, "is_eager": True, "drafter": BY_LABEL},
 )
-"""With as many verifiers as everybody else."""
-DSI_2: Final = replace(DSI, kind=replace(DSI.kind, name="dsi-2", verifiers=2))
-"""With the machines that its paper gives it."""
+"""With more verifiers than everybody else, as its paper has it."""
 RIVALS: Final = (
     Entrant(
         kind=STRATEGIES["speculative"],
@@ -178,12 +192,13 @@ RIVALS: Final = (
         strategy=SpecInfer,
         options=SpecInferOptions,
         grid={
-            "depth_tokens": _LENGTHS,
-            "max_nodes": (4, 8, 12, 16, 24, 32),
-            "width_nodes": (1, 2, 3, 4, 6, 8),
-            "drafters": (1, 2, 3, 4),
+            "depth_tokens": (1, 2, 3, 4, 5, 6, 8, 10, 12),
+            "max_nodes": (4, 8, 12, 16, 24),
+            "width_nodes": (1, 2, 4, 8),
+            "drafters": (1, 2, 3),
             "drafter": _DRAFTERS,
         },
+        outer="depth_tokens",
         start={"depth_tokens": 5, "max_nodes": 12, "width_nodes": 2, "drafters": 2, "drafter": BY_LABEL},
     ),
     Entrant(
@@ -195,9 +210,16 @@ RIVALS: Final = (
             "explore_rounds": (1, 2, 4, 6),
             "exploit_rounds": (8, 16, 64, 256),
             "prior_rounds": (0.0, 4.0, 16.0),
+            "shares": (True, False),
             "law": _LAWS,
         },
-        start={"draft_tokens": 5, "explore_rounds": 2, "exploit_rounds": 16, "prior_rounds": 4.0},
+        start={
+            "draft_tokens": 5,
+            "explore_rounds": 2,
+            "exploit_rounds": 16,
+            "prior_rounds": 4.0,
+            "shares": True,
+        },
     ),
     Entrant(
         kind=STRATEGIES["cosine-paper"],

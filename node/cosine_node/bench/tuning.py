@@ -24,9 +24,10 @@ class Place(NamedTuple):
 class Search:
     """A strategy to tune at places: a first one, and branches that lead away from it.
 
-    At the first every option is swept in turn. It and every other, which begins where the one before it in its
-    branch ended, then get `trials` trials next to where they stand. A trial runs the first `prompts` prompts of a
-    family for `tokens` tokens each, in swarms with these `domains` of drafters, all if there are none.
+    At the first every option is swept in turn, for each value of the entrant's `outer` option if it has one. It and
+    every other, which begins where the one before it in its branch ended, then get at most `trials` trials next to
+    where they stand. A trial runs the first `prompts` prompts of a family for `tokens` tokens each, in swarms with
+    these `domains` of drafters, all if there are none.
     """
 
     strategy: str
@@ -49,7 +50,9 @@ def tune(search: Search) -> dict[Place, OptionValues]:
     grid = plays.grid_at(search.first.temperature)
     start = {name: plays.start.get(name, values[0]) for name, values in grid.items()}
     score = _scored(search, search.first)
-    best = swept(start, grid, score, allows=plays.allows)
+    inner = {name: values for name, values in grid.items() if name != plays.outer}
+    starts = [dict(start) | {plays.outer: value} for value in grid[plays.outer]] if plays.outer else [start]
+    best = min((swept(one, inner, score, allows=plays.allows) for one in starts), key=score)
     found = {search.first: climbed(best, grid, score, allows=plays.allows, trials=search.trials)}
     for branch in search.branches:
         before = search.first
@@ -97,19 +100,22 @@ def swept(start: OptionValues, grid: Grid, score: Score, *, allows: Callable[[Op
 def climbed(
     start: OptionValues, grid: Grid, score: Score, *, allows: Callable[[OptionValues], bool], trials: int
 ) -> OptionValues:
-    """Steps to neighbouring values while they help, `trials` of them at most."""
-    best = start
-    for name, values in grid.items():
-        for step in (1, -1):
-            index = values.index(best[name]) + step
-            while 0 <= index < len(values):
-                choice = dict(best) | {name: values[index]}
-                if not allows(choice):
-                    break
+    """Steps to neighbouring values while they help, `trials` of them at most.
+
+    Every option gets a step each way before any gets a second.
+    """
+    best, has_moved = start, True
+    while has_moved:
+        has_moved = False
+        for name, values in grid.items():
+            for step in (1, -1):
+                index = values.index(best[name]) + step
+                if not 0 <= index < len(values) or not allows(choice := dict(best) | {name: values[index]}):
+                    continue
                 if not trials:
                     return best
                 trials -= 1
-                if score(choice) >= score(best):
+                if score(choice) < score(best):
+                    best, has_moved = choice, True
                     break
-                best, index = choice, index + step
     return best

@@ -18,6 +18,7 @@ EVERYBODY = [pytest.param(one, id=one.name) for one in ENTRANTS.values()]
 @pytest.mark.parametrize("one", EVERYBODY)
 def test_a_start_lies_on_the_grid_and_is_allowed(one: Entrant) -> None:
     assert all(value in one.grid[name] for name, value in one.start.items())
+    assert not one.outer or one.outer in one.grid
     assert one.allows(one.start)
 
 
@@ -45,6 +46,7 @@ def test_the_published_law_is_for_chains_alone() -> None:
 
 def test_all_rivals_have_as_many_verifiers_as_everybody_else() -> None:
     assert {rival.kind.verifiers for rival in RIVALS} == {1}
+    assert not ENTRANTS["dsi"].kind.is_stepped
     assert ENTRANTS["dsi-2"].kind.verifiers == 2
 
 

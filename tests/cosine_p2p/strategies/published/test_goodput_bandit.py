@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from cosine_p2p.strategies.published.goodput_bandit import GoodputRouter
+from cosine_p2p.strategies.published.goodput_bandit import DraftedRounds, GoodputRouter
 from tests.cosine_p2p.routing.rounds import facts, joined, round_of
 
 
@@ -52,3 +52,19 @@ def test_a_prior_stands_for_rounds_of_evidence() -> None:
     router = GoodputRouter(random.Random(1), explore_rounds=0, prior_rounds=2.0)
     router.join(1, facts(prompt_nll=1.0, token_s=0.01))
     assert router.goodputs() == {1: pytest.approx(100.0)}
+
+
+def test_what_is_known_of_an_author_stands_for_as_many_rounds_and_is_exploited_first() -> None:
+    router = GoodputRouter(random.Random(1), explore_rounds=2, prior_rounds=2.0)
+    router.join(1, facts(prompt_nll=1.0, token_s=0.01), DraftedRounds(rounds=4.0, tokens=8.0, draft_s=1.0))
+    assert router.goodputs() == {1: pytest.approx(8.0)}
+    assert "exploitation" in router.why(1)
+    router.learn(replace(round_of((1,), {1: 0}), draft_s={1: 0.5}))
+    assert router.goodputs() == {1: pytest.approx(4.0)}
+
+
+def test_without_a_prior_earlier_requests_count_for_nothing() -> None:
+    router = GoodputRouter(random.Random(1), explore_rounds=2)
+    router.join(1, facts(prompt_nll=1.0, token_s=0.01), DraftedRounds(rounds=4.0, tokens=8.0, draft_s=1.0))
+    assert router.goodputs() == {1: 0.0}
+    assert "exploration" in router.why(1)

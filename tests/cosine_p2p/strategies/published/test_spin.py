@@ -12,8 +12,10 @@ from tests.cosine_p2p.strategies.script import ROOT, committed, drafted, started
 CHAIN = SpinOptions(draft_tokens=2, explore_rounds=3, exploit_rounds=12)
 
 
-def opened(director: SpinDirector | None = None, *, root: bytes = ROOT, drafters: int = 3) -> Spin:
-    strategy = Spin(root, options=CHAIN, director=director)
+def opened(
+    director: SpinDirector | None = None, *, root: bytes = ROOT, drafters: int = 3, options: SpinOptions = CHAIN
+) -> Spin:
+    strategy = Spin(root, options=options, director=director)
     strategy.on(VerifierOpened(0.06, 0.01), 0.0)
     for author in range(1, drafters + 1):
         strategy.on(started(author), 0.0)
@@ -52,6 +54,13 @@ def test_everyone_is_tried_and_then_the_best_is_used() -> None:
 def test_a_second_exploration_follows() -> None:
     counts = Counter(played(opened(), best=2, rounds=19))
     assert counts[1] + counts[3] > 2
+
+
+def test_what_one_request_learned_the_next_begins_with() -> None:
+    director = SpinDirector(places=2)
+    options = SpinOptions(draft_tokens=2, explore_rounds=3, exploit_rounds=12, prior_rounds=4.0)
+    played(opened(director, options=options), best=2, rounds=6)
+    assert played(opened(director, options=options), best=2, rounds=3) == [2, 2, 2]
 
 
 def test_the_best_drafter_vanishes() -> None:
