@@ -31,6 +31,23 @@ KEEP_CELL_S: Final = 60.0
 """How long a writer stays in its cell before it looks for room in one nearer to the first."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where a record lies after a write: at `holders` of the nodes other than the writer that were `asked`."""
+
+    holders: int
+    asked: int
+
+    @property
+    def needed(self) -> int:
+        """The holders that are enough: most of those asked, so that a few liars cannot decide."""
+        return self.asked // 2 + 1 if self.asked else 0
+
+    @property
+    def is_enough(self) -> bool:
+        return self.holders >= self.needed
+
+
 class Cells(Protocol):
     """The store of cells. `HivemindTransport` is one, `MemoryCells` another."""
 
@@ -38,13 +55,19 @@ class Cells(Protocol):
         """For each cell name the signed records in it, by owner. Raises `PeerLost`."""
         ...
 
-    async def write(self, cell: str, owner: str, data: bytes, expires_at_s: float) -> bool:
-        """Store a signed record; False where it was refused. Raises `PeerLost`."""
+    async def write(
+        self, cell: str, owner: str, data: bytes, expires_at_s: float, *, is_renewal: bool = False
+    ) -> Placement:
+        """Store a signed record at other nodes; a renewal goes to those that held the last one.
+
+        Raises `PeerLost` where no other node of the network answers, and `LocalProtocolError` for what no node
+        would store.
+        """
         ...
 
 
 class MemoryCells:
-    """One honest storing node that every peer of the process asks: the same cells and the same checks."""
+    """One honest storing node, other than every peer of the process that asks it: the same cells and checks."""
 
     def __init__(
         self, *, network: str, clock: Callable[[], float] = time.time, membership: Membership | None = None
@@ -60,7 +83,9 @@ class MemoryCells:
             for cell in cells
         }
 
-    async def write(self, cell: str, owner: str, data: bytes, expires_at_s: float) -> bool:
+    async def write(
+        self, cell: str, owner: str, data: bytes, expires_at_s: float, *, is_renewal: bool = False
+    ) -> Placement:
         key, now_s = dht_key(cell), self._clock()
         try:
             posting = self._checker.check(
@@ -71,8 +96,8 @@ class MemoryCells:
                 now_s=now_s,
             )
         except RemoteProtocolError:
-            return False
-        return self.store.put(key, posting, now_s)
+            return Placement(holders=0, asked=1)
+        return Placement(holders=int(self.store.put(key, posting, now_s)), asked=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +109,10 @@ class _Kept:
 
 
 class DhtDirectory:
-    """Implements `Directory`; with a `membership` that of its private swarm. `dropped` counts refused records."""
+    """Implements `Directory`; with a `membership` that of its private swarm.
+
+    `dropped` counts refused records, `holders` are the other nodes that held our record when it was announced last.
+    """
 
     def __init__(
         self,
@@ -97,6 +125,7 @@ class DhtDirectory:
         membership: Membership | None = None,
     ) -> None:
         self.dropped = 0
+        self.holders = 0
         self._membership = membership
         self._look_ups = 0
         self._kept: dict[str, _Kept] = {}
@@ -109,13 +138,21 @@ class DhtDirectory:
     async def announce(self, record: NodeRecord, names: Sequence[str]) -> None:
         """Store `record` under each name: the target's, or the hex of its digest.
 
-        Raises `LocalProtocolError` for another name and `PeerLost` if no node of the network took the record.
+        Raises `LocalProtocolError` for another name and `PeerLost` if too few other nodes hold the record then.
         """
+        self.holders = 0
         for name in names:
             if name not in (record.target, record.target_digest.hex()):
                 raise LocalProtocolError(f"a record of {record.target} cannot be announced as {name}")
-        for name in names:
-            await self._announce_as(record, name)
+        placements = [await self._announce_as(record, name) for name in names]
+        least = min(placements, key=lambda placement: placement.holders, default=Placement(holders=0, asked=0))
+        self.holders = least.holders
+        if not all(placement.is_enough for placement in placements):
+            raise PeerLost(
+                record.peer_id,
+                f"{least.holders} of the {least.asked} nodes that should hold our record have it, "
+                f"{least.needed} are needed",
+            )
 
     async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
         """Checked, live records of a role for a target name or digest in hex, the newest of each peer.
@@ -137,27 +174,29 @@ class DhtDirectory:
                 walk.note(names[cell], self._opened(cell, records))
         return walk.found()
 
-    async def _announce_as(self, record: NodeRecord, name: str) -> None:
+    async def _announce_as(self, record: NodeRecord, name: str) -> Placement:
         """Write where we wrote last; now and then, or where that is refused, look for the first cell with room."""
         now_s = self._clock()
         kept = self._kept.get(name)
-        if kept is not None and now_s < kept.until_s and await self._write(kept.cell, record):
-            return
+        if kept is not None and now_s < kept.until_s:
+            placement = await self._write(kept.cell, record, is_renewal=True)
+            if placement.is_enough:
+                return placement
         for depth in range(MAX_DEPTH + 1):
             cell = cell_key(network=self._network, role=record.role, target=name, owner=record.peer_id, depth=depth)
-            owners = self._opened(cell, (await self._cells.read([cell]))[cell])
-            has_room = record.peer_id in owners or len(owners) < limits.MAX_CELL_OWNERS
-            if has_room and await self._write(cell, record):
+            placement = await self._write(cell, record)
+            if placement.is_enough:
                 self._kept[name] = _Kept(cell, now_s + KEEP_CELL_S)
-                return
-        raise PeerLost(record.peer_id, "no node of the network took our record")
+                return placement
+            owners = self._opened(cell, (await self._cells.read([cell]))[cell])
+            if len(owners) < limits.MAX_CELL_OWNERS:
+                # Readers do not look below a cell that is not full.
+                break
+        return placement
 
-    async def _write(self, cell: str, record: NodeRecord) -> bool:
-        """Return whether some storing node has the record; the DHT's own answer is that of the last node asked."""
+    async def _write(self, cell: str, record: NodeRecord, *, is_renewal: bool = False) -> Placement:
         data = seal_record(record, self._identity, key=cell)
-        if await self._cells.write(cell, record.peer_id, data, record.expires_at_s):
-            return True
-        return (await self._cells.read([cell]))[cell].get(record.peer_id) == data
+        return await self._cells.write(cell, record.peer_id, data, record.expires_at_s, is_renewal=is_renewal)
 
     def _opened(self, cell: str, records: Mapping[str, bytes]) -> dict[str, NodeRecord]:
         opened = {}

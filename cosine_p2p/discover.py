@@ -13,6 +13,7 @@ from hashlib import sha256
 from itertools import count
 from typing import Final
 
+from cosine_p2p.dht import Placement
 from cosine_p2p.link import Links
 from cosine_p2p.postings import RecordOpener
 from cosine_p2p.transport.base import Transport
@@ -94,9 +95,11 @@ class DiscoverCells:
             raise PeerLost("the directory", f"no node answered a look-up ({tried})")
         return {cell: found.records_in(cell) for cell in cells}
 
-    async def write(self, cell: str, owner: str, data: bytes, expires_at_s: float) -> bool:
-        """A client announces nothing."""
-        return False
+    async def write(
+        self, cell: str, owner: str, data: bytes, expires_at_s: float, *, is_renewal: bool = False
+    ) -> Placement:
+        """A client announces nothing, so nobody holds what it would."""
+        return Placement(holders=0, asked=1)
 
     async def close(self) -> None:
         await self._nodes.close()

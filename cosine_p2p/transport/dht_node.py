@@ -7,7 +7,6 @@ all the nodes near a key.
 """
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -35,10 +34,6 @@ RPC_TIMEOUT_S: Final = 3.0
 """hivemind's default."""
 MIN_PATIENCE_S: Final = 0.5
 """A choice: once one peer has answered a greeting, the others have as long again and this."""
-OPERATION_TIMEOUT_S: Final = 20.0
-"""A choice: room for several rounds of Kademlia with nodes that do not answer."""
-# No claimed expiry is ever sufficient, so no single node can end a search early.
-_NEVER_SUFFICIENT: Final = math.nan
 
 Clock = Callable[[], float]
 
@@ -99,10 +94,9 @@ class CheckedStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind has no 
         return _as_dictionary(postings) if postings else None
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        for key in self._store.all_keys():
-            postings = self._store.get(key, self._clock())
-            if postings:
-                yield DHTID.from_bytes(key), _as_dictionary(postings)
+        """Nothing: hivemind would send each new node all that it may be near to, which a second of new nodes could
+        ask for without end. Owners renew their records in a third of their life, and a look-up asks sixty nodes."""
+        return iter(())
 
     def __contains__(self, key: Any) -> bool:
         return self.get(key) is not None
@@ -129,23 +123,6 @@ def _as_dictionary(postings: Sequence[Posting]) -> Any:
     for posting in postings:
         dictionary.store(posting.owner, posting.value, posting.expires_at_s)
     return ValueWithExpiration(dictionary, dictionary.latest_expiration_time)
-
-
-def _valid_part_keeper(validator: SignedRecordValidator) -> Callable[[bytes, Any], bool]:
-    """A check that removes what is bad from a received cell instead of refusing the whole of it."""
-
-    def keep_valid_part(key: bytes, dictionary: Any) -> bool:
-        if len(dictionary.data) > limits.MAX_CELL_OWNERS:
-            return False
-        with dictionary.freeze():
-            for subkey, item in list(dictionary.items()):
-                if not isinstance(subkey, str) or not validator.validate(
-                    DHTRecord(key, subkey_bytes(subkey), item.value, item.expiration_time)
-                ):
-                    del dictionary[subkey]
-        return True
-
-    return keep_valid_part
 
 
 def node_id_of(peer_id: Any) -> Any:
@@ -208,7 +185,8 @@ async def start_dht(
     protocol = node.protocol
     place_by_peer_id(protocol)
     protocol.storage, protocol.cache = CheckedStorage(store, checker), NoStorage()
-    protocol._validate_dictionary = _valid_part_keeper(validator)
+    # What a look-up finds is checked when all of it is there (`dht_cells`), not each answer as it comes.
+    protocol._validate_dictionary = lambda key, cell: len(cell.data) <= limits.MAX_CELL_OWNERS
     gate_calls(protocol, gate)
     if not client_mode:
         protocol.client_mode, protocol.node_info = False, dht_pb2.NodeInfo(node_id=node.node_id.to_bytes())
@@ -246,30 +224,3 @@ async def _greet(node: Any, peers: Collection[Any]) -> bool:
             ping.cancel()
         await asyncio.gather(*pings, return_exceptions=True)
     return is_met
-
-
-async def read_cells(node: Any, cells: Sequence[str]) -> dict[str, dict[str, bytes]]:
-    """The signed records in each cell, by owner. Raises `TimeoutError`."""
-    async with asyncio.timeout(OPERATION_TIMEOUT_S):
-        found = await node.get_many(list(cells), sufficient_expiration_time=_NEVER_SUFFICIENT)
-    return {cell: _records_of(found.get(cell)) for cell in cells}
-
-
-def _records_of(found: Any) -> dict[str, bytes]:
-    if found is None or not isinstance(found.value, dict):
-        return {}
-    return {owner: item.value[1] for owner, item in found.value.items()}
-
-
-async def write_cell(node: Any, cell: str, owner: str, data: bytes, expires_at_s: float) -> bool:
-    """Store a signed record; False where the node asked last refused. Raises `TimeoutError`."""
-    async with asyncio.timeout(OPERATION_TIMEOUT_S):
-        return bool(
-            await node.store(
-                cell,
-                [cell, data],
-                expires_at_s,
-                subkey=owner,
-                exclude_self=node.protocol.client_mode,
-            )
-        )

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from cosine_p2p.dht import Placement
 from cosine_p2p.postings import PostingChecker, RecordOpener, RecordStore
 from cosine_p2p.transport.base import Stream, StreamHandler
 from cosine_p2p.transport.config import TransportConfig
@@ -19,6 +20,7 @@ from cosine_protocol.errors import PeerLost
 
 if TYPE_CHECKING:
     from cosine_p2p.transport.daemon import Daemon
+    from cosine_p2p.transport.dht_cells import DhtCells
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +66,7 @@ class HivemindTransport:
         self._on_restart: list[Restarted] = []
         self._daemon: Daemon | None = None
         self._dht: Any = None
+        self._cells: DhtCells | None = None
         self._supervisor: asyncio.Task[None] | None = None
 
     @classmethod
@@ -124,20 +127,12 @@ class HivemindTransport:
         return self._maddrs
 
     async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
-        from cosine_p2p.transport.dht_node import read_cells
+        return await self._running_cells().read(cells)
 
-        try:
-            return await read_cells(self._running_dht(), cells)
-        except TimeoutError:
-            raise PeerLost(self.peer_id, "the DHT did not answer in time") from None
-
-    async def write(self, cell: str, owner: str, data: bytes, expires_at_s: float) -> bool:
-        from cosine_p2p.transport.dht_node import write_cell
-
-        try:
-            return await write_cell(self._running_dht(), cell, owner, data, expires_at_s)
-        except TimeoutError:
-            raise PeerLost(self.peer_id, "the DHT did not answer in time") from None
+    async def write(
+        self, cell: str, owner: str, data: bytes, expires_at_s: float, *, is_renewal: bool = False
+    ) -> Placement:
+        return await self._running_cells().write(cell, owner, data, expires_at_s, is_renewal=is_renewal)
 
     async def close(self) -> None:
         """Leave the network: stop serving, end every stream, end the daemon."""
@@ -148,7 +143,7 @@ class HivemindTransport:
         for stream in list(self._streams):
             stream.close()
         await asyncio.sleep(0)
-        daemon, self._daemon, self._dht = self._daemon, None, None
+        daemon, self._daemon, self._dht, self._cells = self._daemon, None, None, None
         if daemon is not None:
             await daemon.close()
 
@@ -177,6 +172,11 @@ class HivemindTransport:
             raise PeerLost(self.peer_id, "the local network daemon is being started again")
         return self._dht
 
+    def _running_cells(self) -> "DhtCells":
+        if self._cells is None:
+            raise PeerLost(self.peer_id, "the local network daemon is being started again")
+        return self._cells
+
     async def _build(self, peers: Sequence[str]) -> None:
         from cosine_p2p.transport.relay import ask_granted_bytes, start_relay
 
@@ -188,10 +188,12 @@ class HivemindTransport:
 
     async def _build_once(self, peers: Sequence[str]) -> "Daemon":
         from cosine_p2p.transport.daemon import start_daemon
+        from cosine_p2p.transport.dht_cells import DhtCells
         from cosine_p2p.transport.dht_node import start_dht
-        from cosine_p2p.transport.host_addresses import with_ports
+        from cosine_p2p.transport.hivemind_library import PeerID
+        from cosine_p2p.transport.host_addresses import peer_of, with_ports
 
-        self._daemon = self._dht = None
+        self._daemon = self._dht = self._cells = None
         daemon = await start_daemon(self.config, host_maddrs=self._host_maddrs, peers=peers)
         try:
             async with asyncio.timeout(self.config.start_timeout_s):
@@ -213,12 +215,14 @@ class HivemindTransport:
             await daemon.close()
             raise
         self._daemon, self._dht, self.peer_id, self._maddrs = daemon, dht, daemon.peer_id, maddrs
+        anchors = [PeerID.from_base58(peer_of(maddr)) for maddr in self.config.initial_peers]
+        self._cells = DhtCells(dht, checker=self._checker, store=self._store, anchors=anchors)
         if not self.config.client_mode:
             self._host_maddrs = with_ports(self._host_maddrs, maddrs)
         return daemon
 
     async def _rebuild(self) -> None:
-        daemon, self._daemon, self._dht = self._daemon, None, None
+        daemon, self._daemon, self._dht, self._cells = self._daemon, None, None, None
         if daemon is not None:
             await daemon.close()
         pause_s = FIRST_RETRY_S

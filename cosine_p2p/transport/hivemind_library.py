@@ -7,7 +7,7 @@ from cosine_p2p.transport.partial_library import imported_in_part
 
 with imported_in_part("hivemind"):
     from hivemind.dht.node import DHTNode
-    from hivemind.dht.routing import DHTID
+    from hivemind.dht.routing import DHTID, RoutingTable
     from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
     from hivemind.dht.validation import DHTRecord, RecordValidatorBase
     from hivemind.p2p import P2P, PeerID
@@ -33,6 +33,7 @@ __all__ = [
     "P2PDaemonError",
     "PeerID",
     "RecordValidatorBase",
+    "RoutingTable",
     "ValueWithExpiration",
     "dht_pb2",
     "p2pd_pb2",

@@ -34,7 +34,7 @@ class Announcer:
     """Announces the record that `describe` returns, as often as needed; its sequence and times are set here.
 
     `clock` gives Unix seconds, `sleep` waits seconds. Run it with `run`; call `changed` when load or addresses
-    change, or the transport is back; end with `stop`.
+    change, or the transport is back; end with `stop`. `is_stored` tells how the last announcement went.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class Announcer:
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self.latest: bytes | None = None
+        self.is_stored: bool | None = None
         self._directory = directory
         self._identity = identity
         self._describe = describe
@@ -117,8 +118,14 @@ class Announcer:
         try:
             await self._directory.announce(record, self._names)
         except CosineError as error:
-            LOG.warning("announcing failed, trying again in %g s: %s", RETRY_S, error)
+            # Told once, not every ten seconds.
+            level = logging.DEBUG if self.is_stored is False else logging.WARNING
+            LOG.log(level, "nobody can find this node for now (%s); trying again every %g s", error, RETRY_S)
+            self.is_stored = False
             return False
+        if self.is_stored is False:
+            LOG.info("this node can be found again")
+        self.is_stored = True
         return True
 
 

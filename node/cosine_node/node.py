@@ -194,14 +194,14 @@ class RunningNode:
             served, options, self._runner, curve, identity, wait_for_work, self._home, coordinator
         )
         self._gate = transport.config.gate
-        directory = DhtDirectory(
+        self._directory = DhtDirectory(
             transport,
             identity,
             network=network.access.network,
             opener=transport.opener,
             membership=self._gate.membership,
         )
-        self._announcer = Announcer(directory, identity, self._describe, served.names)
+        self._announcer = Announcer(self._directory, identity, self._describe, served.names)
         transport.on_restart(self._announcer.restarted)
 
     async def live(self, emit: Emit, stop: asyncio.Event) -> None:
@@ -223,8 +223,8 @@ class RunningNode:
             await self._transport.serve(protocol, delayed(handler, one_way_s=one_way_s))
         self._addresses = await self._transport.visible_maddrs()
         # A record that nobody took is offered again later.
-        is_stored = await self._announcer.announce()
-        emit("announced", {"target": self._served.target_name, "stored": is_stored})
+        await self._announcer.announce()
+        emit("announced", self._announced_fields())
         ready = await _ready_fields(self._transport, self._options.role)
         emit("ready", ready | {"model": self._served.model_name})
         if self._is_alone:
@@ -234,7 +234,7 @@ class RunningNode:
 
     async def _work(self, emit: Emit, stop: asyncio.Event) -> None:
         """Run the service's loop and the announcements until `stop`; an error of the loop ends the node."""
-        works = (self.service.run(), self._announcer.run(), self._watch(), self._tell_work(emit))
+        works = (self.service.run(), self._announcer.run(), self._watch(emit), self._tell_work(emit))
         loops = [asyncio.ensure_future(work) for work in works]
         stopping = asyncio.ensure_future(stop.wait())
         try:
@@ -250,6 +250,9 @@ class RunningNode:
             self._runner.close()
             if self._home is not None:
                 self._home.close()
+
+    def _announced_fields(self) -> dict[str, object]:
+        return {"target": self._served.target_name, "stored": bool(self._announcer.is_stored)}
 
     def _summary(self) -> dict[str, object]:
         """The fields of the node's last event."""
@@ -288,6 +291,7 @@ class RunningNode:
             service=self.service,
             engine=served.engine,
             network=self._transport,
+            directory=self._directory,
         )
 
     async def _say_goodbye(self, announcing: "asyncio.Future[None]") -> None:
@@ -302,10 +306,14 @@ class RunningNode:
         except TimeoutError:
             LOG.warning("requests were still running after %g s; they will go on elsewhere", DRAIN_S)
 
-    async def _watch(self) -> None:
-        """Announce a changed load, address or speed soon."""
+    async def _watch(self, emit: Emit) -> None:
+        """Announce a changed load, address or speed soon, and tell when the node is found or not found any more."""
+        told = self._announced_fields()
         while True:
             await asyncio.sleep(LOAD_CHECK_S)
+            if self._announced_fields() != told:
+                told = self._announced_fields()
+                emit("announced", told)
             if self._speed.refresh(time.monotonic()):
                 LOG.info("a pass over one token takes %.1f ms now", 1e3 * self._speed.pass_s)
                 self.service.pass_s = self._speed.pass_s

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cosine_p2p.dht import DhtDirectory, MemoryCells
+from cosine_p2p.dht import DhtDirectory, MemoryCells, Placement
 from cosine_p2p.postings import (
     ENTRY_BYTES,
     MAX_REMEMBERED,
@@ -312,11 +312,11 @@ def test_a_writer_stays_in_its_cell_for_a_while_and_then_looks_for_room_above() 
         return cells.reads, owner.peer_id in {posting.owner for posting in held}
 
     clock.now_s += 1
-    assert announce() == (2, False)
+    assert announce() == (1, False)
     clock.now_s += 30
     assert announce() == (0, False)
     clock.now_s += 280
-    assert announce() == (1, True)
+    assert announce() == (0, True)
 
 
 def test_another_name_cannot_be_announced() -> None:
@@ -415,8 +415,57 @@ def test_reading_is_bounded() -> None:
 def test_a_network_that_takes_nothing_is_reported() -> None:
     clock = Clock()
     cells = MemoryCells(network="another", clock=clock)
-    with pytest.raises(PeerLost, match="took our record"):
+    with pytest.raises(PeerLost, match="0 of the 1 nodes that should hold our record have it, 1 are needed"):
         asyncio.run(directory(cells, 1, clock).announce(GOOD, [TARGET]))
+
+
+class FewHolders(MemoryCells):
+    """Of five nodes that are asked, so many hold what is written."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(network=NETWORK, clock=clock)
+        self.holders = 5
+        self.written: list[tuple[str, bool]] = []
+
+    async def write(
+        self, cell: str, owner: str, data: bytes, expires_at_s: float, *, is_renewal: bool = False
+    ) -> Placement:
+        self.written.append((cell, is_renewal))
+        await super().write(cell, owner, data, expires_at_s)
+        return Placement(holders=self.holders, asked=5)
+
+
+@pytest.mark.parametrize(("holders", "is_stored"), [(5, True), (3, True), (2, False), (0, False)])
+def test_a_record_is_announced_once_most_of_the_nodes_asked_hold_it(holders: int, is_stored: bool) -> None:
+    clock = Clock()
+    cells = FewHolders(clock)
+    cells.holders = holders
+    writer = directory(cells, 1, clock)
+    if is_stored:
+        asyncio.run(writer.announce(GOOD, [TARGET]))
+    else:
+        with pytest.raises(PeerLost, match=f"{holders} of the 5 nodes that should hold our record have it, 3 are"):
+            asyncio.run(writer.announce(GOOD, [TARGET]))
+    assert writer.holders == holders
+    # Readers do not look below a cell that is not full, so no other one is tried.
+    assert cells.written == [(cell_of(GOOD), False)]
+
+
+def test_a_renewal_that_too_few_take_is_a_search_again() -> None:
+    clock = Clock()
+    cells = FewHolders(clock)
+    writer = directory(cells, 1, clock)
+    asyncio.run(writer.announce(GOOD, [TARGET]))
+    cells.holders = 1
+    with pytest.raises(PeerLost):
+        asyncio.run(writer.announce(GOOD, [TARGET]))
+    assert cells.written == [(cell_of(GOOD), False), (cell_of(GOOD), True), (cell_of(GOOD), False)]
+
+
+@given(st.integers(0, 60), st.integers(0, 60))
+def test_a_placement_is_enough_where_more_nodes_hold_the_record_than_do_not(asked: int, holders: int) -> None:
+    placement = Placement(holders=min(holders, asked), asked=asked)
+    assert placement.is_enough == (not asked or 2 * placement.holders > asked)
 
 
 def test_what_an_opener_remembers_is_bounded() -> None:

@@ -267,7 +267,7 @@ def test_a_directory_reads_through_them_with_all_its_checks() -> None:
 def test_nothing_is_written_and_long_names_are_refused() -> None:
     async def scene(world: World) -> None:
         cells = world.cells("a")
-        assert not await cells.write(CELL, identity_of(1).peer_id, b"", NOW_S)
+        assert not (await cells.write(CELL, identity_of(1).peer_id, b"", NOW_S)).is_enough
         with pytest.raises(UsageError, match="too long"):
             await cells.read(["x" * (limits.MAX_NAME_BYTES + 1)])
         await cells.close()

@@ -10,7 +10,7 @@ from cosine_node.announcing import Announcer
 from cosine_node.node import LOAD_CHECK_S
 from cosine_node.simulation.discovery import NETWORK
 from cosine_node.simulation.swarm import TARGET, Member
-from cosine_p2p.dht import Cells, DhtDirectory, MemoryCells
+from cosine_p2p.dht import Cells, DhtDirectory, MemoryCells, Placement
 from cosine_p2p.directory import Directory
 from cosine_p2p.postings import RecordOpener
 from cosine_p2p.strategies.base import Action, Committed, DrafterLost, Event, Strategy, StrategyKind
@@ -34,9 +34,11 @@ class CountedCells:
         self._counts.update(cells_read=len(found), records_read=len(read_bytes), bytes_read=sum(read_bytes))
         return found
 
-    async def write(self, cell: str, owner: str, data: bytes, expires_at_s: float) -> bool:
+    async def write(
+        self, cell: str, owner: str, data: bytes, expires_at_s: float, *, is_renewal: bool = False
+    ) -> Placement:
         self._counts.update(records_written=1, bytes_written=len(owner) + len(data))
-        return await self._cells.write(cell, owner, data, expires_at_s)
+        return await self._cells.write(cell, owner, data, expires_at_s, is_renewal=is_renewal)
 
 
 class CountedDht:

@@ -37,6 +37,13 @@ class NetworkState(Protocol):
     def restarts(self) -> int: ...
 
 
+class DirectoryState(Protocol):
+    """A directory's own counts, as far as metrics show them."""
+
+    @property
+    def holders(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedNode:
     """A node of this process. `max_requests` are those it serves at once."""
@@ -51,6 +58,7 @@ class ObservedNode:
     service: VerifierService | DrafterService
     engine: Engine
     network: NetworkState
+    directory: DirectoryState
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -140,6 +148,12 @@ NODE: Final[tuple[Series[ObservedNode], ...]] = (
         GAUGE,
         "Tokens of prefixes kept for requests to come.",
         lambda n: n.engine.cached_tokens,
+    ),
+    Series(
+        "cosine:node_record_holders",
+        GAUGE,
+        "Other nodes that held the node's record when it was announced last; 0 where none does.",
+        lambda n: n.directory.holders,
     ),
     Series(
         "libp2p_connected_peers",

@@ -19,7 +19,7 @@ from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.config import TransportConfig
 from cosine_p2p.transport.hivemind import HivemindTransport
 from cosine_p2p.transport.peer_gate import PeerGate
-from cosine_protocol.errors import PeerLost
+from cosine_protocol.errors import LocalProtocolError, PeerLost
 from cosine_protocol.protocols import MESSAGES
 from cosine_protocol.records import NodeRecord, Role, cell_name
 
@@ -111,7 +111,7 @@ def test_a_record_without_its_owners_certificate_is_stored_by_nobody_and_dropped
         first, second = await nodes.node(), await nodes.node()
         others = nodes.swarm.admit(first.peer_id)
         for certificate in (None, b"junk", others):
-            with pytest.raises(PeerLost, match="no node of the network took our record"):
+            with pytest.raises(LocalProtocolError, match="no node would store our record"):
                 await directory_of(second).announce(record(second, certificate=certificate), [TARGET])
         await directory_of(second).announce(record(second), [TARGET])
         reading = directory_of(first)

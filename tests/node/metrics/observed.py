@@ -15,6 +15,13 @@ class FixedNetwork:
     restarts: int = 1
 
 
+@dataclass
+class FixedDirectory:
+    """A directory that says so much of itself."""
+
+    holders: int = 15
+
+
 def observed(member: Member, *, model_name: str = "m") -> ObservedNode:
     return ObservedNode(
         role=member.role,
@@ -27,4 +34,5 @@ def observed(member: Member, *, model_name: str = "m") -> ObservedNode:
         service=member.service,
         engine=member.engine,
         network=FixedNetwork(),
+        directory=FixedDirectory(),
     )

@@ -57,6 +57,7 @@ def test_a_verifiers_figures() -> None:
         ("libp2p_connected_peers", 4),
         ("libp2p_open_streams", 2),
         ("libp2p_daemon_restarts_total", 1),
+        ("cosine:node_record_holders", 15),
     ):
         assert value(registry, verifier, name) == expected, name
     assert value(registry, verifier, "cosine:node_requests_ended_total", finished_reason="length") == 1
