@@ -16,10 +16,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-import numpy as np
-
 from cosine_node import zoo
 from cosine_node.bench.experiment import ExperimentOptions, JsonRow, Say, grouped
+from cosine_node.bench.intervals import bootstrap_interval, medians
 from cosine_node.demo.race import OPTIONS, Way
 from cosine_node.demo.swarm import SETTLE_S, Cast, running_nodes
 from cosine_node.distillation.questions import SUFFIXES, in_turns, read_questions
@@ -31,10 +30,6 @@ WARM_UP_TOKENS: Final = 8
 """A choice: the first request of each way opens links and loads code."""
 GROUP_PROMPTS: Final = 10
 """A choice: the worst group of so many prompts in a row is told, so that a good median hides no bad hour."""
-RESAMPLES: Final = 2000
-"""A choice: enough for two digits of the bounds of an interval."""
-INTERVAL_PERCENT: Final = (2.5, 97.5)
-"""The bootstrap percentile interval (Efron 1979) that 95 % are told by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,9 +201,6 @@ def findings_of(rows: Sequence[JsonRow], *, seed: int) -> dict[str, Any]:
             ratios = [row["times_plain"][way.value] for row in own]
             groups = [ratios[at : at + GROUP_PROMPTS] for at in range(0, len(ratios), GROUP_PROMPTS)]
             whole = [group for group in groups if len(group) == GROUP_PROMPTS] or [ratios]
-            rng = np.random.default_rng(seed)
-            medians = np.median(rng.choice(ratios, (RESAMPLES, len(ratios))), axis=1)
-            low, high = np.percentile(medians, INTERVAL_PERCENT)
             found.append(
                 {
                     "emulated_rtt_ms": rtt_ms,
@@ -217,7 +209,7 @@ def findings_of(rows: Sequence[JsonRow], *, seed: int) -> dict[str, Any]:
                     "ms_per_token": median(row["ms_per_token"][way.value] for row in own),
                     "plain_ms_per_token": median(row["ms_per_token"][Way.PLAIN.value] for row in own),
                     "times_plain": median(ratios),
-                    "interval": [float(low), float(high)],
+                    "interval": bootstrap_interval(ratios, medians, seed=seed),
                     "worst_group": min(map(median, whole)),
                     "prompts": len(own),
                 }

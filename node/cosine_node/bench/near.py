@@ -12,8 +12,6 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-
 from cosine_node.bench.entrants import OURS, PLAIN, SHIPS, OptionValues
 from cosine_node.bench.experiment import (
     RECORDED_TOKENS,
@@ -29,7 +27,7 @@ from cosine_node.bench.experiment import (
     setup_of,
     sum_of_checks,
 )
-from cosine_node.bench.here import INTERVAL_PERCENT, RESAMPLES
+from cosine_node.bench.intervals import speedup_fields
 from cosine_node.bench.tuning import Place, Search, tune
 from cosine_node.simulation.scenario import SCENARIOS
 from cosine_node.zoo.family import Family
@@ -260,19 +258,14 @@ def row_of(
     further_s: Mapping[int, float] = MappingProxyType({}),
 ) -> JsonRow:
     """A row, with `plain` the seconds of plain decoding by prompt, and what each prompt takes `further_s`."""
-    numbers = sorted(result.seconds)
-    pairs = np.array([[plain[n], result.seconds[n] + further_s.get(n, 0.0)] for n in numbers])
-    drawn = pairs[np.random.default_rng(seed).integers(0, len(pairs), (RESAMPLES, len(pairs)))].sum(axis=1)
-    low, high = np.percentile(drawn[:, 0] / drawn[:, 1], INTERVAL_PERCENT)
+    seconds = {number: took_s + further_s.get(number, 0.0) for number, took_s in result.seconds.items()}
     return {
         **plan.setting.fields,
         "way": plan.way,
         "rtt_ms": plan.rtt_ms,
-        "speedup": float(pairs[:, 0].sum() / pairs[:, 1].sum()),
-        "interval": [float(low), float(high)],
-        "worst_prompt_speedup": float((pairs[:, 0] / pairs[:, 1]).min()),
+        **speedup_fields(seconds, plain, seed=seed),
         "options": {name: value for name, value in plan.cell.choice.items() if name != "policy"},
-        "prompts": len(numbers),
+        "prompts": len(seconds),
         **result.checks,
     }
 
