@@ -50,10 +50,11 @@ POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
     {
         "ours": Policy(uses_prompt_lookup=False),
         PUBLISHED: Policy(uses_prompt_lookup=False, keeps_account=False, drops_costly_nodes=False),
-        "no-account": Policy(uses_prompt_lookup=False, keeps_account=False),
         "no-dropping": Policy(uses_prompt_lookup=False, drops_costly_nodes=False),
         LOOKS_UP: Policy(tries_own_drafts=False),
         SHIPS: Policy(),
+        "ships-no-account": Policy(keeps_account=False),
+        "ships-no-dropping": Policy(drops_costly_nodes=False),
     }
 )
 """By name: what a verifier does of its own accord under free pacing."""

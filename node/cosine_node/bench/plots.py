@@ -34,6 +34,7 @@ STYLES: Final[Mapping[str, Style]] = MappingProxyType(
         "dsi-2": ("#B0A000", "x"),
         "oracle": ("#332288", "*"),
         "oracle, drafters told": ("#999933", "."),
+        "a drafter at the verifier, nobody else": ("#882255", "<"),
     }
 )
 """A colour and a marker for each strategy, after Okabe and Ito's palette for all kinds of colour vision."""
@@ -64,7 +65,8 @@ SETTINGS: Final[dict[Any, Any]] = {
 class LinePlot:
     """A figure of some rows of a result, `name` its file's: a panel for each text of the template `panel`.
 
-    In it is a line for each text of the template `line`, through the fields `x` and `y` of its rows.
+    In it is a line for each text of the template `line`, through the fields `x` and `y` of its rows; around it is a
+    paler band between the two ends that the field `band` holds.
     """
 
     name: str
@@ -73,6 +75,7 @@ class LinePlot:
     line: str
     x: str
     y: str
+    band: str = ""
 
     def draw(self, rows: Rows, path: Path) -> None:
         """Draw rows into an SVG file. Raises `UsageError`."""
@@ -81,10 +84,20 @@ class LinePlot:
                 values = sorted({row[self.x] for row in own})
                 has_few = len(values) <= FEW_VALUES
                 for name, (colour, marker) in _styles(own, self.line).items():
-                    points = sorted((row[self.x], row[self.y]) for row in own if filled(self.line, row) == name)
-                    axes.plot(
-                        *zip(*points, strict=True), color=colour, marker=marker if has_few else "", label=name
+                    line = sorted(
+                        (row for row in own if filled(self.line, row) == name), key=lambda row: row[self.x]
                     )
+                    along = [row[self.x] for row in line]
+                    axes.plot(
+                        along,
+                        [row[self.y] for row in line],
+                        color=colour,
+                        marker=marker if has_few else "",
+                        label=name,
+                    )
+                    if self.band:
+                        lows, highs = zip(*(row[self.band] for row in line), strict=True)
+                        axes.fill_between(along, lows, highs, color=colour, alpha=0.12, linewidth=0.0)
                 if has_few:
                     # The values of a sweep lie on a logarithmic scale, with 0 among them.
                     axes.set_xscale("symlog", linthresh=2.0)
@@ -129,10 +142,12 @@ class BarPlot:
 
 
 def _styles(rows: Rows, template: str) -> dict[str, Style]:
-    """The style of every text of a template."""
+    """The style of every text of a template: its own, or that of what stands before a comma in it, unless taken."""
     others = cycle(OTHER_STYLES)
     names = dict.fromkeys(filled(template, row) for row in rows)
-    return {name: STYLES.get(name) or next(others) for name in names}
+    heads = {name: name.partition(", ")[0] for name in names}
+    free = {name: head for name, head in heads.items() if head == name or head not in names}
+    return {name: STYLES.get(name) or STYLES.get(free.get(name, "")) or next(others) for name in names}
 
 
 @contextmanager

@@ -5,7 +5,7 @@ Texts are templates, filled in with the fields of the rows that they are about (
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from cosine_node.bench.markdown import Row, Rows, filled, pivot, shown, table, words
 from cosine_node.bench.plots import BarPlot, LinePlot, RowsOf
@@ -88,3 +88,15 @@ class Section:
     findings: tuple[FindingLine, ...]
     figures: tuple[LinePlot | BarPlot, ...]
     tables: tuple[Table, ...]
+
+
+# Templates that several tables share.
+PLACE: Final = "{rtt_ms} ms, T {temperature}"
+MACHINES: Final = "{profile}, T {temperature}"
+LOAD: Final = "{load}, {profile}, T {temperature}"
+CLOCK: Final = "T {temperature}, {emulated_rtt_ms} ms added to links"
+BEST: Final = "{best_other}"
+SAMPLED: Final = "T {temperature}, {strategy}"
+EXACT: Final = FindingLine("texts that differ from the target's own", "mismatches", found(), most=0)
+ALIKE: Final = FindingLine("prompts whose texts were not the same in all ways", "mismatches", found())
+KEPT: Final = FindingLine("other promises broken", "violations", found(), most=0)

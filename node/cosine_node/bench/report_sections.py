@@ -7,7 +7,21 @@ from cosine_node.bench.crowd import LATENCY, SATURATED
 from cosine_node.bench.markdown import Row, Rows, words
 from cosine_node.bench.near import STEADY
 from cosine_node.bench.plots import BarPlot, LinePlot
-from cosine_node.bench.report_parts import FindingLine, Section, columns, found, pivoted, rows
+from cosine_node.bench.report_parts import (
+    ALIKE,
+    CLOCK,
+    EXACT,
+    KEPT,
+    LOAD,
+    MACHINES,
+    FindingLine,
+    Section,
+    columns,
+    found,
+    pivoted,
+    rows,
+)
+from cosine_node.bench.report_rtt import RTT
 
 
 def growth(result: Row) -> Rows:
@@ -38,18 +52,6 @@ def speeds(result: Row) -> Rows:
         if row["part"] in ("plain", "concurrent", "verification")
         for by, figure in row.get(name, {}).items()
     ]
-
-
-# Templates that several tables share.
-PLACE: Final = "{rtt_ms} ms, T {temperature}"
-MACHINES: Final = "{profile}, T {temperature}"
-LOAD: Final = "{load}, {profile}, T {temperature}"
-CLOCK: Final = "T {temperature}, {emulated_rtt_ms} ms added to links"
-BEST: Final = "{best_other}"
-SAMPLED: Final = "T {temperature}, {strategy}"
-EXACT: Final = FindingLine("texts that differ from the target's own", "mismatches", found(), most=0)
-ALIKE: Final = FindingLine("prompts whose texts were not the same in all ways", "mismatches", found())
-KEPT: Final = FindingLine("other promises broken", "violations", found(), most=0)
 
 
 # Limits below are targets as they were set before anything was measured.
@@ -137,46 +139,7 @@ SECTIONS: Final[Mapping[str, Section]] = {
             ),
         ),
     ),
-    "rtt": Section(
-        "One request at a time, by round-trip time",
-        (
-            FindingLine(f"least speedup of `cosine` ({PLACE})", "speedup", found("lowest_speedup"), least=0.98),
-            FindingLine("least speedup of a single prompt", "worst_prompt_speedup", found()),
-            FindingLine("points, of {points}, at which it is ahead of every other", "points_ahead", found()),
-            FindingLine(f"least ratio to the best other ({BEST}; {PLACE})", "ratio", found("closest"), least=0.99),
-            FindingLine(f"ratio to the best other ({BEST}; {PLACE})", "ratio", found("at_main_rtt"), least=1.25),
-            FindingLine(f"ratio to speculative ({PLACE})", "ratio_to_speculative", found("at_main_rtt"), least=1.5),
-            FindingLine("tokens generated in all runs", "tokens", found()),
-            EXACT,
-            KEPT,
-        ),
-        (
-            LinePlot("rtt", rows(part="sweep"), f"{MACHINES}, emulated", "{strategy}", "rtt_ms", "speedup"),
-            BarPlot("ablation", rows(part="ablation"), PLACE, "{label}", "{order}", "speedup"),
-        ),
-        (
-            pivoted("Speedup by RTT in ms:", rows(part="sweep"), SAMPLED, "{rtt_ms}", "{speedup}"),
-            pivoted("With {verifiers} verifiers:", rows(part="more"), SAMPLED, "{rtt_ms}", "{speedup}"),
-            pivoted(
-                "Where the verifier looks up the text itself, as it is shipped to do; elsewhere a drafter does:",
-                rows(part="own lookup"),
-                SAMPLED,
-                "{rtt_ms}",
-                "{speedup}",
-            ),
-            pivoted(
-                "On other machines, at {rtt_ms} ms:", rows(part="profile"), "{strategy}", MACHINES, "{speedup}"
-            ),
-            pivoted("Share of the speed of runs that know the text:", found("bounds"), "{label}", PLACE, "{share}"),
-            pivoted(
-                "Speedup with parts added, then left out; in brackets the factor that each brings:",
-                found("parts"),
-                "{label}",
-                PLACE,
-                "{speedup} ({gain})",
-            ),
-        ),
-    ),
+    "rtt": RTT,
     "crowd": Section(
         "Many requests at once",
         (

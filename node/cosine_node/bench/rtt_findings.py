@@ -6,14 +6,22 @@ from typing import Final
 from cosine_node.bench.ablation import CUMULATIVE
 from cosine_node.bench.entrants import OURS
 from cosine_node.bench.experiment import JsonRow, grouped, sum_of_checks
+from cosine_node.bench.intervals import ratio_and_interval
 
+REMOTE: Final = "cosine, no drafter at the verifier"
+ALONE: Final = "a drafter at the verifier, nobody else"
+EQUIPPED: Final = ", the same drafter and copying at the verifier"
+BESIDE: Final = ", beside the verifier"
+"""Labels of rows, the last two after the name of a rival."""
 PLACE: Final = ("profile", "temperature", "rtt_ms")
 """The fields that name a point of the sweep."""
 BASELINE: Final = "speculative"
 """Synchronous speculative decoding, which everybody knows."""
+NEAR_MS: Final = 50.0
+"""A choice: up to here, about the width of a continent, drafters elsewhere are to pay."""
 
 
-def findings_of(rows: Sequence[JsonRow], *, main_rtt_ms: float) -> JsonRow:
+def findings_of(rows: Sequence[JsonRow], *, main_rtt_ms: float, seed: int) -> JsonRow:
     """The floor against plain decoding, the distance to the best other everywhere, the parts and the bounds."""
 
     def part(name: str) -> list[JsonRow]:
@@ -22,16 +30,18 @@ def findings_of(rows: Sequence[JsonRow], *, main_rtt_ms: float) -> JsonRow:
     sweep = part("sweep")
     ours = [row for row in sweep if row["strategy"] == OURS.name]
     lowest = min(ours, key=lambda row: row["speedup"])
-    against = list(_against_best(sweep))
+    against = list(_against_best(sweep, seed=seed))
+    near = [row for row in against if row["rtt_ms"] <= NEAR_MS]
     return {
-        "lowest_speedup": {name: lowest[name] for name in (*PLACE, "speedup")},
+        "lowest_speedup": {name: lowest[name] for name in (*PLACE, "speedup", "interval")},
         "worst_prompt_speedup": min(row["worst_prompt_speedup"] for row in ours),
         "against_best_other": against,
         "closest": min(against, key=lambda row: row["ratio"]),
+        "closest_of_near": [min(near, key=lambda row: row["ratio"])] if near else [],
         "points": len(against),
         "points_ahead": sum(row["ratio"] > 1.0 for row in against),
         "at_main_rtt": [row for row in against if row["rtt_ms"] == main_rtt_ms],
-        "at_other_profiles": list(_against_best(part("profile"))),
+        "at_other_profiles": list(_against_best(part("profile"), seed=seed)),
         "parts": list(_parts(part("ablation"))),
         "bounds": list(_bounds(part("oracle"))),
         **sum_of_checks(rows),
@@ -39,21 +49,22 @@ def findings_of(rows: Sequence[JsonRow], *, main_rtt_ms: float) -> JsonRow:
     }
 
 
-def _against_best(rows: Sequence[JsonRow]) -> Iterator[JsonRow]:
+def _against_best(rows: Sequence[JsonRow], *, seed: int) -> Iterator[JsonRow]:
     """Ours by the best of the others, and by tuned speculative decoding, at every point; ratios of total time."""
     for place, together in grouped(rows, *PLACE).items():
-        speedups = {row["strategy"]: row["speedup"] for row in together}
-        ours = speedups.pop(OURS.name)
-        best = max(speedups, key=lambda name: speedups[name])
-        ratio = ours / speedups[best]
+        by_strategy = {row["strategy"]: row for row in together if row["strategy"] != REMOTE}
+        ours = by_strategy.pop(OURS.name)
+        best = max(by_strategy.values(), key=lambda row: float(row["speedup"]))
+        found = ratio_and_interval(best["prompt_s"], ours["prompt_s"], seed=seed)
+        baseline = by_strategy.get(BASELINE)
         yield {
             **dict(zip(PLACE, place, strict=True)),
-            "speedup": ours,
-            "best_other": best,
-            "best_other_speedup": speedups[best],
-            "ratio": ratio,
-            "latency_saved": 1.0 - 1.0 / ratio,
-            "ratio_to_speculative": ours / speedups[BASELINE] if BASELINE in speedups else None,
+            "speedup": ours["speedup"],
+            "best_other": best["strategy"],
+            "best_other_speedup": best["speedup"],
+            **found,
+            "latency_saved": 1.0 - 1.0 / found["ratio"],
+            "ratio_to_speculative": ours["speedup"] / baseline["speedup"] if baseline else None,
         }
 
 

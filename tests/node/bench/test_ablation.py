@@ -1,39 +1,45 @@
 """The rows of the ablation follow from the options that exist."""
 
+from dataclasses import asdict
 from itertools import pairwise
+from typing import Any
 
-from cosine_node.bench.ablation import CHAIN, CUMULATIVE, PARTS, SINGLE, variants
-from cosine_node.bench.entrants import NOT_OF_STRATEGIES, POLICIES
+from cosine_node.bench.ablation import CHAIN, CUMULATIVE, PARTS, SHIPPED, SINGLE, Variant, variants
+from cosine_node.bench.entrants import NOT_OF_STRATEGIES, POLICIES, SHIPS
+from cosine_node.simulation.scenario import Scenario
 from cosine_p2p.strategies.cosine import CosineOptions
 
-CHOICES = {
-    order: [variant.choice for variant in variants() if variant.order == order] for order in (CUMULATIVE, SINGLE)
-}
+ADDED, LEFT_OUT = ([variant for variant in variants() if variant.order == order] for order in (CUMULATIVE, SINGLE))
+
+
+def options_of(variant: Variant) -> CosineOptions:
+    return CosineOptions(**{n: value for n, value in variant.choice.items() if n not in NOT_OF_STRATEGIES})
+
+
+def settings(variant: Variant) -> dict[str, Any]:
+    return {**asdict(options_of(variant)), **variant.scenario, **variant.choice}
 
 
 def test_the_first_row_has_no_part_and_the_last_cumulative_one_all() -> None:
-    first = CosineOptions(**CHOICES[CUMULATIVE][0])
-    assert (first.drafters, first.width_nodes) == (1, 1)
-    assert CosineOptions(**CHOICES[CUMULATIVE][-1]) == CosineOptions()
+    first, last = ADDED[0], ADDED[-1]
+    assert (options_of(first).drafters, options_of(first).width_nodes) == (1, 1)
+    assert Scenario(**first.scenario).home == ""
+    assert (options_of(last), last.scenario, last.choice) == (CosineOptions(), SHIPPED, {"policy": SHIPS})
 
 
 def test_every_row_differs_from_the_one_before_in_one_part() -> None:
-    assert all(len(set(before) - set(after)) == 1 for before, after in pairwise(CHOICES[CUMULATIVE]))
+    for before, after in pairwise(map(settings, ADDED)):
+        assert sum(before[name] != after[name] for name in before) == 1
 
 
-def test_what_is_left_out_alone_is_one_option_or_one_policy() -> None:
-    for choice in CHOICES[SINGLE]:
-        assert len(choice) == 1
-        assert choice.get("policy", "ours") in POLICIES
-        CosineOptions(**{name: value for name, value in choice.items() if name not in NOT_OF_STRATEGIES})
-
-
-def test_what_is_on_without_a_part_is_no_default() -> None:
-    for option, value in [pair for off in PARTS.values() for pair in off.items()]:
-        assert getattr(CosineOptions(), option) != value
+def test_what_is_left_out_alone_is_one_thing() -> None:
+    whole = settings(ADDED[-1])
+    for variant in LEFT_OUT:
+        assert sum(settings(variant)[name] != whole[name] for name in whole) == 1
+        assert variant.choice["policy"] in POLICIES
 
 
 def test_labels_are_unique() -> None:
     labels = [variant.label for variant in variants()]
     assert labels[0] == CHAIN
-    assert len(labels) == len(set(labels))
+    assert len(labels) == len(set(labels)) == 2 * len(PARTS) + 3

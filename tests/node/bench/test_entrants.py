@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import pytest
 
-from cosine_node.bench.entrants import ENTRANTS, POLICIES, PUBLISHED, RIVALS, Entrant, RequestCase, entrant
+from cosine_node.bench.entrants import ENTRANTS, POLICIES, PUBLISHED, RIVALS, SHIPS, Entrant, RequestCase, entrant
 from cosine_node.simulation.scenario import Scenario
 from cosine_node.simulation.traces import TraceSet
 from cosine_p2p.strategies.published.batch_objective import BatchDirector
@@ -56,12 +56,10 @@ def test_an_unknown_entrant_is_named() -> None:
 
 
 def test_a_policy_lacks_one_thing_or_all_that_is_the_verifier_s_own() -> None:
-    ours, published = asdict(POLICIES["ours"]), asdict(POLICIES[PUBLISHED])
-    switches = [name for name in POLICIES if name.startswith("no-")]
-    assert len(ours.items() ^ published.items()) == 2 * len(switches)
+    ours, published, ships = (asdict(POLICIES[name]) for name in ("ours", PUBLISHED, SHIPS))
     assert not any(published[name] for name, is_on in ours.items() if is_on != published[name])
-    for name in switches:
-        assert len(asdict(POLICIES[name]).items() ^ ours.items()) == 2
+    for name, whole in (("no-dropping", ours), ("ships-no-dropping", ships), ("ships-no-account", ships)):
+        assert len(asdict(POLICIES[name]).items() ^ whole.items()) == 2
 
 
 def test_requests_share_a_director_where_that_is_chosen() -> None:

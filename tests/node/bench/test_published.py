@@ -4,6 +4,7 @@ A row of `cosine` is taken where there is one, for it goes stale first. What tak
 """
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,17 +70,15 @@ def test_one_request_at_a_time() -> None:
     """On other machines, where there are fewer prompts than in the sweep."""
     options = rtt.RttOptions()
     place = Place("25/8", 20.0, 0.0)
-    plain, ours = (
-        rtt.PlannedRow(
-            part="profile", place=place, cell=options.cell(name, place, {}, prompts=options.side_prompts)
-        )
-        for name in ("plain", "cosine")
-    )
-    beside, found = run_cell(plain.cell), run_cell(ours.cell)
-    for plan, result in ((plain, beside), (ours, found)):
-        row = published_row("rtt", part="profile", strategy=plan.cell.strategy, **place._asdict())
-        again = rtt.row_of(plan, result, beside)
-        assert rounded(again) == same_fields(row, again)
+    tuned: dict[tuple[str, Place], dict[str, Any]] = {
+        (name, at): {} for name in options.side_rivals for at in (place, place._replace(rtt_ms=0.0))
+    }
+    alone = replace(options, rtts_ms=(), temperatures=(0.0,), side_profiles=("25/8",))
+    plans = {plan.label: plan for plan in rtt.planned(alone, tuned)}
+    plain_s = {at: run_cell(options.cell("plain", at, {})).seconds for at in (place, place._replace(rtt_ms=0.0))}
+    again = rtt.row_of(plans["cosine"], run_cell(plans["cosine"].cell), plain_s, seed=options.seed)
+    row = published_row("rtt", part="profile", strategy="cosine", **place._asdict())
+    assert rounded(again) == same_fields(row, again)
 
 
 @pytest.mark.xfail(reason=MEASURED_BEFORE, run=False)

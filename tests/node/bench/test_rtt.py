@@ -1,12 +1,16 @@
 """The sweep in its smallest form: what it holds, and that its findings follow from its rows."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from cosine_node.bench.rtt import RttOptions, run
-from cosine_node.bench.rtt_findings import findings_of
+from cosine_node.bench.ablation import CUMULATIVE, SHIPPED
+from cosine_node.bench.entrants import BY_LABEL, PUBLISHED, SHIPS, OptionValues, entrant
+from cosine_node.bench.rtt import BARE, RttOptions, loops_of, planned, run
+from cosine_node.bench.rtt_findings import ALONE, BESIDE, EQUIPPED, REMOTE, findings_of
+from cosine_node.bench.tuning import Place
 from tests.node.bench.quick import quick_result, silent
 
 
@@ -23,7 +27,9 @@ def row(strategy: str, speedup: float, **other: Any) -> dict[str, Any]:
         "temperature": 0.0,
         "rtt_ms": 20.0,
         "speedup": speedup,
+        "interval": [speedup, speedup],
         "worst_prompt_speedup": speedup - 0.2,
+        "prompt_s": [10.0 / speedup] * 3,
         "mismatches": 0,
         "violations": 0,
         "tokens": 100,
@@ -31,18 +37,67 @@ def row(strategy: str, speedup: float, **other: Any) -> dict[str, Any]:
     }
 
 
+def tuned(options: RttOptions) -> Mapping[tuple[str, Place], OptionValues]:
+    """Every rival's start, everywhere."""
+    profiles = (options.profile, *options.side_profiles)
+    return {
+        (name, place): {**entrant(name).start, "drafter": BY_LABEL}
+        for name in (*options.rivals, *options.with_more)
+        for place in options.places(profiles, (0.0, *options.rtts_ms))
+    }
+
+
+def test_cosine_stands_in_the_sweep_as_it_ships() -> None:
+    options = RttOptions()
+    plans = [plan for plan in planned(options, tuned(options)) if plan.part == "sweep"]
+    shipped = [plan.cell for plan in plans if plan.label == "cosine"]
+    assert len(shipped) == len(options.rtts_ms) * len(options.temperatures)
+    assert all(cell.choice == {"policy": SHIPS} for cell in shipped)
+    assert all(SHIPPED.items() <= cell.scenario.items() for cell in shipped)
+    assert {plan.cell.scenario["home"] for plan in plans if plan.label == REMOTE} == {""}
+
+
+def test_every_rival_stands_as_published_and_as_strong_as_it_can_be_made() -> None:
+    options = RttOptions()
+    place = Place(options.profile, 100.0, 0.8)
+    plans = {p.label: p for p in planned(options, tuned(options)) if p.part == "sweep" and p.place == place}
+    for name in options.rivals:
+        assert "home" not in plans[name].cell.scenario
+        assert plans[name].cell.choice.get("policy", PUBLISHED) == PUBLISHED
+        if entrant(name).kind.is_stepped:
+            beside = plans[name + BESIDE]
+            assert beside.is_beside
+            assert (beside.cell.scenario["rtt_ms"], beside.cell.scenario["decision_s"]) == (0.0, 0.0)
+        else:
+            equipped = plans[name + EQUIPPED].cell
+            assert (equipped.choice["policy"], equipped.scenario["home"]) == (SHIPS, SHIPPED["home"])
+    assert plans[ALONE].cell.scenario["max_drafters"] == 0
+
+
+def test_texts_that_loop_are_told_by_temperature_and_domain() -> None:
+    told = loops_of(RttOptions(temperatures=(0.0, 0.8), prompts=10))
+    shares = {(entry["temperature"], entry["domain"]): entry["share"] for entry in told}
+    assert len(shares) == 2 * 6
+    assert 0.0 < shares[0.0, "all"] < shares[0.8, "all"] <= 1.0
+
+
 @pytest.mark.thorough
 def test_everybody_ran_and_nobody_wrote_anything_else_than_the_target(result: dict[str, Any]) -> None:
-    rows = [row for row in result["rows"] if row["part"] in ("sweep", "own lookup")]
-    assert [row["strategy"] for row in rows] == ["plain", "cosine", "speculative", "cosine"]
+    rows = [row for row in result["rows"] if row["part"] == "sweep"]
+    named = ["plain", "cosine", REMOTE, ALONE, "speculative", f"speculative{BESIDE}"]
+    assert [row["strategy"] for row in rows] == named
     assert all(row["mismatches"] == row["violations"] == 0 for row in result["rows"])
     assert len({row["tokens"] for row in rows}) == 1
-    assert rows[0]["speedup"] == 1.0
+    assert (rows[0]["speedup"], rows[0]["interval"]) == (1.0, [1.0, 1.0])
+    for row in rows:
+        low, high = row["interval"]
+        assert low <= row["speedup"] <= high
 
 
 @pytest.mark.thorough
 def test_a_rival_s_row_names_the_options_it_was_tuned_to(result: dict[str, Any]) -> None:
-    tuned = result["rows"][2]
+    tuned, beside = (row for row in result["rows"] if row["strategy"].startswith("speculative"))
+    assert beside["speedup"] > tuned["speedup"]
     assert tuned["options"].keys() == {"draft_tokens", "drafter"}
     assert (tuned["law"], tuned["policy"]) == ("coupled", "as the strategy asks")
 
@@ -57,8 +112,10 @@ def test_every_emulated_figure_is_named(result: dict[str, Any]) -> None:
 def test_the_ablation_and_the_bounds_are_measured_where_they_are_wanted(result: dict[str, Any]) -> None:
     findings = result["findings"]
     assert {entry["label"] for entry in findings["bounds"]} == {"the coordinator knows", "drafters know too"}
-    [whole] = [row for row in result["rows"] if row.get("label") == "ours"]
-    assert [e for e in findings["parts"] if e["order"] == "cumulative"][-1]["speedup"] == whole["speedup"]
+    parts = [row for row in result["rows"] if row["part"] == "ablation" and row["order"] == CUMULATIVE]
+    [bare] = [row for row in result["rows"] if row["part"] == "oracle" and row["strategy"] == BARE]
+    # What is left without the verifier's own parts is the bare one.
+    assert parts[-4]["speedup"] == bare["speedup"]
 
 
 @pytest.mark.thorough
@@ -82,26 +139,27 @@ def test_every_temperature_time_and_profile_is_run_with_its_own_tuning() -> None
         for part, profile, rtt in (
             ("sweep", "60/6", 0.0),
             ("sweep", "60/6", 20.0),
-            ("own lookup", "60/6", 0.0),
-            ("own lookup", "60/6", 20.0),
             ("more", "60/6", 20.0),
             ("profile", "25/8", 20.0),
         )
         for temperature in (0.0, 0.8)
     }
-    assert {r["verifiers"] for r in rows if r["part"] == "more"} == {2}
+    assert {(r["strategy"], r["verifiers"]) for r in rows if r["part"] == "more"} == {(BARE, 1), ("dsi-2", 2)}
 
 
 def test_the_findings_compare_with_the_best_other_and_with_tuned_speculation() -> None:
     rows = [row("plain", 1.0), row("cosine", 2.0), row("speculative", 1.25), row("pipeinfer", 1.6)]
+    rows.append(row(REMOTE, 9.0))
     rows += [r | {"rtt_ms": 300.0} for r in (row("plain", 1.0), row("cosine", 0.9), row("speculative", 0.5))]
-    findings = findings_of(rows, main_rtt_ms=20.0)
+    findings = findings_of(rows, main_rtt_ms=20.0, seed=0)
     assert findings["lowest_speedup"]["speedup"] == 0.9
     assert findings["closest"]["best_other"] == "plain"
+    assert [entry["best_other"] for entry in findings["closest_of_near"]] == ["pipeinfer"]
     assert (findings["points"], findings["points_ahead"]) == (2, 1)
     [main] = findings["at_main_rtt"]
     assert main["best_other"] == "pipeinfer"
     assert main["ratio"] == pytest.approx(1.25)
+    assert main["interval"] == pytest.approx([1.25, 1.25])
     assert main["latency_saved"] == pytest.approx(0.2)
     assert main["ratio_to_speculative"] == pytest.approx(1.6)
 
@@ -112,7 +170,7 @@ def test_a_part_s_gain_is_over_what_stands_above_it_or_over_the_whole_without_it
         row("cosine", 1.5, part="ablation", order="cumulative", label="+ tree"),
         row("cosine", 1.0, part="ablation", order="single", label="without tree"),
     ]
-    findings = findings_of([row("plain", 1.0), row("cosine", 1.5), *parts], main_rtt_ms=20.0)
+    findings = findings_of([row("plain", 1.0), row("cosine", 1.5), *parts], main_rtt_ms=20.0, seed=0)
     assert [entry["gain"] for entry in findings["parts"]] == pytest.approx([1.2, 1.25, 1.5])
 
 
@@ -121,5 +179,5 @@ def test_ours_is_a_share_of_each_bound() -> None:
         row("cosine", 1.5, part="oracle", label="ours"),
         row("oracle", 2.0, part="oracle", label="the coordinator knows"),
     ]
-    findings = findings_of([row("plain", 1.0), row("cosine", 1.5), *bounds], main_rtt_ms=20.0)
+    findings = findings_of([row("plain", 1.0), row("cosine", 1.5), *bounds], main_rtt_ms=20.0, seed=0)
     assert [(entry["label"], entry["share"]) for entry in findings["bounds"]] == [("the coordinator knows", 0.75)]
