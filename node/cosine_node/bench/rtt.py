@@ -61,7 +61,7 @@ class RttOptions(ExperimentOptions):
     focus_rtts_ms: tuple[float, ...] = (20.0, 100.0)
     temperatures: tuple[float, ...] = (0.0, 0.8)
     profile: str = "60/6"
-    side_profiles: tuple[str, ...] = ("25/8", "40/3", "a100-80gb:70B/rtx-4090:1B")
+    side_profiles: tuple[str, ...] = ("25/8", "a100-80gb:70B/rtx-4090:1B")
     side_rivals: tuple[str, ...] = ("specinfer", "pipeinfer")
     rivals: tuple[str, ...] = tuple(rival.name for rival in RIVALS)
     with_more: tuple[str, ...] = (DSI_2.name,)
