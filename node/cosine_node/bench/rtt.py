@@ -66,7 +66,7 @@ class RttOptions(ExperimentOptions):
     rivals: tuple[str, ...] = tuple(rival.name for rival in RIVALS)
     with_more: tuple[str, ...] = (DSI_2.name,)
     prompts: int = 40
-    side_prompts: int = 15
+    side_prompts: int = 12
     max_new_tokens: int = RECORDED_TOKENS
     tuning_prompts: int = 5
     tuning_tokens: int = 48
