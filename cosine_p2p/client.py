@@ -1,7 +1,6 @@
 """The client for asyncio programs; `blocking.py` has the one for other programs."""
 
 import asyncio
-import logging
 import random
 import secrets
 from collections import Counter
@@ -16,6 +15,8 @@ from typing import Final, Protocol, Unpack
 from cosine_p2p.access import Access
 from cosine_p2p.auditing import UNFORESEEABLE, Auditing
 from cosine_p2p.directory import Directory
+from cosine_p2p.distances import Distances
+from cosine_p2p.drafter_search import DrafterSearch
 from cosine_p2p.evidence import EvidenceFile
 from cosine_p2p.fragments import Offload
 from cosine_p2p.generation import Chunk, Generation
@@ -42,7 +43,7 @@ from cosine_p2p.peer_speeds import PeerSpeeds
 from cosine_p2p.prompt import PromptEncoder, read_prompt
 from cosine_p2p.recent_finds import REUSE_S, RecentFinds
 from cosine_p2p.run import Run
-from cosine_p2p.selection import Chance, pick_drafters, rank_verifiers, requests_of
+from cosine_p2p.selection import Chance, rank_verifiers, requests_of
 from cosine_p2p.session import Session
 from cosine_p2p.speed_trials import SpeedTrials
 from cosine_p2p.strategies import STRATEGIES
@@ -51,22 +52,16 @@ from cosine_p2p.target import Target
 from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.trial_file import TrialFile
-from cosine_protocol.errors import GenerationFailed, PeerLost, UsageError
+from cosine_protocol.errors import GenerationFailed, UsageError
 from cosine_protocol.limits import CACHE_SCOPE_BYTES, NONCE_BYTES
-from cosine_protocol.protocols import DRAFT, VERIFY
+from cosine_protocol.protocols import VERIFY
 from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.request import Request
 
 LOOK_UP_PAUSES_S: Final = (0.5, 1.5)
 """A choice: a DHT may take a moment to show a verifier that has just joined."""
-MAX_ASKED_DRAFTERS: Final = 8
-"""A choice, where the user names no number: each drafter asked gets the prompt and its share of the traffic."""
 WANTED_VERIFIERS: Final = 32
 """A choice that bounds what a look-up reads: so large a sample of the directory is enough to choose from."""
-WANTED_DRAFTERS: Final = 128
-"""A choice that bounds what a look-up reads: so large a sample of the directory is enough to choose from."""
-
-logger = logging.getLogger(__name__)
 
 
 class Swarm(Protocol):
@@ -115,7 +110,7 @@ class AsyncClient:
     `initial_peers` are addresses of bootstrap nodes; `cosine_p2p.options` says what each option means. `join`
     replaces the way into the network (`cosine_p2p.network`), `offload` the threads for signatures and prompts,
     `strategies` the known ones and `nonces` the source of each request's nonce, for tests, simulations and other
-    transports. What was measured of verifiers is kept in `trial_file` and `peer_file`, what convicts them in
+    transports. What was measured of peers is kept in `trial_file` and `peer_file`, what convicts them in
     `evidence_file`, if there are; `audit_chance` draws audits; look-ups are used again for `reuse_finds_s`. Raises
     `UsageError` for options that are unknown or mean nothing.
     """
@@ -145,6 +140,7 @@ class AsyncClient:
         self._failures = PeerFailures()
         self._auditing = Auditing(self._failures, file=evidence_file, chance=audit_chance)
         self._speeds = PeerSpeeds()
+        self._distances = Distances(random.Random(0).random)
         self._peer_file = peer_file
         self._reuse_finds_s = reuse_finds_s
         if trial_file is not None:
@@ -176,7 +172,7 @@ class AsyncClient:
         clock = asyncio.get_running_loop().time
         finds = RecentFinds(swarm.directory, links, clock, reuse_s=self._reuse_finds_s)
         if self._peer_file is not None:
-            self._peer_file.read_into(self._failures, self._speeds, now_s=clock())
+            self._peer_file.read_into(self._failures, self._speeds, self._distances, now_s=clock())
         self._auditing.join(swarm.transport)
         self._place = _Place(swarm, links, finds)
         return self
@@ -191,8 +187,10 @@ class AsyncClient:
         if self._trial_file is not None:
             self._trial_file.write(self._trials)
         if self._peer_file is not None:
+            if self._place is not None:
+                self._distances.measure_again(self._place.links)
             now_s = asyncio.get_running_loop().time()
-            self._peer_file.write(self._failures, self._speeds, now_s=now_s)
+            self._peer_file.write(self._failures, self._speeds, self._distances, now_s=now_s)
         if self._place is not None:
             await self._place.finds.close()
             await self._place.links.close()
@@ -235,12 +233,21 @@ class AsyncClient:
         prompt = read_prompt(prompt)
         _check_scope(cache_scope)
         asked = merge_options(self._options, options, GenerationOptions)
-        strategy, limit = self._strategy_kind(asked), _drafter_limit(asked)
+        strategy = self._strategy_kind(asked)
         place = self._joined()
         nonce = self._nonces()
         chance = random.Random(nonce).random
         # Drafters are looked up beside the verifiers: over a DHT each look-up takes round trips.
-        looking = asyncio.ensure_future(self._look_up_drafters(place, strategy, asked))
+        search = DrafterSearch(
+            finds=place.finds,
+            links=place.links,
+            mandates=place.swarm.mandates,
+            failures=self._failures,
+            distances=self._distances,
+            strategy=strategy,
+            options=asked,
+        )
+        looking = asyncio.ensure_future(search.look_up(self._target.name))
         try:
             verifiers = await self._find_verifiers(place, asked, chance)
             codec = await place.swarm.text_codec(verifiers)
@@ -255,17 +262,11 @@ class AsyncClient:
                 seed=secrets.randbits(63),
             )
             found = await looking
-            drafters = pick_drafters(
-                found,
-                tokenizer_digest=verifiers[0].tokenizer_digest,
-                limit=limit,
-                chance=chance,
-                trust=asked["trust"],
-                rtts_s=_known_rtts_s(found, place.links, DRAFT),
-            )
+            now_s = asyncio.get_running_loop().time()
+            drafters = search.choose(found, verifiers[0], chance=chance, now_s=now_s)
         finally:
             looking.cancel()
-        deadline_s = asyncio.get_running_loop().time() + asked["timeout_s"]
+        deadline_s = now_s + asked["timeout_s"]
         sessions = self._sessions(
             place, requests, strategy, drafters, deadline_s, cache_scope, Coordination(asked["coordination"])
         )
@@ -299,6 +300,7 @@ class AsyncClient:
                 cache_scope=cache_scope,
                 mandates=place.swarm.mandates,
                 coordination=coordination,
+                distances=self._distances,
             )
             yield Session(job, place.links, self._offload, failures=self._failures, speeds=self._speeds)
 
@@ -359,7 +361,7 @@ class AsyncClient:
             numerics=numerics,
             only=only,
             trust=trust,
-            rtts_s=_known_rtts_s(found, place.links, VERIFY),
+            rtts_s=self._distances.measured(found, place.links, VERIFY),
             passes_s=self._speeds.passes_s((record.peer_id for record in found), now_s=now_s),
             avoided=self._failures.avoided(now_s) | self._auditing.convicted,
         )
@@ -368,33 +370,7 @@ class AsyncClient:
             raise GenerationFailed(f"No verifier of {target!r} fits what was asked for; there is {offered}.")
         return ranked
 
-    async def _look_up_drafters(
-        self, place: _Place, strategy: StrategyKind, options: ClientOptions
-    ) -> list[NodeRecord]:
-        limit = _drafter_limit(options)
-        if not strategy.wants_drafters or not limit:
-            return []
-        wanted = None if options["trust"] else max(WANTED_DRAFTERS, limit)
-        try:
-            found = await place.finds.find(Role.DRAFTER, self._target.name, wanted=wanted)
-            avoided = self._failures.avoided(asyncio.get_running_loop().time())
-            return [record for record in found if record.peer_id not in avoided]
-        except PeerLost as lost:
-            logger.warning("no drafters could be looked up: %s", lost)
-            return []
-
 
 def _check_scope(cache_scope: bytes | None) -> None:
     if cache_scope is not None and len(cache_scope) != CACHE_SCOPE_BYTES:
         raise UsageError(f"A cache_scope must have {CACHE_SCOPE_BYTES} bytes, not {len(cache_scope)}.")
-
-
-def _drafter_limit(options: ClientOptions) -> int:
-    given = options.get("max_drafters")
-    return MAX_ASKED_DRAFTERS if given is None else given
-
-
-def _known_rtts_s(records: Sequence[NodeRecord], links: Links, protocol: str) -> dict[str, float]:
-    """Measured round-trip times to those of some nodes that a link is open to."""
-    open_links = {record.peer_id: links.alive(record.peer_id, protocol) for record in records}
-    return {peer_id: link.rtt_s for peer_id, link in open_links.items() if link is not None and link.rtt_s}

@@ -4,14 +4,16 @@ from enum import Enum, auto
 from typing import Final
 
 from cosine_p2p.job import Job
-from cosine_p2p.mandates import Coordination
+from cosine_p2p.mandates import Coordination, Mandates
 from cosine_p2p.signed_drafts import Claim, SignedDraft, SignedDrafts, claims_of, without
+from cosine_p2p.strategies.base import StrategyKind
 from cosine_p2p.upstream import Upstream
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
 from cosine_protocol.errors import BadSignature, RemoteProtocolError
 from cosine_protocol.identity import verify
 from cosine_protocol.protocols import MANDATES
+from cosine_protocol.records import NodeRecord
 
 LEAST_RTT_PASSES: Final = 0.25
 """A choice between what was measured (decision 26): 1.02 times the speed at a third of a pass, nothing at none."""
@@ -28,6 +30,34 @@ class Coordinator(Enum):
     VERIFIER = auto()
 
 
+def may_delegate(mandates: Mandates | None, strategy: StrategyKind, coordination: Coordination) -> bool:
+    """True if a client may hand the coordination of a request over at all."""
+    return mandates is not None and strategy.is_delegable and coordination is not Coordination.CLIENT
+
+
+def expected_coordinator(
+    mandates: Mandates | None,
+    strategy: StrategyKind,
+    coordination: Coordination,
+    verifier: NodeRecord,
+    *,
+    rtt_s: float | None,
+    now_s: float,
+) -> Coordinator:
+    """The coordinator that a request will probably have at a verifier, which `Delegation` decides later.
+
+    `rtt_s` is that of client and verifier, None if unknown. It is taken to be the verifier then: if it is not, the
+    client is near it, and who is near one is near the other.
+    """
+    if mandates is None or not may_delegate(mandates, strategy, coordination):
+        return Coordinator.CLIENT
+    if verifier.peer_id in mandates.failures.avoided(now_s):
+        return Coordinator.CLIENT
+    is_near = rtt_s is not None and rtt_s < LEAST_RTT_PASSES * verifier.pass_us / 1e6
+    is_kept = is_near and coordination is not Coordination.VERIFIER
+    return Coordinator.CLIENT if is_kept else Coordinator.VERIFIER
+
+
 class Delegation:
     """Decides who coordinates a job's drafters, and checks a delegate. Times are those of the session's clock.
 
@@ -38,13 +68,8 @@ class Delegation:
         self._job = job
         self._d_0 = d_0
         self._peer_ids = tuple(record.peer_id for record in job.drafters)
-        may_delegate = (
-            job.mandates is not None
-            and job.strategy.is_delegable
-            and bool(job.drafters)
-            and job.coordination is not Coordination.CLIENT
-        )
-        self.coordinator = Coordinator.UNDECIDED if may_delegate else Coordinator.CLIENT
+        is_open = bool(job.drafters) and may_delegate(job.mandates, job.strategy, job.coordination)
+        self.coordinator = Coordinator.UNDECIDED if is_open else Coordinator.CLIENT
         self.delegate = ""
         self.why = ""
         self.taken_back = ""
@@ -113,9 +138,11 @@ class Delegation:
     def _keep(self, reason: str) -> None:
         self.coordinator, self.why = Coordinator.CLIENT, f"coordinated here: {reason}"
 
-    def note_report(self) -> None:
-        """The delegate has said something of drafters."""
+    def note_report(self, author: int, rtt_s: float, *, now_s: float) -> None:
+        """The delegate has said something of drafters, and how far from it one of them is; 0 if that is unknown."""
         self._silent_since_s = None
+        if self._job.distances is not None and 0 < author <= len(self._peer_ids):
+            self._job.distances.note_told(self.delegate, self._peer_ids[author - 1], rtt_s, now_s=now_s)
 
     def note_fragment(self, author: int, fragment: m.Fragment, draft: m.Draft) -> None:
         """Take in a fragment that this client received itself, whose signature it has checked."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from cosine_p2p.distances import Distances
 from cosine_p2p.mandates import Coordination, Mandates
 from cosine_p2p.speed_trial import SpeedTrial
 from cosine_p2p.strategies.base import StrategyKind
@@ -44,7 +45,8 @@ class Job:
     requests of the same `cache_scope`.
 
     `committed` is the output so far. `mandates` signs those that the client may give, as `coordination` says;
-    `mandate` is the one by which somebody else than the client runs this session.
+    `mandate` is the one by which somebody else than the client runs this session. `distances` is told how far from
+    a verifier that coordinates the drafters are.
     """
 
     number: int
@@ -61,3 +63,4 @@ class Job:
     mandates: Mandates | None = None
     coordination: Coordination = Coordination.CLIENT
     mandate: SignedMandate | None = None
+    distances: Distances | None = None

@@ -1,20 +1,21 @@
-"""What a client knows of peers, kept between runs: who failed, and how fast those were that served."""
+"""What a client knows of peers, kept between runs: who failed, how fast those were that served, and how far."""
 
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from cosine_p2p.distances import Distances
 from cosine_p2p.peer_failures import PeerFailures
 from cosine_p2p.peer_speeds import PeerSpeeds
 from cosine_p2p.state_file import StateFile
 
-MAX_FILE_BYTES: Final = 512 * 1024
-"""Above what `PeerFailures` and `PeerSpeeds` hold with 200 bytes a peer: a larger file is not ours."""
+MAX_FILE_BYTES: Final = 1024 * 1024
+"""Above what `PeerFailures`, `PeerSpeeds` and `Distances` hold with 200 bytes an entry: a larger is not ours."""
 
 
 class PeerFile:
-    """Failures and speeds in a file. One that is missing, broken or too large holds none.
+    """Failures, speeds and distances in a file. One that is missing, broken or too large holds none.
 
     `now_s` arguments are of the clock that the client goes by, which need not be the same in the next process;
     `wall_s` gives the time of day.
@@ -24,15 +25,22 @@ class PeerFile:
         self._file = StateFile("verifiers.json", max_bytes=MAX_FILE_BYTES, file=file)
         self._wall_s = wall_s
 
-    def read_into(self, failures: PeerFailures, speeds: PeerSpeeds, *, now_s: float) -> None:
-        """Let both go on where those of an earlier process ended."""
+    def read_into(self, failures: PeerFailures, speeds: PeerSpeeds, distances: Distances, *, now_s: float) -> None:
+        """Let all go on where those of an earlier process ended."""
         match self._file.read():
-            case {"kept_at_s": float(kept_at_s), "failures": failed, "speeds": measured}:
+            case {"kept_at_s": float(kept_at_s), "failures": failed, "speeds": measured, **others}:
                 away_s = max(0.0, self._wall_s() - kept_at_s)
                 failures.restore(failed, now_s=now_s, away_s=away_s)
                 speeds.restore(measured, now_s=now_s, away_s=away_s)
+                distances.restore(others.get("distances"), now_s=now_s, away_s=away_s)
 
-    def write(self, failures: PeerFailures, speeds: PeerSpeeds, *, now_s: float) -> None:
-        """Keep both for the next process."""
-        kept = {"kept_at_s": self._wall_s(), "failures": failures.state(now_s), "speeds": speeds.state(now_s)}
-        self._file.write(kept)
+    def write(self, failures: PeerFailures, speeds: PeerSpeeds, distances: Distances, *, now_s: float) -> None:
+        """Keep all for the next process."""
+        self._file.write(
+            {
+                "kept_at_s": self._wall_s(),
+                "failures": failures.state(now_s),
+                "speeds": speeds.state(now_s),
+                "distances": distances.state(now_s),
+            }
+        )

@@ -299,7 +299,7 @@ class Session:
                 draft = self.delegation.note_credit(message)
                 self.ledger.note_offered(draft.nodes, draft.position)
             case m.Report(_, author, nodes, rtt_us, why):
-                self.delegation.note_report()
+                self.delegation.note_report(author, rtt_us / 1e6, now_s=_now_s())
                 if author in self.ledger.authors:
                     self.ledger.note_told(author, nodes, rtt_us / 1e6)
                 self._note_why(author if author in self.ledger.authors else 0, why)

@@ -1,12 +1,12 @@
 """The nodes of a swarm as seen from here: every announced node of a target, asked for its own account."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
 from cosine_p2p.client import Swarm
-from cosine_p2p.link import Links
+from cosine_p2p.link import Link, Links
 from cosine_p2p.target import Target
 from cosine_protocol import messages as m
 from cosine_protocol.errors import CosineError, PeerError, PeerLost, RemoteProtocolError
@@ -39,6 +39,20 @@ class Survey:
     target: str
     nodes: tuple[NodeSight, ...]
     problem: str
+
+
+async def ask_status(link: Link, numbers: Iterator[int], *, is_new: bool) -> tuple[m.Status, float]:
+    """A node's own account, and the round-trip time in seconds. Raises as `Link.ask`, and `RemoteProtocolError`."""
+    loop = asyncio.get_running_loop()
+    if is_new:
+        # The first answer also waits for the stream to be agreed on, which would count as distance.
+        await link.ask(m.AskStatus(next(numbers)))
+    began_s = loop.time()
+    status = await link.ask(m.AskStatus(next(numbers)))
+    waited_s = loop.time() - began_s
+    if not isinstance(status, m.Status):
+        raise RemoteProtocolError(f"it answered with {type(status).__name__}")
+    return status, min(waited_s, link.rtt_s or waited_s)
 
 
 class Surveyor:
@@ -99,20 +113,12 @@ class Surveyor:
         return NodeSight(record=record, rtt_s=None, requests=None, passes=None, uptime_s=None, reason=reason)
 
     async def _ask(self, record: NodeRecord) -> NodeSight:
-        loop = asyncio.get_running_loop()
         is_new = self._links.alive(record.peer_id, STATUS) is None
         link = await self._links.get(record.peer_id, STATUS)
-        if is_new:
-            # The first answer also waits for the stream to be agreed on, which would count as distance.
-            await link.ask(m.AskStatus(next(self._numbers)))
-        began_s = loop.time()
-        status = await link.ask(m.AskStatus(next(self._numbers)))
-        waited_s = loop.time() - began_s
-        if not isinstance(status, m.Status):
-            raise RemoteProtocolError(f"it answered with {type(status).__name__}")
+        status, rtt_s = await ask_status(link, self._numbers, is_new=is_new)
         return NodeSight(
             record=record,
-            rtt_s=min(waited_s, link.rtt_s or waited_s),
+            rtt_s=rtt_s,
             requests=status.requests,
             passes=status.steps,
             uptime_s=status.uptime_s,

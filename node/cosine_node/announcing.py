@@ -130,5 +130,5 @@ class Announcer:
 
 
 def _undated(record: NodeRecord) -> NodeRecord:
-    """A record without what differs at every announcement."""
-    return replace(record, sequence=0, issued_at_s=0.0, lifetime_s=0.0)
+    """A record without what changes with each announcement; its place can wait until it is renewed."""
+    return replace(record, sequence=0, issued_at_s=0.0, lifetime_s=0.0, coordinate=None)

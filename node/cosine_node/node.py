@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -21,6 +22,7 @@ from cosine_node.node_options import NetworkOptions, NodeOptions
 from cosine_node.pass_speed import PassSpeed
 from cosine_node.runner import PacedRunner, Runner, ThreadRunner, TimedRunner
 from cosine_node.status_service import StatusService
+from cosine_node.surroundings import Surroundings
 from cosine_node.verifier.coordination import RequestCoordinator
 from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.service import VerifierConfig, VerifierService
@@ -32,6 +34,7 @@ from cosine_p2p.tokenizer_files import TokenizerFiles
 from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.transport.delay import delayed
 from cosine_p2p.transport.hivemind import HivemindTransport
+from cosine_p2p.vivaldi import Vivaldi
 from cosine_protocol.errors import UsageError
 from cosine_protocol.identity import Identity
 from cosine_protocol.protocols import AUDIT, DISCOVER, DRAFT, STATUS, VERIFY
@@ -201,6 +204,10 @@ class RunningNode:
             opener=transport.opener,
             membership=self._gate.membership,
         )
+        self._vivaldi = Vivaldi(random.random)
+        self._surroundings = Surroundings(
+            transport, self._directory, self._vivaldi, target=served.target_name, rng=random.Random()
+        )
         self._announcer = Announcer(self._directory, identity, self._describe, served.names)
         transport.on_restart(self._announcer.restarted)
 
@@ -214,7 +221,7 @@ class RunningNode:
         handlers: dict[str, StreamHandler] = {
             VERIFY if self._options.role is Role.VERIFIER else DRAFT: self.service.handle,
             DISCOVER: DiscoverService(_cell_reader(self._transport), files).handle,
-            STATUS: StatusService(self._describe_status).handle,
+            STATUS: StatusService(self._describe_status, vivaldi=self._vivaldi).handle,
         }
         if isinstance(self.service, VerifierService):
             handlers[AUDIT] = self.service.audits.handle
@@ -234,7 +241,8 @@ class RunningNode:
 
     async def _work(self, emit: Emit, stop: asyncio.Event) -> None:
         """Run the service's loop and the announcements until `stop`; an error of the loop ends the node."""
-        works = (self.service.run(), self._announcer.run(), self._watch(emit), self._tell_work(emit))
+        beside = (self._surroundings.run(), self._watch(emit), self._tell_work(emit))
+        works = (self.service.run(), self._announcer.run(), *beside)
         loops = [asyncio.ensure_future(work) for work in works]
         stopping = asyncio.ensure_future(stop.wait())
         try:
@@ -346,6 +354,7 @@ class RunningNode:
             lifetime_s=0.0,
             generation_defaults=served.facts.generation_defaults,
             certificate=self._gate.certificate or None,
+            coordinate=self._vivaldi.coordinate,
         )
 
     def _record_emulation(self) -> str:

@@ -5,16 +5,21 @@ from collections.abc import Callable
 
 from cosine_p2p.channel import Channel, serve_channel
 from cosine_p2p.transport.base import Stream
+from cosine_p2p.vivaldi import Vivaldi
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode
 from cosine_protocol.protocols import STATUS
 
 
 class StatusService:
-    """Answers with what `describe` gives: the signed record, the requests served now, the passes run so far."""
+    """Answers with what `describe` gives: the signed record, the requests served now, the passes run so far.
 
-    def __init__(self, describe: Callable[[], tuple[bytes, int, int]]) -> None:
+    With a `vivaldi` it also tells where the node is.
+    """
+
+    def __init__(self, describe: Callable[[], tuple[bytes, int, int]], *, vivaldi: Vivaldi | None = None) -> None:
         self._describe = describe
+        self._vivaldi = vivaldi
         self._began_s = asyncio.get_running_loop().time()
 
     async def handle(self, stream: Stream) -> None:
@@ -27,4 +32,5 @@ class StatusService:
             return
         record, requests, steps = self._describe()
         uptime_s = asyncio.get_running_loop().time() - self._began_s
-        channel.post(m.Status(message.number, record, requests, steps, uptime_s))
+        coordinate = self._vivaldi.coordinate if self._vivaldi is not None else None
+        channel.post(m.Status(message.number, record, requests, steps, uptime_s, coordinate))

@@ -96,3 +96,5 @@ MAX_REVOCATIONS_BYTES: Final = 128 << 10
 """Above `MAX_REVOKED` peer ids with their serial numbers, 64 KiB."""
 MAX_NOT_HONOURED: Final = 16
 """A choice: names of options; the longest there are then take an eighth of a record."""
+MAX_COORDINATE_US: Final = 5_000_000
+"""A choice: 5 s, far above the round-trip times at which drafts are of use."""

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from cosine_protocol import limits
 from cosine_protocol.audit_messages import AskAudit, Audited, TranscriptField
+from cosine_protocol.coordinates import NetworkCoordinate
 from cosine_protocol.fields import (
     Added,
     Bytes,
@@ -391,6 +392,7 @@ class Status:
     requests: Annotated[int, Whole(1 << 20)]
     steps: Number
     uptime_s: Annotated[float, Real(1e12)]
+    coordinate: Annotated[NetworkCoordinate | None, Added(Struct(NetworkCoordinate))] = None
 
 
 Message = (

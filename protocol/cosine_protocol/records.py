@@ -11,6 +11,7 @@ from typing import Annotated
 
 from cosine_protocol import limits
 from cosine_protocol.codec import decode_body, encode_body
+from cosine_protocol.coordinates import NetworkCoordinate
 from cosine_protocol.errors import BadSignature, LocalProtocolError, MalformedMessage
 from cosine_protocol.fields import (
     Added,
@@ -112,6 +113,7 @@ class NodeRecord:
     lifetime_s: Annotated[float, Real(limits.MAX_RECORD_TTL_S)]
     generation_defaults: Annotated[GenerationDefaults | None, Added(Struct(GenerationDefaults))] = None
     certificate: Annotated[bytes | None, Added(Bytes(limits.MAX_CERTIFICATE_BYTES))] = None
+    coordinate: Annotated[NetworkCoordinate | None, Added(Struct(NetworkCoordinate))] = None
 
     @property
     def facts(self) -> TargetFacts:

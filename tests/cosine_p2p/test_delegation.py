@@ -1,12 +1,14 @@
 """A client hands over where that pays, believes a delegate what drafters signed, and takes back what it must."""
 
 from dataclasses import dataclass, field
+from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from cosine_p2p.delegation import SILENCE_S, Coordinator, Delegation
+from cosine_p2p.delegation import SILENCE_S, Coordinator, Delegation, expected_coordinator
+from cosine_p2p.distances import Distances
 from cosine_p2p.job import Job
 from cosine_p2p.mandates import USELESS_TOKENS, Coordination, Mandates
 from cosine_p2p.strategies import STRATEGIES
@@ -36,6 +38,7 @@ class Scene:
     mandates: Mandates = field(default_factory=lambda: Mandates(CLIENT, lambda: NOW_S))
     coordination: Coordination = Coordination.AUTO
     strategy: str = "cosine"
+    distances: Distances | None = None
     delegation: Delegation = field(init=False)
 
     def __post_init__(self) -> None:
@@ -48,6 +51,7 @@ class Scene:
             drafters=tuple(record_of(drafter, now_s=NOW_S) for drafter in DRAFTERS),
             mandates=self.mandates,
             coordination=self.coordination,
+            distances=self.distances,
         )
         self.delegation = Delegation(job, D_0)
 
@@ -191,13 +195,48 @@ def test_without_a_mandate_commits_are_believed_as_ever_and_credits_are_a_breach
 
 def test_a_delegate_that_says_nothing_is_given_up_unless_it_has_reported() -> None:
     silent, heard = delegated(), delegated()
-    heard.delegation.note_report()
+    heard.delegation.note_report(0, 0.0, now_s=NOW_S)
     for scene in (silent, heard):
         scene.delegation.check_silence(NOW_S + SILENCE_S)
         assert not scene.delegation.taken_back
         scene.delegation.check_silence(NOW_S + SILENCE_S + 0.1)
     assert "nothing was heard" in silent.delegation.taken_back
     assert not heard.delegation.taken_back
+
+
+def test_what_a_delegate_measured_of_drafters_is_remembered_for_requests_to_come() -> None:
+    distances = Distances(Random(0).random)
+    scene = Scene(distances=distances)
+    assert scene.offer() is not None
+    for author, rtt_s in ((0, 0.5), (1, 0.012), (2, 0.0), (3, 0.5)):
+        scene.delegation.note_report(author, rtt_s, now_s=NOW_S)
+    assert distances.state(NOW_S)["told"] == [[VERIFIER.peer_id, DRAFTERS[0].peer_id, 0.012, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("coordination", "rtt_s", "expected"),
+    [
+        (Coordination.AUTO, FAR_S, Coordinator.VERIFIER),
+        (Coordination.AUTO, 0.01, Coordinator.CLIENT),
+        (Coordination.AUTO, None, Coordinator.VERIFIER),
+        (Coordination.VERIFIER, 0.01, Coordinator.VERIFIER),
+        (Coordination.CLIENT, FAR_S, Coordinator.CLIENT),
+    ],
+)
+def test_the_coordinator_is_foreseen_by_the_distance_of_the_verifier(
+    coordination: Coordination, rtt_s: float | None, expected: Coordinator
+) -> None:
+    mandates = Mandates(CLIENT, lambda: NOW_S)
+
+    def foreseen(mandates: Mandates | None, strategy: str) -> Coordinator:
+        verifier = record_of(VERIFIER, now_s=NOW_S, pass_us=round(1e6 * PASS_S))
+        kind = STRATEGIES[strategy]
+        return expected_coordinator(mandates, kind, coordination, verifier, rtt_s=rtt_s, now_s=NOW_S)
+
+    assert foreseen(mandates, "cosine") is expected
+    assert foreseen(mandates, "plain") is foreseen(None, "cosine") is Coordinator.CLIENT
+    mandates.failures.note_failed(VERIFIER.peer_id, now_s=NOW_S)
+    assert foreseen(mandates, "cosine") is Coordinator.CLIENT
 
 
 def test_a_delegate_whose_drafters_bring_nothing_for_long_is_not_asked_for_a_while() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from cosine_node.announcing import STATUS_KEY, Announcer
 from cosine_p2p.directory import MemoryDirectory
+from cosine_protocol.coordinates import NetworkCoordinate
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import SCHEMA, NodeRecord, Role, open_record
@@ -135,6 +136,24 @@ def test_renewed_every_third_of_the_lifetime_with_rising_sequence() -> None:
     sequences = [record.sequence for record in bench.directory.records]
     assert sequences == sorted(set(sequences))
     assert sequences[0] == START_S * 1000
+
+
+def test_a_node_that_finds_its_place_tells_it_with_the_next_renewal() -> None:
+    place = NetworkCoordinate(1, 2, 3, 4, 500)
+
+    async def run() -> Bench:
+        bench = Bench()
+        task = await running(bench)
+        await bench.clock.advance(10)
+        bench.node = replace(NODE, coordinate=place)
+        bench.announcer.changed()
+        await bench.clock.advance(91)
+        await end(task)
+        return bench
+
+    bench = asyncio.run(run())
+    assert bench.times_s == [0, 100]
+    assert [record.coordinate for record in bench.directory.records] == [None, place]
 
 
 def test_a_change_is_told_soon_and_not_too_often() -> None:

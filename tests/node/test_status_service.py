@@ -1,6 +1,7 @@
 """The status service: a node's own account, as often as it is asked."""
 
 import asyncio
+from random import Random
 
 import pytest
 
@@ -8,16 +9,17 @@ from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_node.status_service import StatusService
 from cosine_p2p.channel import Channel
 from cosine_p2p.transport.memory import MemoryNetwork
+from cosine_p2p.vivaldi import Vivaldi
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerLost
 from cosine_protocol.protocols import STATUS
 
 
-async def asked(*questions: m.Message, after_s: float = 0.0) -> list[m.Message]:
+async def asked(*questions: m.Message, after_s: float = 0.0, vivaldi: Vivaldi | None = None) -> list[m.Message]:
     counts = iter(range(100))
     network = MemoryNetwork()
     server, client = network.join("server"), network.join("client")
-    service = StatusService(lambda: (b"record", 3, next(counts)))
+    service = StatusService(lambda: (b"record", 3, next(counts)), vivaldi=vivaldi)
     await server.serve(STATUS, service.handle)
     await asyncio.sleep(after_s)
     answers = []
@@ -36,6 +38,14 @@ def test_each_question_is_answered_anew() -> None:
     assert (first.number, first.record, first.requests, first.steps) == (4, b"record", 3, 0)
     assert (second.number, second.steps) == (5, 1)
     assert first.uptime_s == pytest.approx(12.5)
+
+
+def test_a_node_that_knows_its_place_tells_it() -> None:
+    (silent,) = run_virtual(asked(m.AskStatus(1)))
+    assert isinstance(silent, m.Status) and silent.coordinate is None
+    vivaldi = Vivaldi(Random(0).random)
+    (answer,) = run_virtual(asked(m.AskStatus(1), vivaldi=vivaldi))
+    assert isinstance(answer, m.Status) and answer.coordinate == vivaldi.coordinate
 
 
 def test_what_is_no_question_is_an_error_and_the_stream_goes_on() -> None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any, Final
 
+from cosine_protocol.coordinates import NetworkCoordinate
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import SCHEMA, GenerationDefaults, NodeRecord, Role
 from cosine_protocol.request import Request, Sampling
@@ -26,6 +27,8 @@ GENERATION_DEFAULTS: Final = GenerationDefaults(
     not_honoured=("no_repeat_ngram_size",),
 )
 """Of the kind that chat models ship."""
+COORDINATE: Final = NetworkCoordinate(-12_500, 40_000, 0, 2_300, 85)
+"""Of a peer some 40 ms from the origin, by its own word 8.5 % off."""
 
 
 def request_of(**changes: Any) -> Request:

@@ -12,6 +12,7 @@ from cosine_protocol import limits
 from cosine_protocol import messages as m
 from cosine_protocol.audit_messages import AuditFinding, AuditVerdict, SignedTranscript, Transcript
 from cosine_protocol.codec import TAGS
+from cosine_protocol.coordinates import NetworkCoordinate
 from cosine_protocol.fields import Bytes, Flag, Items, Kind, Maybe, Real, Struct, Text, Whole, fields_of
 from cosine_protocol.member_messages import Certificate, Revocations, SignedCertificate, SignedRevocations
 from cosine_protocol.nodes import MAX_BLOCK_NODES, NodeBlock
@@ -20,7 +21,7 @@ from cosine_protocol.request import Sampling
 
 SIGNED: Final = (m.Draft, m.Account, m.Mandate, m.SignedMandate, Transcript, SignedTranscript)
 MEMBERSHIP: Final = (Certificate, SignedCertificate, Revocations, SignedRevocations)
-BODIES: Final = (*SIGNED, *MEMBERSHIP, AuditFinding, AuditVerdict, NodeRecord, SignedRecord)
+BODIES: Final = (*SIGNED, *MEMBERSHIP, AuditFinding, AuditVerdict, NetworkCoordinate, NodeRecord, SignedRecord)
 WIRE_CLASSES: Final = (*TAGS.values(), *BODIES)
 _MANY_BYTES: Final = 64
 _MANY_ITEMS: Final = 6

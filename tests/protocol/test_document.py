@@ -10,6 +10,7 @@ from cosine_protocol import limits
 from cosine_protocol import messages as m
 from cosine_protocol.audit_messages import AuditVerdict, Transcript
 from cosine_protocol.codec import TAGS
+from cosine_protocol.coordinates import NetworkCoordinate
 from cosine_protocol.errors import ErrorCode
 from cosine_protocol.fields import wire_fields_of
 from cosine_protocol.member_messages import Certificate, Revocations
@@ -53,7 +54,7 @@ def test_a_signed_body_stands_there_with_its_fields_in_order(kind: str, cls: typ
     assert NAME.findall(row[3]) == _names(cls)
 
 
-@pytest.mark.parametrize("cls", [Request, m.PassStats, GenerationDefaults])
+@pytest.mark.parametrize("cls", [Request, m.PassStats, GenerationDefaults, NetworkCoordinate])
 def test_a_nested_struct_stands_there_with_its_fields_in_order(cls: type) -> None:
     found = re.search(rf"`{cls.__name__}` is `\[([^`]*)\]`", TEXT)
     assert found is not None

@@ -15,7 +15,7 @@ from cosine_protocol.fields import pack_fields
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import NodeRecord, SignedRecord, cell_key, open_record, seal_record
 
-from .samples import GENERATION_DEFAULTS, LIFETIME_S, NOW_S, OTHER, OWNER, record_of
+from .samples import COORDINATE, GENERATION_DEFAULTS, LIFETIME_S, NOW_S, OTHER, OWNER, record_of
 
 KEY = "cosine/test/verifier/someone/model/"
 LONG_ADDRESSES = ("x" * limits.MAX_NAME_BYTES,) * 14
@@ -89,7 +89,7 @@ def test_no_single_bit_of_a_record_may_change() -> None:
 
 def test_fields_added_by_a_later_version_are_ignored_and_signed() -> None:
     body = encode_body(record_of())
-    later = bytes([body[0], body[1], body[2] + 3]) + body[3:] + b"\xc0\xc0\x07"
+    later = bytes([body[0], body[1], body[2] + 4]) + body[3:] + b"\xc0\xc0\xc0\x07"
     binding = sha256(KEY.encode()).digest()[: limits.DIGEST_BYTES]
     signature = OWNER.sign(kind="record", digest=binding, body=later)
     assert _open(encode_body(SignedRecord(later, signature))) == record_of()
@@ -135,6 +135,35 @@ def test_a_record_with_absurd_generation_defaults_is_refused(absurd: dict[str, A
         _open(encode_body(signed))
     with pytest.raises(LocalProtocolError):
         _sealed(record_of(generation_defaults=replace(GENERATION_DEFAULTS, **absurd)))
+
+
+@pytest.mark.parametrize(
+    "absurd",
+    [
+        {"x_us": math.nan},
+        {"y_us": 0.5},
+        {"z_us": limits.MAX_COORDINATE_US + 1},
+        {"height_us": -1},
+        {"error_permille": 1001},
+        {"error_permille": True},
+        {"height_us": None},
+    ],
+    ids=str,
+)
+def test_a_record_with_an_absurd_coordinate_is_refused(absurd: dict[str, Any]) -> None:
+    """It costs the liar its own place in the directory."""
+    place = dict(zip(("x_us", "y_us", "z_us", "height_us", "error_permille"), pack_fields(COORDINATE), strict=True))
+    wire = [*pack_fields(record_of()), None, None, list((place | absurd).values())]
+    body = msgpack.packb(wire, use_bin_type=True)
+    binding = sha256(KEY.encode()).digest()[: limits.DIGEST_BYTES]
+    signed = SignedRecord(body, OWNER.sign(kind="record", digest=binding, body=body))
+    with pytest.raises(MalformedMessage, match="coordinate"):
+        _open(encode_body(signed))
+
+
+def test_a_coordinate_is_signed_and_a_record_may_lack_it() -> None:
+    assert _open(_sealed(record_of(coordinate=COORDINATE))).coordinate == COORDINATE
+    assert _open(_sealed(record_of())).coordinate is None
 
 
 def _wire_defaults(changes: dict[str, Any]) -> list[object]:

@@ -16,7 +16,7 @@ from .strategies import WIRE_CLASSES
 from .vectors import FOLDER, as_json, read, request_of_json, schema
 
 SIGNED = {"mandate": Mandate, "transcript": Transcript, "audit": AuditVerdict}
-RECORDS = ("record", "record_with_generation_defaults", "record_with_certificate")
+RECORDS = ("record", "record_with_generation_defaults", "record_with_certificate", "record_with_coordinate")
 MEMBERSHIP = ("certificate", "revocations")
 
 

@@ -24,6 +24,7 @@ from cosine_protocol.records import Role, cell_key, seal_record
 from cosine_protocol.request import MAX_SEED, Request, Sampling
 
 from .samples import (
+    COORDINATE,
     GENERATION_DEFAULTS,
     LIFETIME_S,
     NOW_S,
@@ -117,6 +118,7 @@ def _other_messages() -> list[m.Message]:
         m.FilePiece(NUMBER, 262_150, b"ending"),
         m.AskStatus(NUMBER),
         m.Status(NUMBER, SEALED, 3, 40, 12.5),
+        m.Status(NUMBER, SEALED, 3, 40, 12.5, COORDINATE),
         CLAIM,
         AUDITED,
         Member(CERTIFICATE, 3),
@@ -191,6 +193,9 @@ def main() -> None:
     record = record_of(generation_defaults=GENERATION_DEFAULTS)
     sealed = seal_record(record, OWNER, key=KEY).hex()
     write("record_with_generation_defaults", {**where, "fields": as_json(record), "sealed": sealed})
+    record = record_of(coordinate=COORDINATE)
+    sealed = seal_record(record, OWNER, key=KEY).hex()
+    write("record_with_coordinate", {**where, "fields": as_json(record), "sealed": sealed})
     _write_membership(where)
 
 

@@ -37,7 +37,7 @@ async def assert_freed(swarm: SimulatedSwarm, *, within_s: float = 3.0) -> None:
     """No engine of the swarm holds a token or a sequence of a request that is over."""
     await asyncio.sleep(within_s)
     for member in swarm.members:
-        if member.task.done():
+        if member.tasks[0].done():
             continue
         assert isinstance(member.engine, ScriptedEngine)
         held = (member.engine.live_tokens, member.engine.open_sequences, member.service.requests)

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import pytest
 
-from cosine_node.simulation.swarm import TARGET, VERIFY_CURVE, SimulatedSwarm, numbered_identity
+from cosine_node.simulation.records import TARGET
+from cosine_node.simulation.swarm import VERIFY_CURVE, SimulatedSwarm, numbered_identity
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.channel import Channel, StepCounts, serve_channel
 from cosine_p2p.generation import Generation

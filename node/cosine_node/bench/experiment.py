@@ -17,10 +17,11 @@ from cosine_node.bench.entrants import COUPLED, OURS, POLICIES, Entrant, OptionV
 from cosine_node.engine.base import Engine
 from cosine_node.engine.ngram import FollowerIndex
 from cosine_node.simulation.participants import identity_of
+from cosine_node.simulation.records import DIGEST, facts_of
 from cosine_node.simulation.report import SimulationReport
 from cosine_node.simulation.running import run_scenario
 from cosine_node.simulation.scenario import DECISION_S, EngineSource, Scenario, curves
-from cosine_node.simulation.swarm import DIGEST, facts_of, numbered_nonces
+from cosine_node.simulation.swarm import numbered_nonces
 from cosine_node.simulation.trace_engine import Law, TraceDrafter, TraceTarget
 from cosine_node.simulation.traces import Trace, TraceSet
 from cosine_node.simulation.workload import LOOKUP, POOL_TOKENS, TEST_SPLIT, Task, lookup_engine

@@ -8,8 +8,8 @@ from typing import Final
 
 from cosine_node.bench.experiment import EXPERTS, JsonRow
 from cosine_node.simulation.participants import identity_of
-from cosine_node.simulation.swarm import DIGEST
-from cosine_p2p.client import MAX_ASKED_DRAFTERS
+from cosine_node.simulation.records import DIGEST
+from cosine_p2p.drafter_search import MAX_ASKED_DRAFTERS
 from cosine_p2p.selection import pick_drafters, rank_verifiers
 from cosine_p2p.strategies.base import (
     Committed,

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from cosine_node.announcing import Announcer
 from cosine_node.node import LOAD_CHECK_S
 from cosine_node.simulation.discovery import NETWORK
-from cosine_node.simulation.swarm import TARGET, Member
+from cosine_node.simulation.records import TARGET
+from cosine_node.simulation.swarm import Member
 from cosine_p2p.dht import Cells, DhtDirectory, MemoryCells, Placement
 from cosine_p2p.directory import Directory
 from cosine_p2p.postings import RecordOpener

@@ -18,6 +18,7 @@ from hashlib import blake2b
 from random import Random
 from typing import Final
 
+from cosine_node.simulation.cities import rtt_s
 from cosine_protocol.errors import UsageError
 
 PACKET_BYTES: Final = 1200
@@ -143,14 +144,16 @@ class LinkTable:
     """The links of a network, and the source of every stream's routes: pass `route` to one `MemoryNetwork`.
 
     `default` is the link between any two peers, but for the peers in `send_costs_s`, whose writes cost them that
-    much, and those in `one_ways_s`, whose links delay so much either way. Each route draws from a generator made of
-    the seed, its two peers and the number of streams before it between them.
+    much, those in `one_ways_s`, whose links delay so much either way, and those in `cities`, which are as far from
+    each other as these. Each route draws from a generator made of the seed, its two peers and the number of streams
+    before it between them.
     """
 
     seed: int
     default: LinkModel = field(default_factory=LinkModel)
     send_costs_s: Mapping[str, float] = field(default_factory=dict)
     one_ways_s: Mapping[str, float] = field(default_factory=dict)
+    cities: Mapping[str, str] = field(default_factory=dict)
     partitions: tuple[Partition, ...] = ()
     _opened: Counter[tuple[str, str]] = field(default_factory=Counter, init=False, repr=False)
     _wires: dict[tuple[str, str], FifoServer] = field(default_factory=dict, init=False, repr=False)
@@ -167,6 +170,8 @@ class LinkTable:
         for peer_id in (source, target):
             if peer_id in self.one_ways_s:
                 model = replace(model, one_way_s=self.one_ways_s[peer_id])
+        if source in self.cities and target in self.cities:
+            model = replace(model, one_way_s=rtt_s(self.cities[source], self.cities[target]) / 2)
         return SeededRoute(
             model,
             seeded(self.seed, source, target, number),

@@ -73,14 +73,19 @@ class Participants:
             eos=self.workload.eos,
             directory_of=SimulatedDht().directory if scenario.discovery == Discovery.DHT else None,
             emulated=scenario.profile,
+            place_seed=scenario.seed if self.settle_s else None,
         )
+
+    @property
+    def settle_s(self) -> float:
+        """The time that nodes have to find their places before anybody asks."""
+        return self.scenario.settle_s if self.scenario.client_cities else 0.0
 
     @property
     def must_finish(self) -> bool:
         """True if one verifier can finish every request of a client that stays, all at once and in time."""
         scenario = self.scenario
-        rtt_ms = max(scenario.rtt_ms, scenario.client_rtt_ms or 0.0)
-        round_s = scenario.curve(Role.VERIFIER).seconds(scenario.max_requests) + rtt_ms / 1e3
+        round_s = scenario.curve(Role.VERIFIER).seconds(scenario.max_requests) + scenario.longest_rtt_s
         return (
             self.plan.spares(self.population.spare)
             and scenario.total_requests <= scenario.max_requests
@@ -93,6 +98,12 @@ class Participants:
             await self._start_node(node)
         for index, lie in enumerate(self.plan.lies):
             await self._start_liar(index, lie)
+        if self.settle_s:
+            renewing = asyncio.ensure_future(self.swarm.keep_announced())
+            await asyncio.sleep(self.settle_s)
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
+            await self.swarm.announce_members()
 
     async def client(self, index: int) -> AsyncClient:
         scenario = self.scenario
@@ -138,8 +149,8 @@ class Participants:
         )
         partitions = tuple(
             Partition(
-                start_s=fault.at_s,
-                end_s=fault.at_s + fault.lasts_s,
+                start_s=self.settle_s + fault.at_s,
+                end_s=self.settle_s + fault.at_s + fault.lasts_s,
                 group=frozenset(self._node_identity(node).peer_id for node in fault.affected),
             )
             for fault in self.plan.of(FaultKind.PARTITION)
@@ -155,7 +166,24 @@ class Participants:
             send_costs_s=dict.fromkeys(deciding, scenario.decision_s),
             partitions=partitions,
             one_ways_s=far,
+            cities=self._cities(),
         )
+
+    def _cities(self) -> dict[str, str]:
+        """The city of each peer by its id; liars are among the drafters."""
+        scenario = self.scenario
+        groups = (
+            ("client", scenario.clients, scenario.client_cities),
+            ("verifier", scenario.verifiers, scenario.verifier_cities),
+            ("drafter", scenario.drafters, scenario.drafter_cities),
+            ("liar", len(self.plan.lies), scenario.drafter_cities),
+        )
+        return {
+            identity_of(kind, index).peer_id: cities[index % len(cities)]
+            for kind, members, cities in groups
+            if cities
+            for index in range(members)
+        }
 
     def _node_identity(self, node: int) -> Identity:
         verifiers = self.scenario.verifiers

@@ -104,7 +104,7 @@ class _ScenarioRun:
             faults.cancel()
             await asyncio.gather(faults, return_exceptions=True)
             uses = participants.uses()
-            settled_s = max(ended_s, participants.plan.ends_s)
+            settled_s = max(ended_s, participants.settle_s + participants.plan.ends_s)
             leaked = await _settle(lambda: _held_requests(participants, free_tokens), settled_s)
             await swarm.leave_clients()
             leaked += await _settle(lambda: _open_streams(participants), max(_now_s(), settled_s))

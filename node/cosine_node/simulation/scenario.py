@@ -4,12 +4,14 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, get_args
 
 from cosine_node.emulation import Emulation
 from cosine_node.engine.curve import CostCurve
+from cosine_node.simulation.cities import check_city, rtt_s
 from cosine_node.simulation.devices import deploy
 from cosine_node.zoo.family import Family
 from cosine_p2p.mandates import Coordination
@@ -69,6 +71,7 @@ _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "fidelities": (0, 1),
     "drafter_speeds": (0.001, 1000),
     "eos": (0, 65_535),
+    "settle_s": (0, 1e5),
 }
 """The least and the greatest value of each numeric field; of a tuple, of each item."""
 
@@ -88,6 +91,11 @@ class Scenario:
 
     With `home` every verifier holds a drafter of that expertise itself. `coordination` is the clients' option, and
     `client_rtt_ms` their distance from all nodes where it is not `rtt_ms`.
+
+    `client_cities`, `verifier_cities` and `drafter_cities`, all or none, put everybody on a map instead of at one
+    RTT: client i is in `client_cities[i]`, and so on, read again from the start (`cosine_node.simulation.cities`).
+    There the nodes have `settle_s` seconds to find their network coordinates before the first request; with 0 they
+    have none.
 
     `fidelities`, `vocab_tokens`, `prompt_tokens` and `eos` are of scripted engines, `family`, `law` and
     `is_oracle` of traces.
@@ -127,6 +135,10 @@ class Scenario:
     home: str = ""
     coordination: str = Coordination.CLIENT
     client_rtt_ms: float | None = None
+    client_cities: tuple[str, ...] = ()
+    verifier_cities: tuple[str, ...] = ()
+    drafter_cities: tuple[str, ...] = ()
+    settle_s: float = 1200.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -144,6 +156,26 @@ class Scenario:
         if not self.domains or not self.drafter_speeds or not self.fidelities:
             raise UsageError("A scenario names at least one domain, one drafter speed and one fidelity.")
         curves(self.profile)
+        self._check_cities()
+
+    def _check_cities(self) -> None:
+        named = (self.client_cities, self.verifier_cities, self.drafter_cities)
+        if any(named) and not all(named):
+            raise UsageError(
+                "A scenario names client_cities, verifier_cities and drafter_cities, or none of the three."
+            )
+        if any(named) and self.client_rtt_ms is not None:
+            raise UsageError("A scenario with cities has no client_rtt_ms: clients are where their cities are.")
+        for city in chain(*named):
+            check_city(city)
+
+    @property
+    def longest_rtt_s(self) -> float:
+        """The longest round-trip time between any two peers."""
+        cities = {*self.client_cities, *self.verifier_cities, *self.drafter_cities}
+        if cities:
+            return max(rtt_s(one, other) for one in cities for other in cities)
+        return max(self.rtt_ms, self.client_rtt_ms or 0.0) / 1e3
 
     @property
     def total_requests(self) -> int:

@@ -5,7 +5,7 @@ import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import count
 from types import TracebackType
@@ -16,8 +16,11 @@ from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.runner import InlineRunner, Runner
+from cosine_node.simulation.links import seeded
 from cosine_node.simulation.machine import SimulatedMachine, WatchedTransport, Wire
+from cosine_node.simulation.records import DIGEST, LIFETIME_S, TARGET, facts_of, record_of
 from cosine_node.status_service import StatusService
+from cosine_node.surroundings import Surroundings
 from cosine_node.verifier.coordination import RequestCoordinator
 from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.service import VerifierConfig, VerifierService
@@ -31,22 +34,19 @@ from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.transport.memory import MemoryNetwork, MemoryTransport
 from cosine_p2p.transport.peer_gate import PeerGate
+from cosine_p2p.vivaldi import Vivaldi
+from cosine_protocol.coordinates import NetworkCoordinate
 from cosine_protocol.identity import Identity
 from cosine_protocol.limits import NONCE_BYTES
 from cosine_protocol.protocols import DRAFT, STATUS
-from cosine_protocol.records import SCHEMA, GenerationDefaults, NodeRecord, Role, TargetFacts
+from cosine_protocol.records import GenerationDefaults, NodeRecord, Role
 
-# The records of simulated nodes name this target, and contents and a tokenizer with this digest.
-TARGET: Final = "zoo:target"
-DIGEST: Final = bytes(32)
 VERIFY_CURVE: Final = CostCurve(((1, 0.060), (4, 0.060), (8, 0.066), (16, 0.082), (32, 0.117)))
 """The default profile 60/6 of `cosine_node.emulation` for a verifier."""
 DRAFT_CURVE: Final = CostCurve(((1, 0.006), (8, 0.00625), (16, 0.0075), (32, 0.0099)))
 """The same for a drafter."""
 FIRST_LETTER: Final = 48
 """Token 0 is the character 0, so that small vocabularies are printable."""
-LIFETIME_S: Final = 600.0
-"""The lifetime of a record. A choice: twice that of a real node, so that few records must be renewed."""
 ANNOUNCE_S: Final = 5.0
 """The interval at which a node looks if its load has changed, as `cosine_node.announcing` does."""
 
@@ -69,13 +69,6 @@ class LetterCodec(TextCodec):
         return TokenEffect.WHOLE
 
 
-def facts_of(eos: tuple[int, ...], generation_defaults: GenerationDefaults | None = None) -> TargetFacts:
-    """The facts of a simulated target."""
-    return TargetFacts(
-        content_digest=DIGEST, tokenizer_digest=DIGEST, eos=eos, generation_defaults=generation_defaults
-    )
-
-
 def numbered_identity(number: int) -> Identity:
     """The identity of the peer with that number, the same in every run."""
     return Identity.from_seed(number.to_bytes(32, "big"))
@@ -94,14 +87,16 @@ class Member:
     curve: CostCurve
     machine: SimulatedMachine
     wire: Wire
-    task: asyncio.Task[None]
+    vivaldi: Vivaldi | None
+    tasks: tuple[asyncio.Task[None], ...]
     is_killed: bool = False
 
     async def kill(self) -> None:
         """Vanish as after `kill -9`."""
         self.is_killed = True
         self.transport.vanish()
-        self.task.cancel()
+        for task in self.tasks:
+            task.cancel()
 
 
 @dataclass(slots=True)
@@ -126,7 +121,8 @@ class SimulatedSwarm:
 
     Peers have numbered identities, 1 for whoever comes first, unless the caller gives one. `directory_of` gives
     each peer its way to find others; by default all share the list `directory`. `gate_of` gives each the gate of
-    its streams; by default all are open. `emulated` stands in every record.
+    its streams; by default all are open. `emulated` stands in every record. With a `place_seed` nodes find their
+    network coordinates.
     """
 
     def __init__(
@@ -140,6 +136,7 @@ class SimulatedSwarm:
         gate_of: Callable[[Identity], PeerGate] | None = None,
         emulated: str = "",
         generation_defaults: GenerationDefaults | None = None,
+        place_seed: int | None = None,
     ) -> None:
         self.network = network or MemoryNetwork(one_way_s=one_way_s)
         self.codec = codec or LetterCodec()
@@ -149,6 +146,7 @@ class SimulatedSwarm:
         self.directory = MemoryDirectory()
         self._directory_of = directory_of or (lambda identity: self.directory)
         self._gate_of = gate_of or (lambda identity: PeerGate())
+        self._place_seed = place_seed
         self._announcements = count(1)
         self.members: list[Member] = []
         self._others: list[MemoryTransport] = []
@@ -162,12 +160,12 @@ class SimulatedSwarm:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._stack.aclose()
-        for member in self.members:
-            member.task.cancel()
-            await member.transport.close()
-        for transport in self._others:
+        tasks = [task for member in self.members for task in member.tasks]
+        for task in tasks:
+            task.cancel()
+        for transport in [*(member.transport for member in self.members), *self._others]:
             await transport.close()
-        await asyncio.gather(*(member.task for member in self.members), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def verifier(
         self,
@@ -283,9 +281,23 @@ class SimulatedSwarm:
                 load = member.service.requests
                 if is_due or announced.get(id(member)) != load:
                     announced[id(member)] = load
-                    await self._announce(
-                        member.identity, member.role, member.domain, member.curve, member.engine, load_requests=load
-                    )
+                    await self._announce_member(member)
+
+    async def announce_members(self) -> None:
+        """Announce all living members, as they are now."""
+        for member in [member for member in self.members if not member.is_killed]:
+            await self._announce_member(member)
+
+    async def _announce_member(self, member: Member) -> None:
+        await self._announce(
+            member.identity,
+            member.role,
+            member.domain,
+            member.curve,
+            member.engine,
+            load_requests=member.service.requests,
+            coordinate=member.vivaldi.coordinate if member.vivaldi else None,
+        )
 
     async def leave_clients(self) -> None:
         """Close every client."""
@@ -307,7 +319,14 @@ class SimulatedSwarm:
     ) -> Member:
         watched = WatchedTransport(transport)
         await service.start(watched)
-        status = StatusService(lambda: (b"", service.requests, machine.use.passes))
+        works = [service.run()]
+        vivaldi = None
+        if self._place_seed is not None:
+            rng = seeded(self._place_seed, "place", identity.peer_id)
+            vivaldi = Vivaldi(rng.random)
+            directory = self._directory_of(identity)
+            works.append(Surroundings(transport, directory, vivaldi, target=TARGET, rng=rng).run())
+        status = StatusService(lambda: (b"", service.requests, machine.use.passes), vivaldi=vivaldi)
         await transport.serve(STATUS, status.handle)
         member = Member(
             identity=identity,
@@ -319,7 +338,8 @@ class SimulatedSwarm:
             curve=curve,
             machine=machine,
             wire=watched.wire,
-            task=asyncio.ensure_future(service.run()),
+            vivaldi=vivaldi,
+            tasks=tuple(map(asyncio.ensure_future, works)),
         )
         self.members.append(member)
         await self._announce(identity, role, domain, curve, engine)
@@ -334,22 +354,20 @@ class SimulatedSwarm:
         engine: Engine,
         *,
         load_requests: int = 0,
+        coordinate: NetworkCoordinate | None = None,
     ) -> None:
-        record = replace(
-            _RECORD,
-            peer_id=identity.peer_id,
-            role=role,
-            numerics=engine.numerics,
-            expertise=(domain,),
-            load_requests=load_requests,
-            pass_us=round(1e6 * curve.seconds(1)),
-            context_tokens=engine.context_tokens,
-            target_digest=self.facts.digest(),
-            eos=self.eos,
+        record = record_of(
+            identity.peer_id,
+            role,
+            self.facts,
+            engine=engine,
+            curve=curve,
+            domain=domain,
             emulated=self.emulated,
-            generation_defaults=self.facts.generation_defaults if role is Role.VERIFIER else None,
+            load_requests=load_requests,
             sequence=next(self._announcements),
-            issued_at_s=asyncio.get_running_loop().time(),
+            now_s=asyncio.get_running_loop().time(),
+            coordinate=coordinate,
         )
         await self._directory_of(identity).announce(record, [TARGET])
 
@@ -362,28 +380,3 @@ def numbered_nonces(peer_id: str) -> Callable[[], bytes]:
 
 async def _call_at_once(check: Callable[[], None]) -> None:
     check()
-
-
-_RECORD: Final = NodeRecord(
-    schema=SCHEMA,
-    peer_id="",
-    role=Role.VERIFIER,
-    target=TARGET,
-    target_digest=DIGEST,
-    content_digest=DIGEST,
-    tokenizer_digest=DIGEST,
-    numerics="",
-    model="simulated",
-    expertise=(),
-    capacity_requests=16,
-    load_requests=0,
-    pass_us=1,
-    context_tokens=1,
-    eos=(),
-    addresses=(),
-    software="simulation",
-    emulated="",
-    sequence=0,
-    issued_at_s=0.0,
-    lifetime_s=LIFETIME_S,
-)

@@ -10,7 +10,8 @@ from cosine_node.cli import main
 from cosine_node.cli.audit import check, judged
 from cosine_node.cli.printing import json_safe
 from cosine_node.engine.scripted import ScriptedEngine
-from cosine_node.simulation.swarm import TARGET, SimulatedSwarm, numbered_identity
+from cosine_node.simulation.records import TARGET
+from cosine_node.simulation.swarm import SimulatedSwarm, numbered_identity
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.evidence import Evidence, EvidenceFile, evidence_of_json
 from cosine_protocol.records import Role

@@ -6,7 +6,8 @@ import pytest
 
 from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.simulation.discovery import SimulatedDht
-from cosine_node.simulation.swarm import LIFETIME_S, TARGET, SimulatedSwarm, numbered_identity
+from cosine_node.simulation.records import LIFETIME_S, TARGET
+from cosine_node.simulation.swarm import SimulatedSwarm, numbered_identity
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_protocol.limits import MAX_CELL_OWNERS
 from cosine_protocol.records import Role

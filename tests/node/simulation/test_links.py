@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_node.simulation.cities import rtt_s
 from cosine_node.simulation.links import (
     PACKET_BYTES,
     FifoServer,
@@ -117,6 +118,14 @@ def test_a_sender_works_on_one_write_at_a_time_whoever_it_is_for() -> None:
     assert to_a.arrival_s(0, 10) == pytest.approx(0.6)
     assert to_b.arrival_s(0, 10) == pytest.approx(1.1)
     assert back.arrival_s(0, 10) == pytest.approx(0.1)
+
+
+def test_peers_in_cities_are_as_far_apart_as_these_and_others_as_ever() -> None:
+    cities = {"ada": "london", "bob": "tokyo", "cem": "london"}
+    table = LinkTable(seed=1, default=LinkModel(one_way_s=0.1), cities=cities)
+    assert table.route("ada", "bob").arrival_s(0, 10) == pytest.approx(rtt_s("london", "tokyo") / 2)
+    assert table.route("cem", "ada").arrival_s(0, 10) == pytest.approx(rtt_s("london", "london") / 2)
+    assert table.route("ada", "dan").arrival_s(0, 10) == pytest.approx(0.1)
 
 
 def test_lost_packets_cost_a_timeout_each_and_hold_up_what_follows() -> None:

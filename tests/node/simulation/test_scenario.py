@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cosine_node.emulation import Emulation
+from cosine_node.simulation.cities import rtt_s
 from cosine_node.simulation.report import RequestEnding, speedup
 from cosine_node.simulation.running import run_scenario
 from cosine_node.simulation.scenario import SCENARIOS, Scenario, read_scenario, scenario_of, with_nodes
@@ -21,6 +22,11 @@ from cosine_protocol.records import Role
 SMALL = Scenario(
     name="small", verifiers=2, drafters=2, clients=2, requests=2, max_new_tokens=12, vocab_tokens=16, seed=5
 )
+MAP: dict[str, Any] = {
+    "client_cities": ["london"],
+    "verifier_cities": ["tokyo"],
+    "drafter_cities": ["tokyo", "london"],
+}
 
 
 def test_a_file_is_read_like_the_fields_it_names(tmp_path: Path) -> None:
@@ -55,6 +61,10 @@ def test_every_named_scenario_reads_by_its_name() -> None:
         ({"profile": "h200:70B"}, "verifier first"),
         ({"profile": "h200:70B/abacus:1B"}, "no device 'abacus'"),
         ({"max_new_tokens": 10**9}, "max_new_tokens lies between"),
+        ({"client_cities": ["london"]}, "names client_cities, verifier_cities and drafter_cities, or none"),
+        ({**MAP, "drafter_cities": ["atlantis"]}, "no city 'atlantis' here; choose from amsterdam, "),
+        ({**MAP, "client_rtt_ms": 5.0}, "with cities has no client_rtt_ms"),
+        ({**MAP, "settle_s": -1.0}, "settle_s lies between"),
     ],
 )
 def test_what_means_nothing_is_refused_in_a_sentence(fields: dict[str, Any], sentence: str) -> None:
@@ -90,6 +100,20 @@ def test_nodes_count_verifiers_too() -> None:
     assert with_nodes(SMALL, 7).drafters == 5
     with pytest.raises(UsageError, match="too few for 2 verifiers"):
         with_nodes(SMALL, 1)
+
+
+def test_the_longest_round_trip_is_that_of_the_cities_or_what_is_written() -> None:
+    assert replace(SMALL, rtt_ms=20.0, client_rtt_ms=50.0).longest_rtt_s == 0.05
+    assert scenario_of(MAP).longest_rtt_s == rtt_s("london", "tokyo")
+
+
+def test_on_a_map_texts_are_the_target_s_and_the_time_to_settle_costs_no_speed() -> None:
+    fields = {**MAP, "drafters": 2, "requests": 2, "max_new_tokens": 12, "vocab_tokens": 16, "coordination": "auto"}
+    settled, unsettled = (run_scenario(scenario_of({**fields, "settle_s": settle_s})) for settle_s in (300.0, 0.0))
+    for report in (settled, unsettled):
+        assert report.violations() == [] and report.tokens == 24
+    assert settled.virtual_seconds > 300.0 > unsettled.virtual_seconds
+    assert settled.tokens_per_s == pytest.approx(unsettled.tokens_per_s, rel=0.3)
 
 
 @pytest.mark.parametrize("arrivals_per_s", [0.0, 5.0])

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from cosine_node.simulation.swarm import TARGET, SimulatedSwarm, numbered_identity
+from cosine_node.simulation.records import TARGET
+from cosine_node.simulation.swarm import SimulatedSwarm, numbered_identity
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.client import Swarm
 from cosine_p2p.directory import Directory

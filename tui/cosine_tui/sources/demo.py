@@ -11,9 +11,9 @@ from typing import Final
 from cosine_node import zoo
 from cosine_node.simulation.links import seeded
 from cosine_node.simulation.participants import Participants, identity_of
+from cosine_node.simulation.records import TARGET
 from cosine_node.simulation.report import EventLog
 from cosine_node.simulation.scenario import EngineSource, Scenario
-from cosine_node.simulation.swarm import TARGET
 from cosine_node.simulation.traces import Trace, TraceSet
 from cosine_node.simulation.workload import LOOKUP, TEST_SPLIT, TraceWorkload
 from cosine_p2p.client import AsyncClient

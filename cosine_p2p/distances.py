@@ -1,0 +1,105 @@
+"""The round-trip times between peers as far as a client knows them: measured, told by a verifier, estimated. Pure.
+
+What was measured counts before what is claimed. A client measures its own links; a verifier that coordinated tells
+how far from it the drafters were, and its word counts at that verifier alone. Only where neither is known, the
+coordinates in the records count, which are claims (docs/security.md).
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, Final
+
+from cosine_p2p.link import PeerLinks
+from cosine_p2p.vivaldi import MAX_RTT_S, Chance, Vivaldi, estimated_rtt_s
+from cosine_protocol.protocols import DRAFT, VERIFY
+from cosine_protocol.records import NodeRecord
+
+MAX_PAIRS: Final = 2048
+"""Bounds memory and the file; those told longest ago are forgotten first."""
+FORGOTTEN_S: Final = 7 * 24 * 3600.0
+"""A choice: as long as measured speeds last (`peer_speeds`)."""
+
+
+class Distances:
+    """Distances of drafters and verifiers. `chance` gives numbers from 0 to below 1; times never go back."""
+
+    def __init__(self, chance: Chance) -> None:
+        self.place = Vivaldi(chance)
+        self._told: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()
+        self._found: dict[str, Sequence[NodeRecord]] = {}
+
+    def measured(self, records: Sequence[NodeRecord], links: PeerLinks, protocol: str) -> dict[str, float]:
+        """The round-trip times to those nodes that a link is open to; they also say where this client is."""
+        self._found[protocol] = records
+        rtts_s = {}
+        for record in records:
+            link = links.alive(record.peer_id, protocol)
+            if link is not None and link.rtt_s:
+                rtts_s[record.peer_id] = link.rtt_s
+                if record.coordinate is not None:
+                    self.place.note_rtt(record.coordinate, link.rtt_s)
+        return rtts_s
+
+    def measure_again(self, links: PeerLinks) -> None:
+        """Take in what links to the nodes found last have measured since."""
+        for protocol, records in self._found.items():
+            self.measured(records, links, protocol)
+
+    def to_verifier(self, verifier: NodeRecord, links: PeerLinks) -> float | None:
+        """The round-trip time to a verifier, measured or estimated; None if nothing is known."""
+        link = links.alive(verifier.peer_id, VERIFY)
+        if link is not None and link.rtt_s:
+            return link.rtt_s
+        return estimated_rtt_s(self.place.coordinate, verifier.coordinate)
+
+    def by_verifier(
+        self, drafters: Sequence[NodeRecord], verifier: NodeRecord, links: PeerLinks, *, now_s: float
+    ) -> dict[str, float]:
+        """The round trips of drafts where the verifier coordinates: between each drafter, as far as known, and it.
+
+        Where nothing is known of any, those to this client are better than nothing.
+        """
+        measured_s = self.measured(drafters, links, DRAFT)
+        rtts_s = {}
+        for drafter in drafters:
+            told_s, at_s = self._told.get((verifier.peer_id, drafter.peer_id), (0.0, -math.inf))
+            if now_s - at_s < FORGOTTEN_S:
+                rtts_s[drafter.peer_id] = told_s
+            elif (rtt_s := estimated_rtt_s(drafter.coordinate, verifier.coordinate)) is not None:
+                rtts_s[drafter.peer_id] = rtt_s
+        return rtts_s or measured_s
+
+    def by_client(self, drafters: Sequence[NodeRecord], verifier: NodeRecord, links: PeerLinks) -> dict[str, float]:
+        """The round trips of drafts where the client coordinates: from each drafter, as far as known, past it."""
+        rtts_s = self.measured(drafters, links, DRAFT)
+        for drafter in drafters:
+            rtt_s = estimated_rtt_s(self.place.coordinate, drafter.coordinate)
+            if rtt_s is not None:
+                rtts_s.setdefault(drafter.peer_id, rtt_s)
+        onwards_s = self.to_verifier(verifier, links) or 0.0
+        return {peer_id: rtt_s + onwards_s for peer_id, rtt_s in rtts_s.items()}
+
+    def note_told(self, verifier: str, drafter: str, rtt_s: float, *, now_s: float) -> None:
+        """Take a verifier's word for how far from it a drafter is; 0 if it did not measure that."""
+        if not 0.0 < rtt_s <= MAX_RTT_S:
+            return
+        self._told[verifier, drafter] = (rtt_s, now_s)
+        self._told.move_to_end((verifier, drafter))
+        if len(self._told) > MAX_PAIRS:
+            self._told.popitem(last=False)
+
+    def state(self, now_s: float) -> dict[str, Any]:
+        """The client's place and what it was told, [verifier, drafter, seconds, age], as values of JSON."""
+        told = [[*pair, rtt_s, now_s - at_s] for pair, (rtt_s, at_s) in self._told.items()]
+        return {"place": self.place.state(), "told": told}
+
+    def restore(self, state: Any, *, now_s: float, away_s: float) -> None:
+        """Take in what another process kept `away_s` ago; what is broken is left out."""
+        match state:
+            case {"place": place, "told": list(told)}:
+                self.place.restore(place)
+                for entry in told[-MAX_PAIRS:]:
+                    match entry:
+                        case [str(verifier), str(drafter), float(rtt_s), float(age_s)] if 0.0 <= age_s < math.inf:
+                            self.note_told(verifier, drafter, rtt_s, now_s=now_s - age_s - away_s)

@@ -1,0 +1,82 @@
+"""The search for the drafters of one request: looked up, and chosen by the way that their drafts will go."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cosine_p2p.delegation import Coordinator, expected_coordinator
+from cosine_p2p.distances import Distances
+from cosine_p2p.link import PeerLinks
+from cosine_p2p.mandates import Coordination, Mandates
+from cosine_p2p.options import ClientOptions
+from cosine_p2p.peer_failures import PeerFailures
+from cosine_p2p.recent_finds import RecentFinds
+from cosine_p2p.selection import Chance, pick_drafters
+from cosine_p2p.strategies.base import StrategyKind
+from cosine_protocol.errors import PeerLost
+from cosine_protocol.records import NodeRecord, Role
+
+MAX_ASKED_DRAFTERS: Final = 8
+"""A choice, where the user names no number: each drafter asked gets the prompt and its share of the traffic."""
+WANTED_DRAFTERS: Final = 128
+"""A choice that bounds what a look-up reads: so large a sample of the directory is enough to choose from."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterSearch:
+    """Finds drafters for a request with some options. Times are those of the event loop's clock."""
+
+    finds: RecentFinds
+    links: PeerLinks
+    mandates: Mandates | None
+    failures: PeerFailures
+    distances: Distances
+    strategy: StrategyKind
+    options: ClientOptions
+
+    @property
+    def limit(self) -> int:
+        """The most drafters that are asked."""
+        given = self.options.get("max_drafters")
+        return MAX_ASKED_DRAFTERS if given is None else given
+
+    async def look_up(self, target: str) -> list[NodeRecord]:
+        """Drafters of a target by its name; none where none are wanted or the directory does not answer."""
+        if not self.strategy.wants_drafters or not self.limit:
+            return []
+        wanted = None if self.options["trust"] else max(WANTED_DRAFTERS, self.limit)
+        try:
+            return await self.finds.find(Role.DRAFTER, target, wanted=wanted)
+        except PeerLost as lost:
+            logger.warning("no drafters could be looked up: %s", lost)
+            return []
+
+    def choose(
+        self, found: Sequence[NodeRecord], verifier: NodeRecord, *, chance: Chance, now_s: float
+    ) -> tuple[NodeRecord, ...]:
+        """The drafters to ask for a request to a verifier, those that failed lately left out."""
+        avoided = self.failures.avoided(now_s)
+        able = [record for record in found if record.peer_id not in avoided]
+        coordinator = expected_coordinator(
+            self.mandates,
+            self.strategy,
+            Coordination(self.options["coordination"]),
+            verifier,
+            rtt_s=self.distances.to_verifier(verifier, self.links),
+            now_s=now_s,
+        )
+        if coordinator is Coordinator.CLIENT:
+            rtts_s = self.distances.by_client(able, verifier, self.links)
+        else:
+            rtts_s = self.distances.by_verifier(able, verifier, self.links, now_s=now_s)
+        return pick_drafters(
+            able,
+            tokenizer_digest=verifier.tokenizer_digest,
+            limit=self.limit,
+            chance=chance,
+            trust=self.options["trust"],
+            rtts_s=rtts_s,
+        )
