@@ -39,7 +39,7 @@ class Vivaldi:
 
     def __init__(self, chance: Chance) -> None:
         self._chance = chance
-        self._point_s = (0.0, 0.0, 0.0)
+        self._point_s: tuple[float, ...] = (0.0, 0.0, 0.0)
         self._height_s = LEAST_HEIGHT_S
         self._error = 1.0
 
