@@ -19,6 +19,7 @@ from cosine_p2p.transport.base import Transport
 from cosine_protocol import limits
 from cosine_protocol import messages as m
 from cosine_protocol.errors import PeerError, PeerLost, RemoteProtocolError, UsageError
+from cosine_protocol.file_messages import AskFile, FilePiece
 from cosine_protocol.protocols import DISCOVER
 
 NAMES: Final = (
@@ -205,9 +206,9 @@ class _Fetch:
             self._received_bytes += len(piece.data)
         return bytes(data)
 
-    async def _ask(self, name: str, offset: int) -> m.FilePiece:
+    async def _ask(self, name: str, offset: int) -> FilePiece:
         self._number += 1
-        self._channel.post(m.AskFile(self._number, self._digest, name, offset))
+        self._channel.post(AskFile(self._number, self._digest, name, offset))
         try:
             latest_s = self._began_s + FETCH_S + self._received_bytes / LEAST_BYTES_PER_S
             async with asyncio.timeout(min(ANSWER_TIMEOUT_S, latest_s - asyncio.get_running_loop().time())):
@@ -216,7 +217,7 @@ class _Fetch:
             raise PeerLost(self._channel.peer_id, f"no answer within {ANSWER_TIMEOUT_S:g} s") from None
         if isinstance(answer, m.Error):
             raise PeerError(answer.code, answer.message, answer.retry_after_s)
-        if not isinstance(answer, m.FilePiece) or answer.number != self._number:
+        if not isinstance(answer, FilePiece) or answer.number != self._number:
             raise RemoteProtocolError(f"{self._channel.peer_id} did not answer what was asked")
         return answer
 

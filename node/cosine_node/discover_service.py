@@ -10,6 +10,7 @@ from cosine_p2p.transport.base import Stream
 from cosine_protocol import limits
 from cosine_protocol import messages as m
 from cosine_protocol.errors import CosineError, ErrorCode, PeerLost, RemoteProtocolError
+from cosine_protocol.file_messages import AskFile, FilePiece
 from cosine_protocol.protocols import DISCOVER
 
 ReadRecords = Callable[[str], Awaitable[Sequence[bytes]]]
@@ -45,19 +46,19 @@ class DiscoverService:
 
     async def _answer(self, question: m.Message) -> m.Message:
         match question:
-            case m.AskFile():
+            case AskFile():
                 return self._file_piece(question)
             case m.AskRecords():
                 return await self._records(question)
             case _:
                 raise RemoteProtocolError(f"{type(question).__name__} is no question")
 
-    def _file_piece(self, question: m.AskFile) -> m.Message:
+    def _file_piece(self, question: AskFile) -> m.Message:
         if self._files is None or question.tokenizer_digest != self._digest:
             return m.Error(question.number, ErrorCode.WRONG_TOKENIZER, "this node has another tokenizer", None)
         data = self._files.files.get(question.name, b"")
         piece = data[question.offset : question.offset + limits.MAX_CHUNK_BYTES]
-        return m.FilePiece(question.number, len(data), piece)
+        return FilePiece(question.number, len(data), piece)
 
     async def _records(self, question: m.AskRecords) -> m.Message:
         try:

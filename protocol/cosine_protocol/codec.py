@@ -9,6 +9,7 @@ from cosine_protocol import messages as m
 from cosine_protocol.audit_messages import AskAudit, Audited
 from cosine_protocol.errors import LocalProtocolError, MalformedMessage
 from cosine_protocol.fields import pack_fields, unpack_fields
+from cosine_protocol.file_messages import AskFile, FilePiece
 from cosine_protocol.limits import MAX_FRAME_BYTES, MAX_PROMPT_TOKENS
 from cosine_protocol.member_messages import Member, Revoked
 
@@ -43,8 +44,8 @@ TAGS: Final = MappingProxyType(
         38: m.Release,
         48: m.AskRecords,
         49: m.Records,
-        50: m.AskFile,
-        51: m.FilePiece,
+        50: AskFile,
+        51: FilePiece,
         64: m.AskStatus,
         65: m.Status,
         80: AskAudit,

@@ -10,7 +10,6 @@ from cosine_protocol.coordinates import NetworkCoordinate
 from cosine_protocol.fields import (
     Added,
     Bytes,
-    ContentDigest,
     Digest,
     Items,
     Maybe,
@@ -24,6 +23,7 @@ from cosine_protocol.fields import (
     Text,
     Whole,
 )
+from cosine_protocol.file_messages import AskFile, FilePiece
 from cosine_protocol.member_messages import Member, Revoked
 from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.request import Request
@@ -355,25 +355,6 @@ class Records:
 
     number: Number
     records: Annotated[tuple[bytes, ...], Items(Bytes(limits.MAX_RECORD_BYTES), limits.MAX_CELL_OWNERS)]
-
-
-@dataclass(frozen=True, slots=True)
-class AskFile:
-    """Discover: a piece of a tokenizer file of the target with this tokenizer digest."""
-
-    number: Number
-    tokenizer_digest: ContentDigest
-    name: Name
-    offset: Annotated[int, Whole(limits.MAX_FILE_BYTES)]
-
-
-@dataclass(frozen=True, slots=True)
-class FilePiece:
-    """At most `MAX_CHUNK_BYTES` of a file from the asked offset; `total_bytes` 0 means it is not there."""
-
-    number: Number
-    total_bytes: Annotated[int, Whole(limits.MAX_FILE_BYTES)]
-    data: Annotated[bytes, Bytes(limits.MAX_CHUNK_BYTES)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from typing import Final
 from cosine_protocol import messages as m
 from cosine_protocol.audit_messages import AskAudit, Audited
 from cosine_protocol.errors import MalformedMessage
+from cosine_protocol.file_messages import AskFile, FilePiece
 from cosine_protocol.member_messages import Member, Revoked
 
 # Plain names, see docs/protocol.md.
@@ -27,7 +28,7 @@ MESSAGES: Final = MappingProxyType(
         | {m.Open, m.Opened, m.Tree, m.Verify, m.Verified, m.Commit, m.Cancel, m.Final}
         | {m.Delegate, m.Declined, m.Revoke, m.Credit, m.Report},
         DRAFT: _COMMON | {m.Start, m.Started, m.Assign, m.Fragment, m.Advance, m.Busy, m.Release, m.Final},
-        DISCOVER: _COMMON | {m.AskRecords, m.Records, m.AskFile, m.FilePiece},
+        DISCOVER: _COMMON | {m.AskRecords, m.Records, AskFile, FilePiece},
         STATUS: _COMMON | {m.AskStatus, m.Status},
         AUDIT: _COMMON | {AskAudit, Audited},
     }

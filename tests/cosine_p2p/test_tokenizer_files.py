@@ -21,19 +21,20 @@ from cosine_p2p.transport.memory import MemoryNetwork
 from cosine_protocol import limits
 from cosine_protocol import messages as m
 from cosine_protocol.errors import PeerError, PeerLost, RemoteProtocolError, UsageError
+from cosine_protocol.file_messages import AskFile, FilePiece
 from cosine_protocol.protocols import DISCOVER
 
 FILES = TokenizerFiles({"tokenizer.json": b"{}", "special_tokens_map.json": b"[]"})
 BIG = TokenizerFiles({"tokenizer.json": bytes(range(256)) * 3000})
 
-Answer = Callable[[m.AskFile], m.Message]
+Answer = Callable[[AskFile], m.Message]
 
 
 def fetch(answer: Answer, digest: bytes, cache: TokenizerCache | None = None) -> TokenizerFiles:
     async def serve(stream: Stream) -> None:
         async with Channel(stream, DISCOVER) as channel:
             try:
-                while isinstance(question := await channel.receive(), m.AskFile):
+                while isinstance(question := await channel.receive(), AskFile):
                     channel.post(answer(question))
             except PeerLost:
                 return
@@ -52,10 +53,10 @@ def fetch(answer: Answer, digest: bytes, cache: TokenizerCache | None = None) ->
 
 
 def serving(files: TokenizerFiles) -> Answer:
-    def answer(question: m.AskFile) -> m.Message:
+    def answer(question: AskFile) -> m.Message:
         data = files.files.get(question.name, b"")
         piece = data[question.offset : question.offset + limits.MAX_CHUNK_BYTES]
-        return m.FilePiece(question.number, len(data), piece)
+        return FilePiece(question.number, len(data), piece)
 
     return answer
 
@@ -73,12 +74,12 @@ def test_other_files_are_refused() -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        lambda question: m.FilePiece(question.number, 10, b""),
-        lambda question: m.FilePiece(question.number, 10, b"123"),
-        lambda question: m.FilePiece(question.number, 2, b"123"),
-        lambda question: m.FilePiece(question.number, 0, b"123"),
-        lambda question: m.FilePiece(question.number + 1, 0, b""),
-        lambda question: m.FilePiece(question.number, (512 << 10) + question.offset, b"x" * (256 << 10)),
+        lambda question: FilePiece(question.number, 10, b""),
+        lambda question: FilePiece(question.number, 10, b"123"),
+        lambda question: FilePiece(question.number, 2, b"123"),
+        lambda question: FilePiece(question.number, 0, b"123"),
+        lambda question: FilePiece(question.number + 1, 0, b""),
+        lambda question: FilePiece(question.number, (512 << 10) + question.offset, b"x" * (256 << 10)),
         lambda question: m.Records(question.number, ()),
     ],
 )  # fmt: skip
@@ -90,10 +91,10 @@ def test_pieces_that_do_not_fit_are_refused(answer: Answer) -> None:
 def test_all_files_together_are_bounded() -> None:
     asked: list[str] = []
 
-    def answer(question: m.AskFile) -> m.Message:
+    def answer(question: AskFile) -> m.Message:
         asked.append(question.name)
         size = limits.MAX_FILE_BYTES if question.name != NAMES[0] else 1
-        return m.FilePiece(question.number, size, bytes(min(size, limits.MAX_CHUNK_BYTES)))
+        return FilePiece(question.number, size, bytes(min(size, limits.MAX_CHUNK_BYTES)))
 
     with pytest.raises(RemoteProtocolError, match="more tokenizer files than allowed"):
         fetch(answer, FILES.digest)
@@ -120,7 +121,7 @@ def test_a_peer_that_sends_drop_by_drop_is_given_up() -> None:
 
         async def serve(stream: Stream) -> None:
             async with Channel(stream, DISCOVER) as channel:
-                while isinstance(question := await channel.receive(), m.AskFile):
+                while isinstance(question := await channel.receive(), AskFile):
                     await asyncio.sleep(0.9 * ANSWER_TIMEOUT_S)
                     channel.post(serving(FILES)(question))
 
@@ -138,7 +139,7 @@ def test_what_was_fetched_is_cached(tmp_path: Path) -> None:
     cache = TokenizerCache(tmp_path / "cache")
     asked: list[str] = []
 
-    def answer(question: m.AskFile) -> m.Message:
+    def answer(question: AskFile) -> m.Message:
         asked.append(question.name)
         return serving(FILES)(question)
 

@@ -11,6 +11,7 @@ from cosine_p2p.transport.memory import MemoryNetwork
 from cosine_protocol import limits
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerLost
+from cosine_protocol.file_messages import AskFile, FilePiece
 from cosine_protocol.protocols import DISCOVER
 
 FILES = TokenizerFiles({"tokenizer.json": bytes(range(256)) * 3000, "vocab.txt": b"a"})
@@ -52,23 +53,23 @@ def test_pieces_are_bounded_and_absent_files_are_empty() -> None:
     answers = asyncio.run(
         ask(
             service,
-            m.AskFile(1, FILES.digest, "tokenizer.json", 0),
-            m.AskFile(2, FILES.digest, "tokenizer.json", 767_999),
-            m.AskFile(3, FILES.digest, "tokenizer.json", limits.MAX_FILE_BYTES),
-            m.AskFile(4, FILES.digest, "../identity", 0),
+            AskFile(1, FILES.digest, "tokenizer.json", 0),
+            AskFile(2, FILES.digest, "tokenizer.json", 767_999),
+            AskFile(3, FILES.digest, "tokenizer.json", limits.MAX_FILE_BYTES),
+            AskFile(4, FILES.digest, "../identity", 0),
         )
     )
-    assert answers[0] == m.FilePiece(1, 768_000, FILES.files["tokenizer.json"][: limits.MAX_CHUNK_BYTES])
+    assert answers[0] == FilePiece(1, 768_000, FILES.files["tokenizer.json"][: limits.MAX_CHUNK_BYTES])
     assert answers[1:] == [
-        m.FilePiece(2, 768_000, b"\xff"),
-        m.FilePiece(3, 768_000, b""),
-        m.FilePiece(4, 0, b""),
+        FilePiece(2, 768_000, b"\xff"),
+        FilePiece(3, 768_000, b""),
+        FilePiece(4, 0, b""),
     ]
 
 
 def test_another_digest_is_refused() -> None:
     for service in (DiscoverService(no_records, FILES), DiscoverService(no_records)):
-        (answer,) = asyncio.run(ask(service, m.AskFile(1, b"\0" * 32, "tokenizer.json", 0)))
+        (answer,) = asyncio.run(ask(service, AskFile(1, b"\0" * 32, "tokenizer.json", 0)))
         assert isinstance(answer, m.Error)
         assert (answer.number, answer.code) == (1, ErrorCode.WRONG_TOKENIZER)
 
@@ -102,6 +103,6 @@ def test_a_directory_that_fails_is_an_error() -> None:
 
 
 def test_what_is_no_question_ends_the_stream() -> None:
-    (answer,) = asyncio.run(ask(DiscoverService(no_records), m.FilePiece(1, 0, b"")))
+    (answer,) = asyncio.run(ask(DiscoverService(no_records), FilePiece(1, 0, b"")))
     assert isinstance(answer, m.Error)
     assert (answer.number, answer.code) == (0, ErrorCode.MALFORMED)

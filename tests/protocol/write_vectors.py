@@ -13,6 +13,7 @@ from cosine_protocol.audits import TRANSCRIPT_KIND, VERDICT_KIND, sign_transcrip
 from cosine_protocol.codec import TAGS, decode_body, encode, encode_body
 from cosine_protocol.digests import encode_request, request_digest, roll_digest
 from cosine_protocol.errors import ErrorCode
+from cosine_protocol.file_messages import AskFile, FilePiece
 from cosine_protocol.framing import encode_frame
 from cosine_protocol.identity import Identity
 from cosine_protocol.member_messages import Member, Revoked
@@ -114,8 +115,8 @@ def _other_messages() -> list[m.Message]:
     return [
         m.AskRecords(NUMBER, KEY),
         m.Records(NUMBER, (SEALED,)),
-        m.AskFile(NUMBER, bytes(range(32, 64)), "tokenizer.json", 262_144),
-        m.FilePiece(NUMBER, 262_150, b"ending"),
+        AskFile(NUMBER, bytes(range(32, 64)), "tokenizer.json", 262_144),
+        FilePiece(NUMBER, 262_150, b"ending"),
         m.AskStatus(NUMBER),
         m.Status(NUMBER, SEALED, 3, 40, 12.5),
         m.Status(NUMBER, SEALED, 3, 40, 12.5, COORDINATE),
