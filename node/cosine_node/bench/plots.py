@@ -38,8 +38,8 @@ STYLES: Final[Mapping[str, Style]] = MappingProxyType(
     }
 )
 """A colour and a marker for each strategy, after Okabe and Ito's palette for all kinds of colour vision."""
-OTHER_STYLES: Final = (("#D55E00", "o"), ("#BBBBBB", "s"))
-"""Of other names in turn."""
+OTHER_STYLES: Final = (("#117733", "h"), ("#BBBBBB", "p"), ("#AA4499", "d"), ("#44AA99", "8"))
+"""Of other names in turn, none of them a strategy's."""
 # Choices of layout, in inches and points; the salt makes equal figures equal bytes.
 WIDTH_INCHES: Final = 20.0
 MOST_PANEL_INCHES: Final = 5.0
@@ -83,7 +83,7 @@ class LinePlot:
             for axes, own in panels:
                 values = sorted({row[self.x] for row in own})
                 has_few = len(values) <= FEW_VALUES
-                for name, (colour, marker) in _styles(own, self.line).items():
+                for name, (colour, marker) in styles_of(own, self.line).items():
                     line = sorted(
                         (row for row in own if filled(self.line, row) == name), key=lambda row: row[self.x]
                     )
@@ -106,7 +106,7 @@ class LinePlot:
                 axes.set_ylim(bottom=0.0)
                 axes.set_xlabel(words(self.x))
             panels[0][0].set_ylabel(words(self.y))
-            if len(_styles(own, self.line)) > 1:
+            if len(styles_of(own, self.line)) > 1:
                 axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
@@ -127,7 +127,7 @@ class BarPlot:
 
     def draw(self, rows: Rows, path: Path) -> None:
         """Draw rows into an SVG file. Raises `UsageError`."""
-        styles = _styles(rows, self.group)
+        styles = styles_of(rows, self.group)
         bars = list(dict.fromkeys(filled(self.bar, row) for row in rows))
         with _panels(path, rows, self.panel, height_inches=1.0 + BAR_INCHES * len(bars)) as panels:
             for axes, own in panels:
@@ -141,7 +141,7 @@ class BarPlot:
                 axes.set_xlabel(words(f"{self.value}, {self.tail}".strip(", ")))
 
 
-def _styles(rows: Rows, template: str) -> dict[str, Style]:
+def styles_of(rows: Rows, template: str) -> dict[str, Style]:
     """The style of every text of a template: its own, or that of what stands before a comma in it, unless taken."""
     others = cycle(OTHER_STYLES)
     names = dict.fromkeys(filled(template, row) for row in rows)

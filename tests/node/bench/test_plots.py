@@ -49,3 +49,11 @@ def test_without_matplotlib_one_sentence_says_what_to_install(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UsageError, match=r"pip install '\.\[bench\]'"):
         FIGURES[0][1].draw([], tmp_path / "x.svg")
+
+
+def test_what_stands_for_a_strategy_has_its_style_unless_it_stands_there_itself() -> None:
+    rows = [{"by": name} for name in ("cosine", "cosine, with more", "dsi, with more", "something else")]
+    styles = plots.styles_of(rows, "{by}")
+    assert styles["dsi, with more"] == plots.STYLES["dsi"]
+    assert styles["cosine"] == plots.STYLES["cosine"]
+    assert len(set(styles.values())) == len(rows)
