@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from typing import Final
 
 from cosine_p2p.__version__ import __version__
@@ -67,6 +68,8 @@ class Channel:
 
     async def __aenter__(self) -> "Channel":
         self.post(m.Hello(VERSION, FEATURES, AGENT))
+        # Before any request, so that the distance is known once the first is answered.
+        self._ping(1)
         self._tasks = [asyncio.ensure_future(self._write_all()), asyncio.ensure_future(self._beat())]
         return self
 
@@ -134,13 +137,14 @@ class Channel:
         return message
 
     async def _beat(self) -> None:
-        number = 0
-        while True:
-            number += 1
-            self._pings[number] = asyncio.get_running_loop().time()
-            self._pings.pop(number - MAX_OPEN_PINGS, None)
-            self.post(m.Ping(number, self.progress.steps, self.progress.prefill_tokens))
+        for number in count(2):
             await asyncio.sleep(HEARTBEAT_S)
+            self._ping(number)
+
+    def _ping(self, number: int) -> None:
+        self._pings[number] = asyncio.get_running_loop().time()
+        self._pings.pop(number - MAX_OPEN_PINGS, None)
+        self.post(m.Ping(number, self.progress.steps, self.progress.prefill_tokens))
 
     async def _write_all(self) -> None:
         try:

@@ -1,9 +1,14 @@
 """The number of drafters that one session allows, as its trial finds it on the clock. Pure."""
 
 import math
+from typing import Final
 
+from cosine_p2p.speculation.moving_average import moving_average
 from cosine_p2p.speed_trial import SpeedTrial, TrialRun
 from cosine_protocol.limits import HOME_AUTHOR
+
+HOME_WEIGHT: Final = 0.1
+"""A choice: about the last ten commits without a drafter's token say what home drafts bring."""
 
 
 class DrafterCount:
@@ -13,6 +18,7 @@ class DrafterCount:
         self._run: TrialRun | None = None if trial is None else trial.begin(left_tokens=left_tokens)
         self._committed_s: float | None = None
         self._least_pass_s = math.inf
+        self._home_tokens = 0.0
 
     @property
     def allowed(self) -> int | None:
@@ -22,14 +28,28 @@ class DrafterCount:
         """Take in how long a pass took, or takes by the verifier's word; a plain one takes no longer than any."""
         if self._run is not None and 0.0 < pass_s < self._least_pass_s:
             self._least_pass_s = pass_s
-            self._run.trial.expect(0, 1.0 / pass_s)
+            self._expect_none(self._run)
 
     def note_commit(self, authors: bytes, *, now_s: float) -> None:
-        """Take in the authors of a commit's tokens: what the verifier drafted by itself is no drafter's."""
+        """Take in the authors of a commit's tokens: prompt lookup in the verifier is no drafter's.
+
+        Home drafts count as if they were. A verifier makes them where drafters promise less, so they are what is
+        there without drafters.
+        """
         before_s, self._committed_s = self._committed_s, now_s
         if self._run is not None and before_s is not None:
-            drafted = sum(map(bool, authors)) - authors.count(HOME_AUTHOR)
-            self._run.note(tokens=len(authors), drafted=drafted, seconds=now_s - before_s)
+            home = authors.count(HOME_AUTHOR)
+            drafted = sum(map(bool, authors)) - home
+            if not drafted:
+                self._home_tokens = moving_average(self._home_tokens, home, weight=HOME_WEIGHT)
+                self._expect_none(self._run)
+            worth = 1 + drafted + home
+            self._run.note(tokens=len(authors), drafted=drafted, worth=worth, seconds=now_s - before_s)
+
+    def _expect_none(self, run: TrialRun) -> None:
+        """Without drafters each pass brings its own token, and what home drafts bring where no drafter's came."""
+        if self._least_pass_s < math.inf:
+            run.trial.expect(0, (1.0 + self._home_tokens) / self._least_pass_s)
 
     def end(self) -> None:
         """The request has ended, or goes on at another verifier, of which nothing was measured."""

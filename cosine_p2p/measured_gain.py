@@ -8,8 +8,8 @@ MEMORY_LOOKS: Final = 8.0
 """A choice: older looks fade, since swarms change."""
 USUAL_NOISE: Final = 0.25
 """A look's error before any was measured: runs of 1 to 8 accepted tokens, over a stretch."""
-NOISE_LOOKS: Final = 2.0
-"""A choice: looks that `USUAL_NOISE` counts for beside the measured ones."""
+NOISE_LOOKS: Final = 1.0
+"""A choice: looks that `USUAL_NOISE` counts for beside the measured ones, of which the first shows no spread."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,8 @@ class Gain:
     @property
     def error(self) -> float:
         """Standard error of the mean."""
-        variance = (NOISE_LOOKS * USUAL_NOISE**2 + self.looks * self.square) / (NOISE_LOOKS + self.looks)
+        known = NOISE_LOOKS + max(self.looks - 1.0, 0.0)
+        variance = (NOISE_LOOKS * USUAL_NOISE**2 + self.looks * self.square) / known
         return math.sqrt(variance / max(self.looks, 1.0))
 
 

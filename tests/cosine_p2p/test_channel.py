@@ -93,6 +93,16 @@ def test_an_idle_pair_stays_alive_and_measures_its_round_trip() -> None:
     assert channel.bytes_received > 0
 
 
+def test_the_distance_is_known_once_the_first_message_is_answered() -> None:
+    async def run() -> None:
+        async with Channel(await dialled(echoing, one_way_s=0.1), STATUS) as channel:
+            channel.post(m.AskStatus(1))
+            await channel.receive()
+            assert channel.rtt_s == pytest.approx(0.2)
+
+    run_virtual(run())
+
+
 def test_a_ping_is_answered_at_once() -> None:
     async def run() -> tuple[m.Message, float]:
         stream = await dialled(echoing, one_way_s=0.0)

@@ -49,7 +49,7 @@ class World:
                 self.seconds += seconds
                 self.tokens[way] += count
                 left -= count
-                run.note(tokens=count, drafted=count - 1, seconds=seconds)
+                run.note(tokens=count, drafted=count - 1, worth=count, seconds=seconds)
             run.end()
 
     @property
@@ -119,9 +119,9 @@ def test_only_one_request_looks_at_a_time_and_an_abandoned_look_makes_room_for_a
     trial = SpeedTrial((1, 0))
     first, second = (trial.begin(left_tokens=1000) for _ in range(2))
     while first.way == 1:
-        first.note(tokens=1, drafted=0, seconds=0.1)
+        first.note(tokens=1, drafted=0, worth=1, seconds=0.1)
     for _ in range(STRETCH_COMMITS):
-        second.note(tokens=1, drafted=0, seconds=0.1)
+        second.note(tokens=1, drafted=0, worth=1, seconds=0.1)
     assert (first.way, second.way, trial.next_look(1000)) == (0, 1, None)
     first.end()
     assert trial.begin(left_tokens=1000).way == 0
@@ -132,7 +132,7 @@ def test_a_request_too_short_for_a_look_gets_none() -> None:
     for _ in range(20):
         run = trial.begin(left_tokens=12)
         for _ in range(12):
-            run.note(tokens=1, drafted=0, seconds=0.1)
+            run.note(tokens=1, drafted=0, worth=1, seconds=0.1)
             assert run.way == 1
         run.end()
 

@@ -20,7 +20,7 @@ def measured() -> SpeedTrials:
     trial.expect(0, 100.0)
     run = trial.begin(left_tokens=400)
     while run.left_tokens > 300:
-        run.note(tokens=1, drafted=0, seconds=0.01 if run.way == 0 else 0.03)
+        run.note(tokens=1, drafted=0, worth=1, seconds=0.01 if run.way == 0 else 0.03)
     run.end()
     assert trial.way == 0
     return trials

@@ -13,7 +13,7 @@ from multiprocessing import get_context
 from typing import Any, Final, Self, TypeVar
 
 from cosine_node import zoo
-from cosine_node.bench.entrants import COUPLED, OURS, POLICIES, Entrant, OptionValues, RequestCase, entrant
+from cosine_node.bench.entrants import COUPLED, OURS, POLICIES, SHIPS, Entrant, OptionValues, RequestCase, entrant
 from cosine_node.engine.base import Engine
 from cosine_node.engine.ngram import FollowerIndex
 from cosine_node.simulation.participants import identity_of
@@ -232,8 +232,10 @@ def run_cell(cell: Cell) -> CellResult:
     options: dict[str, Any] = {"policy": POLICIES[cell.choice.get("policy", "ours")]}
     if cell.budget_tokens is not None:
         options["budget_tokens"] = cell.budget_tokens
+    # As it ships, a client finds by trial how many drafters pay; elsewhere as many draft as the options say.
+    counts = plays.kind.drafter_counts if cell.choice.get("policy") == SHIPS else ()
     kind: StrategyKind = replace(
-        plays.kind, make=lambda root: plays.build(root, cell.choice, cases[root]), drafter_counts=()
+        plays.kind, make=lambda root: plays.build(root, cell.choice, cases[root]), drafter_counts=counts
     )
     report = run_scenario(scenario, strategies={kind.name: kind}, workload=workload, verifier_options=options)
     if len(report.finished) < scenario.total_requests:

@@ -8,7 +8,6 @@ from typing import Final, Protocol
 
 from cosine_node.engine.base import PREFIX, Choice, Row
 from cosine_node.verifier.account import SpeculationAccount
-from cosine_node.verifier.policy import Policy
 from cosine_node.verifier.prompt_lookup import PromptLookup
 from cosine_p2p.near_ties import NEAR_TIES, is_near_tie
 from cosine_p2p.speculation.tree import LiveTree, TreeNode
@@ -63,20 +62,8 @@ class OwnDrafts(IntEnum):
     """What a verifier drafts by itself for a request; ways of a `cosine_p2p.speed_trial.SpeedTrial`."""
 
     NONE = 0
-    LOOKUP = 1
-    """Prompt lookup."""
-    ALL = 2
+    ALL = 1
     """Prompt lookup, and home drafts where the verifier has a drafter."""
-
-
-def own_ways(policy: Policy, *, has_home_drafter: bool) -> tuple[OwnDrafts, ...]:
-    """The ways to draft by itself that a verifier compares, the first to begin with; none to compare nothing."""
-    if not policy.tries_own_drafts:
-        return ()
-    ways = [OwnDrafts.ALL] if has_home_drafter else []
-    if policy.uses_prompt_lookup:
-        ways.append(OwnDrafts.LOOKUP)
-    return (*ways, OwnDrafts.NONE) if ways else ()
 
 
 class RequestStage(Enum):
@@ -284,13 +271,15 @@ class VerifierRequest:
     def note_pace(self, verdict: Verdict, *, now_s: float, load: float) -> None:
         """Take in when a verdict came, at `load` times the cost of a pass for this request alone.
 
-        Only what the verifier drafted by itself counts; the last token of a verdict was drafted by nobody.
+        All its tokens count: below what the verifier drafted by itself stand nodes of drafters, which they reach
+        only then. The last token of a verdict was drafted by nobody.
         """
         before_s, self.committed_s = self.committed_s, now_s
         if self.trial is not None and before_s is not None:
             drafted = sum(not is_drafter(author) for author in verdict.authors[:-1])
             seconds = (now_s - before_s) / load
-            self.trial.note(tokens=len(verdict.tokens), drafted=drafted, seconds=seconds)
+            tokens = len(verdict.tokens)
+            self.trial.note(tokens=tokens, drafted=drafted, worth=tokens, seconds=seconds)
 
     def commit(self, verdict: Verdict) -> None:
         """Take a verdict into the stream and the tree, and draft by prompt lookup below it."""
@@ -298,7 +287,7 @@ class VerifierRequest:
         self.tree.advance(verdict.tokens)
         if self.lookup is not None:
             self.lookup.extend(verdict.tokens)
-            nodes = self.lookup.draft() if self.own_drafts >= OwnDrafts.LOOKUP else []
+            nodes = self.lookup.draft() if self.own_drafts is OwnDrafts.ALL else []
             self.tree.attach(self.tree.root.digest, self.tree.position, nodes, [TARGET_AUTHOR] * len(nodes))
         self.nodes = []
         self.accepted.update(filter(is_drafter, verdict.authors))

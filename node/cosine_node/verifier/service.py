@@ -20,7 +20,7 @@ from cosine_node.verifier.coordination import RequestCoordinator
 from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.policy import Policy
 from cosine_node.verifier.prompt_lookup import PromptLookup
-from cosine_node.verifier.request import KvState, VerifierRequest, own_ways
+from cosine_node.verifier.request import KvState, OwnDrafts, VerifierRequest
 from cosine_node.verifier.scheduler import pass_budget_tokens
 from cosine_node.verifier.served import ServedRequests, log_of
 from cosine_node.verifier.step_loop import RETRY_AFTER_S, StepLoop
@@ -88,7 +88,7 @@ class VerifierService:
         self._admissions = count()
         self._is_draining = False
         self._drafts_itself = config.policy.uses_prompt_lookup or home is not None
-        self._trials = SpeedTrials(own_ways(config.policy, has_home_drafter=home is not None))
+        self._trials = SpeedTrials((OwnDrafts.ALL, OwnDrafts.NONE) if config.policy.tries_own_drafts else ())
         self.counts = VerifierCounts()
         self._loop = StepLoop(
             self._requests,
