@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Final
 
 from cosine_p2p.postings import MAX_DEPTH, hash_prefix
@@ -11,6 +12,10 @@ from cosine_protocol.records import NodeRecord
 # Two levels below the first cell and half of the third: 17,000 nodes of one role and target.
 MAX_CELLS_READ: Final = 512
 FIRST_CELL: Final = ""  # no hex digit
+ELDERS_PART: Final = 4
+"""A choice: a quarter as many nodes of full cells as are wanted; with more, all readers would meet the same."""
+ELDERS: Final = limits.MAX_CELL_OWNERS // 4
+"""A choice: the lot falls on the oldest of a cell first; on fewer, and each would be in every reader's sample."""
 SIBLINGS: Final = 16  # one for each hex digit
 
 
@@ -19,8 +24,9 @@ class CellWalk:
 
     Cells are named by the hex digits that their owners' hashes begin with. Below a full cell its sixteen children
     are read, the nearest to `origin` first, near as in Kademlia (Maymounkov and Mazieres 2002): the one whose digit
-    XOR ours is the least. A region is known once its cell is not full; only its nodes make up a sample, since those
-    in the cells above would otherwise be found by every reader.
+    XOR ours is the least. A region is known once its cell is not full, and its nodes make up a sample. Of those in
+    the full cells above, which every reader reads, a few by lot are added, of the oldest owners before others:
+    whoever fills cells with records of his own does not hide those that were there first.
     """
 
     def __init__(self, origin: str, wanted: int | None) -> None:
@@ -30,6 +36,8 @@ class CellWalk:
         self._cells_left = MAX_CELLS_READ
         self._known: list[str] = []
         self._found: dict[str, NodeRecord] = {}
+        # Whoever came first lies in the first cell, and in front there.
+        self._ages: dict[str, tuple[int, int]] = {}
 
     def next_prefixes(self) -> list[str]:
         """The cells to read next, together; empty at the end. `note` each before the next call."""
@@ -39,8 +47,9 @@ class CellWalk:
         return prefixes
 
     def note(self, prefix: str, records: Mapping[str, NodeRecord]) -> None:
-        """The checked records of a cell, by owner."""
-        for owner, record in records.items():
+        """The checked records of a cell, by owner, the oldest owner first."""
+        for place, (owner, record) in enumerate(records.items()):
+            self._ages.setdefault(owner, (len(prefix), place // ELDERS))
             held = self._found.get(owner)
             if held is None or record.sequence > held.sequence:
                 self._found[owner] = record
@@ -56,13 +65,17 @@ class CellWalk:
         if self._wanted is None or not self._waiting:
             return list(self._found.values())
         known = tuple(self._known)
-        return [record for owner, record in self._found.items() if hash_prefix(owner).startswith(known)]
+        near = [record for owner, record in self._found.items() if hash_prefix(owner).startswith(known)]
+        above = [owner for owner in self._found if not hash_prefix(owner).startswith(known)]
+        above.sort(key=lambda owner: (self._ages[owner], sha256(f"{self._origin} {owner}".encode()).digest()))
+        return near + [self._found[owner] for owner in above[: self._wanted // ELDERS_PART]]
 
     def _width(self) -> int:
         """The number of cells worth reading together: what the known regions let expect to be enough."""
         if self._wanted is None:
             return len(self._waiting)
-        nodes = len(self.found()) if self._known else 0
+        known = tuple(self._known)
+        nodes = sum(hash_prefix(owner).startswith(known) for owner in self._found) if known else 0
         if not nodes:
             return 1
         missing = max(0, self._wanted - nodes)

@@ -52,7 +52,7 @@ class Cells(Protocol):
     """The store of cells. `HivemindTransport` is one, `MemoryCells` another."""
 
     async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
-        """For each cell name the signed records in it, by owner. Raises `PeerLost`."""
+        """For each cell name the signed records in it, by owner, the oldest owner first. Raises `PeerLost`."""
         ...
 
     async def write(
@@ -67,15 +67,24 @@ class Cells(Protocol):
 
 
 class MemoryCells:
-    """One honest storing node, other than every peer of the process that asks it: the same cells and checks."""
+    """One honest storing node, other than every peer of the process that asks it: the same cells and checks.
+
+    `source_of` gives the address range of an owner.
+    """
 
     def __init__(
-        self, *, network: str, clock: Callable[[], float] = time.time, membership: Membership | None = None
+        self,
+        *,
+        network: str,
+        clock: Callable[[], float] = time.time,
+        membership: Membership | None = None,
+        source_of: Callable[[str], str] = lambda owner: "",
     ) -> None:
         self.store = RecordStore()
         self._opener = RecordOpener()
         self._checker = PostingChecker(network, self._opener, membership)
         self._clock = clock
+        self._source_of = source_of
 
     async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
         return {
@@ -97,7 +106,7 @@ class MemoryCells:
             )
         except RemoteProtocolError:
             return Placement(holders=0, asked=1)
-        return Placement(holders=int(self.store.put(key, posting, now_s)), asked=1)
+        return Placement(holders=int(self.store.put(key, posting, now_s, source=self._source_of(owner))), asked=1)
 
 
 @dataclass(frozen=True, slots=True)

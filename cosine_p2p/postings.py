@@ -4,7 +4,7 @@ The DHT shows a validator only the hash of a key, so the stored value repeats th
 signature covers that name too.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha1, sha256
@@ -26,8 +26,12 @@ MAX_CELL_NAME_BYTES: Final = 1024
 """Bounds memory: a network's and a target's name of the longest, and more."""
 MAX_VALUE_BYTES: Final = limits.MAX_RECORD_BYTES + MAX_CELL_NAME_BYTES + 16
 """A cell's name and a record, each the longest, in msgpack."""
-MAX_STORED_BYTES: Final = 64 << 20
-"""Bounds memory: what one node keeps for others."""
+MAX_STORED_BYTES: Final = 16 << 20
+"""Bounds memory: what one node keeps for others, 80 full cells of records of 1 KiB."""
+MAX_OWNER_CELLS: Final = 8
+"""A choice: a node announces under two names, and each record may still lie in a cell that it has left."""
+MAX_RANGE_OWNERS: Final = limits.MAX_CELL_OWNERS // 2
+"""A choice: no address range fills a cell, below which readers have to look; a lab has room for its machines."""
 MAX_REMEMBERED: Final = 16_384
 """Bounds memory: records whose signature need not be checked again."""
 # What a record costs in memory beyond its own bytes, measured once with tracemalloc and rounded up.
@@ -157,15 +161,29 @@ def _owner_of(subkey: bytes) -> str:
 @dataclass(slots=True)
 class _Held:
     posting: Posting
+    # Where it came from.
+    source: str
     # Until then an older record of this owner could be replayed.
     forget_at_s: float
 
+    @property
+    def cost_bytes(self) -> int:
+        return len(self.posting.value) + ENTRY_BYTES
+
 
 class RecordStore:
-    """The postings one node keeps for others: newest per owner, `MAX_CELL_OWNERS` a cell, bounded in bytes."""
+    """The postings one node keeps for others: newest per owner, `MAX_CELL_OWNERS` a cell, bounded in bytes.
+
+    Each comes from a `source`, the address range of the peer that brought it, or "" where that is not told apart.
+    Where there is no room, whoever came first stays; but the source with the most places gives the youngest of them
+    to one that has at least two fewer.
+    """
 
     def __init__(self, *, max_bytes: int = MAX_STORED_BYTES) -> None:
         self._cells: dict[bytes, dict[str, _Held]] = {}
+        # Each source's cells and owners, the oldest first, and the cells of each owner.
+        self._sources: dict[str, dict[tuple[bytes, str], None]] = {}
+        self._owned: dict[str, set[bytes]] = {}
         self._max_bytes = max_bytes
         self._bytes = 0
         self._purge_at_s = 0.0
@@ -175,13 +193,13 @@ class RecordStore:
         """Estimated memory of what is held."""
         return self._bytes
 
-    def put(self, key: bytes, posting: Posting, now_s: float) -> bool:
+    def put(self, key: bytes, posting: Posting, now_s: float, *, source: str = "") -> bool:
         """Keep a checked posting; False if it is lapsed, not newer than the held one, or one too many."""
         if posting.expires_at_s < now_s:
             return False
         held = self._cells.get(key, {}).get(posting.owner)
         if held is None:
-            return self._add(key, posting, now_s)
+            return self._add(key, posting, now_s, source)
         if posting.record.sequence > held.posting.record.sequence:
             self._bytes += len(posting.value) - len(held.posting.value)
             held.forget_at_s = max(held.forget_at_s, posting.expires_at_s)
@@ -189,20 +207,48 @@ class RecordStore:
             return True
         return posting == held.posting
 
-    def _add(self, key: bytes, posting: Posting, now_s: float) -> bool:
-        cost_bytes = len(posting.value) + ENTRY_BYTES
-        is_full = self._bytes + cost_bytes > self._max_bytes
+    def _add(self, key: bytes, posting: Posting, now_s: float, source: str) -> bool:
         if now_s >= self._purge_at_s:
             self._purge(now_s)
-            is_full = self._bytes + cost_bytes > self._max_bytes
-        if is_full or len(self.get(key, now_s)) >= limits.MAX_CELL_OWNERS:
+        if len(self._owned.get(posting.owner, ())) >= MAX_OWNER_CELLS:
             return False
-        self._cells.setdefault(key, {})[posting.owner] = _Held(posting, posting.expires_at_s)
-        self._bytes += cost_bytes
+        added = _Held(posting, source, posting.expires_at_s)
+        if not self._has_room_in_cell(key, source, now_s) or not self._has_room(added.cost_bytes, source):
+            return False
+        self._cells.setdefault(key, {})[posting.owner] = added
+        self._sources.setdefault(source, {})[key, posting.owner] = None
+        self._owned.setdefault(posting.owner, set()).add(key)
+        self._bytes += added.cost_bytes
+        return True
+
+    def _has_room_in_cell(self, key: bytes, source: str, now_s: float) -> bool:
+        """True where one more of `source` fits, after another had to leave if need be."""
+        live = {
+            owner: held for owner, held in self._cells.get(key, {}).items() if held.posting.expires_at_s >= now_s
+        }
+        places = Counter(held.source for held in live.values())
+        if source and places[source] >= MAX_RANGE_OWNERS:
+            return False
+        if len(live) < limits.MAX_CELL_OWNERS:
+            return True
+        largest, most = places.most_common(1)[0]
+        if places[source] + 1 >= most:
+            return False
+        # A cell holds its owners in the order in which they came.
+        self._remove(key, next(owner for owner in reversed(live) if live[owner].source == largest))
+        return True
+
+    def _has_room(self, cost_bytes: int, source: str) -> bool:
+        """True where so many bytes more of `source` fit, after others had to leave if need be."""
+        while self._bytes + cost_bytes > self._max_bytes:
+            largest = max(self._sources.values(), key=len, default={})
+            if len(self._sources.get(source, ())) + 1 >= len(largest):
+                return False
+            self._remove(*next(reversed(largest)))
         return True
 
     def get(self, key: bytes, now_s: float) -> list[Posting]:
-        """The live postings under `key`."""
+        """The live postings under `key`, by the time of their owners' first, the oldest first."""
         return [held.posting for held in self._cells.get(key, {}).values() if held.posting.expires_at_s >= now_s]
 
     def all_keys(self) -> list[bytes]:
@@ -214,7 +260,16 @@ class RecordStore:
         for key, cell in list(self._cells.items()):
             for owner, held in list(cell.items()):
                 if held.forget_at_s < now_s:
-                    del cell[owner]
-                    self._bytes -= len(held.posting.value) + ENTRY_BYTES
-            if not cell:
-                del self._cells[key]
+                    self._remove(key, owner)
+
+    def _remove(self, key: bytes, owner: str) -> None:
+        held = self._cells[key].pop(owner)
+        self._bytes -= held.cost_bytes
+        self._owned[owner].discard(key)
+        del self._sources[held.source][key, owner]
+        if not self._cells[key]:
+            del self._cells[key]
+        if not self._owned[owner]:
+            del self._owned[owner]
+        if not self._sources[held.source]:
+            del self._sources[held.source]

@@ -10,16 +10,19 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
-from cosine_p2p.postings import Posting, PostingChecker, RecordStore, subkey_bytes
+from cosine_p2p.postings import PostingChecker, RecordStore
 from cosine_p2p.transport.dht_gate import GatedHandlers, gate_calls
+from cosine_p2p.transport.dht_service import DhtService
 from cosine_p2p.transport.hivemind_library import (
     DHTID,
     DHTLocalStorage,
     DHTNode,
     DHTRecord,
     DictionaryDHTValue,
+    P2PDaemonError,
     PeerID,
     RecordValidatorBase,
     ValueWithExpiration,
@@ -28,10 +31,12 @@ from cosine_p2p.transport.hivemind_library import (
 from cosine_p2p.transport.host_addresses import peer_of
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol import limits
-from cosine_protocol.errors import PeerLost, RemoteProtocolError
+from cosine_protocol.errors import PeerLost
 
 RPC_TIMEOUT_S: Final = 3.0
 """hivemind's default."""
+CONTROL_TIMEOUT_S: Final = 1.0
+"""A choice: the daemon is on this machine, and calls of others wait for it."""
 MIN_PATIENCE_S: Final = 0.5
 """A choice: once one peer has answered a greeting, the others have as long again and this."""
 
@@ -58,54 +63,36 @@ class SignedRecordValidator(RecordValidatorBase):  # type: ignore[misc]  # hivem
         return isinstance(other, SignedRecordValidator)
 
 
-class CheckedStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind has no types
-    """A `RecordStore` with the interface of hivemind's storage. Every read gives a fresh dictionary."""
+class ShownStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind has no types
+    """A `RecordStore` as hivemind's look-ups read it: each read gives a fresh dictionary, the oldest owner first.
 
-    def __init__(self, store: RecordStore, checker: PostingChecker, clock: Clock = time.time) -> None:
+    It takes nothing: what is stored goes through `DhtService`. And it lists nothing: hivemind would send each node
+    that it meets all that this may be near to, which a second of new nodes could ask for without end. Owners renew
+    their records in a third of their life, and a look-up asks thirty nodes.
+    """
+
+    def __init__(self, store: RecordStore, clock: Clock = time.time) -> None:
         super().__init__()
         self._store = store
-        self._checker = checker
         self._clock = clock
 
     def store(self, key: Any, value: Any, expiration_time: float, subkey: Any = None) -> bool:
-        if isinstance(value, DictionaryDHTValue):
-            stored = [self.store_subkey(key, owner, *item) for owner, item in value.items()]
-            return all(stored)
-        return subkey is not None and self.store_subkey(key, subkey, value, expiration_time)
+        return False
 
     def store_subkey(self, key: Any, subkey: Any, value: bytes, expiration_time: float) -> bool:
-        if not isinstance(subkey, str):
-            return False
-        now_s, key_bytes = self._clock(), key.to_bytes()
-        try:
-            posting = self._checker.check(
-                key=key_bytes,
-                subkey=subkey_bytes(subkey),
-                value=value,
-                expires_at_s=expiration_time,
-                now_s=now_s,
-            )
-        except RemoteProtocolError:
-            return False
-        return self._store.put(key_bytes, posting, now_s)
+        return False
 
     def get(self, key: Any) -> Any:
         postings = self._store.get(key.to_bytes(), self._clock())
-        return _as_dictionary(postings) if postings else None
+        if not postings:
+            return None
+        dictionary = DictionaryDHTValue()
+        for posting in postings:
+            dictionary.store(posting.owner, posting.value, posting.expires_at_s)
+        return ValueWithExpiration(dictionary, dictionary.latest_expiration_time)
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """Nothing: hivemind would send each new node all that it may be near to, which a second of new nodes could
-        ask for without end. Owners renew their records in a third of their life, and a look-up asks sixty nodes."""
         return iter(())
-
-    def __contains__(self, key: Any) -> bool:
-        return self.get(key) is not None
-
-    def __len__(self) -> int:
-        return len(list(self.items()))
-
-    def __bool__(self) -> bool:
-        return any(True for _ in self.items())
 
 
 class NoStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind has no types
@@ -116,13 +103,6 @@ class NoStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind has no types
 
     def store_subkey(self, key: Any, subkey: Any, value: bytes, expiration_time: float) -> bool:
         return False
-
-
-def _as_dictionary(postings: Sequence[Posting]) -> Any:
-    dictionary = DictionaryDHTValue()
-    for posting in postings:
-        dictionary.store(posting.owner, posting.value, posting.expires_at_s)
-    return ValueWithExpiration(dictionary, dictionary.latest_expiration_time)
 
 
 def node_id_of(peer_id: Any) -> Any:
@@ -184,13 +164,20 @@ async def start_dht(
     )
     protocol = node.protocol
     place_by_peer_id(protocol)
-    protocol.storage, protocol.cache = CheckedStorage(store, checker), NoStorage()
+    protocol.storage, protocol.cache = ShownStorage(store), NoStorage()
     # What a look-up finds is checked when all of it is there (`dht_cells`), not each answer as it comes.
     protocol._validate_dictionary = lambda key, cell: len(cell.data) <= limits.MAX_CELL_OWNERS
     gate_calls(protocol, gate)
     if not client_mode:
         protocol.client_mode, protocol.node_info = False, dht_pb2.NodeInfo(node_id=node.node_id.to_bytes())
-        await protocol.add_p2p_handlers(p2p, GatedHandlers(protocol, gate))
+        service = DhtService(
+            protocol,
+            checker=checker,
+            store=store,
+            addresses=partial(_addresses, p2p),
+            hang_up=partial(_hang_up, p2p),
+        )
+        await protocol.add_p2p_handlers(p2p, GatedHandlers(service, gate))
     if peers and not await _greet(node, {PeerID.from_base58(peer_of(maddr)) for maddr in peers}):
         raise PeerLost(", ".join(peers), "no DHT node answers there; check that it belongs to this network")
     # A client that only reads meets its neighbours in the look-ups that follow.
@@ -199,6 +186,22 @@ async def start_dht(
             async with asyncio.timeout(RPC_TIMEOUT_S):
                 await node.find_nearest_nodes([node.node_id])
     return node
+
+
+async def _addresses(p2p: Any) -> dict[str, str]:
+    """The address at the other end of a connection to each connected peer; none where p2pd does not say."""
+    try:
+        async with asyncio.timeout(CONTROL_TIMEOUT_S):
+            peers = await p2p._client.list_peers()
+    except (OSError, EOFError, TimeoutError, P2PDaemonError):
+        return {}
+    return {peer.peer_id.to_base58(): str(peer.addrs[0]) for peer in peers if peer.addrs}
+
+
+async def _hang_up(p2p: Any, peer_id: str) -> None:
+    with suppress(OSError, EOFError, TimeoutError, P2PDaemonError):
+        async with asyncio.timeout(CONTROL_TIMEOUT_S):
+            await p2p._client.disconnect(PeerID.from_base58(peer_id))
 
 
 async def _greet(node: Any, peers: Collection[Any]) -> bool:

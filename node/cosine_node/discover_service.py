@@ -1,9 +1,12 @@
 """Serves `/cosine/discover/1.0.0`: signed records verbatim, and the tokenizer files of the node's target."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Callable
 from typing import Final
 
+from cosine_node.recent_cells import ReadCell, RecentCells
+from cosine_p2p.call_budget import CallBudget
 from cosine_p2p.channel import Channel
 from cosine_p2p.tokenizer_files import TokenizerFiles
 from cosine_p2p.transport.base import Stream
@@ -13,10 +16,13 @@ from cosine_protocol.errors import CosineError, ErrorCode, PeerLost, RemoteProto
 from cosine_protocol.file_messages import AskFile, FilePiece
 from cosine_protocol.protocols import DISCOVER
 
-ReadRecords = Callable[[str], Awaitable[Sequence[bytes]]]
-
 READ_TIMEOUT_S: Final = 10.0
 """A choice: longer than a look-up in the DHT takes, shorter than a client waits."""
+
+QUESTION_RATE: Final = 20.0
+"""A choice, of questions a second: a client reads up to sixteen cells together, and keeps what it found for 2 s."""
+QUESTION_BURST: Final = 1024.0
+"""A choice: twice the cells that one reading of a whole directory is bounded to."""
 
 MAX_RECORDS_BYTES: Final = limits.MAX_FRAME_BYTES // 2
 """A frame holds this much beside the array around it."""
@@ -28,8 +34,16 @@ class DiscoverService:
     `read_records` gives the signed records under a cell name, from the DHT; it may fail with a `CosineError`.
     """
 
-    def __init__(self, read_records: ReadRecords, files: TokenizerFiles | None = None) -> None:
-        self._read_records = read_records
+    def __init__(
+        self,
+        read_records: ReadCell,
+        files: TokenizerFiles | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._read_records = RecentCells(read_records, clock)
+        self._budget = CallBudget(peer_rate=QUESTION_RATE, peer_burst=QUESTION_BURST)
+        self._clock = clock
         self._files = files
         self._digest = files.digest if files is not None else None
 
@@ -38,16 +52,18 @@ class DiscoverService:
         async with Channel(stream, DISCOVER) as channel:
             try:
                 while True:
-                    channel.post(await self._answer(await channel.receive()))
+                    channel.post(await self._answer(await channel.receive(), stream.peer_id))
             except PeerLost:
                 return
             except RemoteProtocolError as error:
                 channel.post(m.Error(0, ErrorCode.MALFORMED, str(error)[:256], None))
 
-    async def _answer(self, question: m.Message) -> m.Message:
+    async def _answer(self, question: m.Message, peer_id: str) -> m.Message:
         match question:
             case AskFile():
                 return self._file_piece(question)
+            case m.AskRecords() if not self._budget.spend(peer_id, 1, now_s=self._clock()):
+                return m.Error(question.number, ErrorCode.OVERLOADED, "too many questions", 1 / QUESTION_RATE)
             case m.AskRecords():
                 return await self._records(question)
             case _:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cosine_node.announcing import Announcer
-from cosine_node.discover_service import DiscoverService, ReadRecords
+from cosine_node.discover_service import DiscoverService
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.emulation import Emulation
 from cosine_node.engine.curve import CostCurve
@@ -20,6 +20,7 @@ from cosine_node.idle_passes import IdlePasses, WaitForWork
 from cosine_node.model import MEASURE_S, WARM_UP_S, Emit, ServedModel, load_served
 from cosine_node.node_options import NetworkOptions, NodeOptions
 from cosine_node.pass_speed import PassSpeed
+from cosine_node.recent_cells import ReadCell
 from cosine_node.runner import PacedRunner, Runner, ThreadRunner, TimedRunner
 from cosine_node.status_service import StatusService
 from cosine_node.surroundings import Surroundings
@@ -153,7 +154,7 @@ async def _ready_fields(transport: HivemindTransport, role: str) -> dict[str, ob
     return {"peer_id": transport.peer_id, "role": role, "maddrs": list(await transport.visible_maddrs())}
 
 
-def _cell_reader(transport: HivemindTransport) -> ReadRecords:
+def _cell_reader(transport: HivemindTransport) -> ReadCell:
     async def read(cell: str) -> Sequence[bytes]:
         return list((await transport.read([cell])).get(cell, {}).values())
 

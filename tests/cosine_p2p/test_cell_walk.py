@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_p2p.cell_walk import CellWalk
+from cosine_p2p.cell_walk import ELDERS_PART, CellWalk
 from cosine_p2p.postings import MAX_DEPTH, hash_prefix
 from cosine_protocol import limits
 from cosine_protocol.records import NodeRecord
@@ -56,18 +56,35 @@ def test_at_least_as_many_as_wanted_are_found_if_there_are(place: str, wanted: i
 @given(st.sampled_from(PLACES))
 def test_the_nearest_are_found(place: str) -> None:
     found, read, _ = walked(ALL, place, 10)
-    assert found == {node.peer_id for node in NODES if hash_prefix(node.peer_id).startswith(place[0])}
+    near = {node.peer_id for node in NODES if hash_prefix(node.peer_id).startswith(place[0])}
+    assert near <= found
+    assert found - near <= ALL[""].keys()
+    assert len(found - near) == 10 // ELDERS_PART
     assert read == 2
 
 
-def test_all_nodes_are_found_equally_often() -> None:
-    """Those in the first cell, which every reader reads, as often as those below it."""
-    times = Counter(peer_id for place in PLACES for peer_id in walked(ALL, place, 30)[0])
+def test_all_nodes_are_found_about_as_often() -> None:
+    """Those in the first cell, which every reader reads, as those below it, and when the lot falls on them."""
+    wanted = 30
+    times = Counter(peer_id for place in PLACES for peer_id in walked(ALL, place, wanted)[0])
     first = [times[peer_id] for peer_id in ALL[""]]
     below = [times[node.peer_id] for node in NODES if node.peer_id not in ALL[""]]
-    assert sum(first) / len(first) == pytest.approx(sum(below) / len(below), rel=0.1)
+    of_lot = wanted // ELDERS_PART * len(PLACES) / len(first)
+    assert sum(first) / len(first) == pytest.approx(sum(below) / len(below) + of_lot, rel=0.1)
     assert min(times.values()) > 0
     assert len(times) == len(NODES)
+
+
+@given(st.sampled_from(PLACES))
+def test_whoever_fills_the_cells_below_does_not_hide_those_that_were_there_first(place: str) -> None:
+    """Every cell that is read below the first is full of strangers."""
+    stranger = {node.peer_id: node for node in NODES[-limits.MAX_CELL_OWNERS :]}
+    walk = CellWalk(place, 32)
+    while prefixes := walk.next_prefixes():
+        for prefix in prefixes:
+            walk.note(prefix, stranger if prefix else ALL[""])
+    found = {record.peer_id for record in walk.found()}
+    assert len(found & ALL[""].keys()) >= 32 // ELDERS_PART
 
 
 def test_cells_are_read_together_where_one_will_not_do() -> None:

@@ -1,7 +1,9 @@
 """What may lie in the DHT, and how a directory finds its way through cells."""
 
 import asyncio
+import contextlib
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -11,6 +13,8 @@ from hypothesis import strategies as st
 from cosine_p2p.dht import DhtDirectory, MemoryCells, Placement
 from cosine_p2p.postings import (
     ENTRY_BYTES,
+    MAX_OWNER_CELLS,
+    MAX_RANGE_OWNERS,
     MAX_REMEMBERED,
     Posting,
     PostingChecker,
@@ -26,6 +30,7 @@ from cosine_protocol.errors import LocalProtocolError, PeerLost
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import NodeRecord, Role, cell_key, cell_name, seal_record
 
+from ..thoroughness import THOROUGH
 from .samples import NETWORK, TARGET, identity_of, record_of
 
 NOW_S = 1_000_000.0
@@ -175,6 +180,9 @@ def posting(number: int, *, sequence: int = 1, lifetime_s: float = 300.0, now_s:
     return Posting(record.peer_id, data, data, record, record.expires_at_s)
 
 
+PLAIN = {number: posting(number) for number in range(1, 41)}
+
+
 def test_the_store_keeps_the_newest_of_each_owner() -> None:
     store = RecordStore()
     assert store.put(b"k", posting(1, sequence=5), NOW_S)
@@ -203,6 +211,88 @@ def test_the_65th_owner_is_refused_until_one_lapses() -> None:
     assert store.put(b"k", posting(64, sequence=2), NOW_S)
     assert store.put(b"other", posting(65), NOW_S)
     assert store.put(b"k", posting(65), NOW_S + 11)
+
+
+def test_no_address_range_fills_a_cell() -> None:
+    store = RecordStore()
+    taken = [store.put(b"k", posting(number), NOW_S, source="203.0.113.0/24") for number in range(1, 100)]
+    assert taken == [True] * MAX_RANGE_OWNERS + [False] * (99 - MAX_RANGE_OWNERS)
+    assert store.put(b"k", posting(100), NOW_S, source="198.51.100.0/24")
+
+
+def test_in_a_full_cell_the_largest_range_gives_its_youngest_place_to_a_smaller_one() -> None:
+    store = RecordStore()
+    for number in range(1, 65):
+        assert store.put(b"k", posting(number), NOW_S, source="one" if number <= 32 else "two")
+    assert store.put(b"k", posting(65), NOW_S, source="three")
+    owners = {held.owner for held in store.get(b"k", NOW_S)}
+    assert len(owners) == 64
+    # The youngest of the first range, not its oldest.
+    assert posting(32).owner not in owners
+    assert posting(1).owner in owners
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 5)), max_size=120))
+def test_the_store_keeps_its_bounds_and_its_counts(puts: list[tuple[int, int]]) -> None:
+    """Random owners and cells, five ranges, and room for thirty records in all."""
+    store = RecordStore(max_bytes=30 * (ENTRY_BYTES + 40))
+    for number, cell in puts:
+        store.put(b"%d" % cell, PLAIN[number], NOW_S, source=f"range {number % 5}" if number % 7 else "")
+        held = [(key, each) for key in store.all_keys() for each in store.get(key, NOW_S)]
+        assert store.stored_bytes == sum(len(each.value) + ENTRY_BYTES for _, each in held)
+        assert store.stored_bytes <= 30 * (ENTRY_BYTES + 40)
+        assert {key: len(owners) for key, owners in store._sources.items()} == Counter(
+            store._cells[key][each.owner].source for key, each in held
+        )
+
+
+def test_a_range_of_its_own_is_never_displaced_by_others_that_have_no_more() -> None:
+    store = RecordStore()
+    for number in range(1, 65):
+        assert store.put(b"k", posting(number), NOW_S, source=f"range {number}")
+    assert not store.put(b"k", posting(65), NOW_S, source="range 65")
+    assert {held.owner for held in store.get(b"k", NOW_S)} == {posting(number).owner for number in range(1, 65)}
+
+
+def test_one_identity_with_invented_targets_fills_eight_places() -> None:
+    store = RecordStore()
+    for number in range(1000):
+        store.put(b"%d" % number, posting(1), NOW_S)
+    assert len(store.all_keys()) == MAX_OWNER_CELLS
+    later_s = NOW_S + 301
+    assert store.put(b"new", posting(1, now_s=later_s), later_s)
+
+
+def test_a_full_store_takes_from_the_range_that_has_most() -> None:
+    store = RecordStore(max_bytes=40 * (ENTRY_BYTES + 40))
+    flooding = [store.put(b"%d" % number, posting(number), NOW_S, source="flooder") for number in range(1, 60)]
+    assert 39 <= sum(flooding) <= 41
+    assert all(store.put(b"honest", posting(number), NOW_S, source="honest") for number in range(60, 70))
+    assert len(store.get(b"honest", NOW_S)) == 10
+    assert store.stored_bytes <= 40 * (ENTRY_BYTES + 40)
+
+
+@pytest.mark.parametrize(("ranges", "least_of_60"), [(1, 60), pytest.param(1000, 20, marks=THOROUGH)])
+def test_an_honest_node_is_found_beside_704_records_made_in_a_second(ranges: int, least_of_60: int) -> None:
+    """From one address range it is in every sample; from more it is drawn by lot, among the oldest."""
+    clock = Clock()
+    source_of: dict[str, str] = {}
+    cells = MemoryCells(network=NETWORK, clock=clock, source_of=lambda owner: source_of.get(owner, "honest"))
+    fill(cells, clock, [1])
+    for number in range(2, 706):
+        source_of[identity_of(number).peer_id] = f"range {number % ranges}"
+    opener = RecordOpener()
+
+    async def flood() -> None:
+        for number in range(2, 706):
+            record = record_of(identity_of(number), now_s=clock())
+            with contextlib.suppress(PeerLost):
+                await directory(cells, number, clock, opener=opener).announce(record, [TARGET])
+
+    asyncio.run(flood())
+    reader = directory(cells, 0, clock, opener=opener)
+    finds = [asyncio.run(reader.find(Role.DRAFTER, TARGET, wanted=32)) for _ in range(60)]
+    assert sum(OWNER.peer_id in {record.peer_id for record in found} for found in finds) >= least_of_60
 
 
 def test_the_store_is_bounded_and_recovers() -> None:

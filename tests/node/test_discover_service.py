@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from cosine_node.discover_service import DiscoverService
+from cosine_node.discover_service import QUESTION_BURST, QUESTION_RATE, DiscoverService
 from cosine_p2p.channel import Channel
 from cosine_p2p.tokenizer_files import TokenizerCache, TokenizerFiles, fetch_tokenizer_files
 from cosine_p2p.transport.memory import MemoryNetwork
@@ -100,6 +100,17 @@ def test_a_directory_that_fails_is_an_error() -> None:
     (answer,) = asyncio.run(ask(DiscoverService(fail), m.AskRecords(7, "cell")))
     assert isinstance(answer, m.Error)
     assert (answer.number, answer.code) == (7, ErrorCode.INTERNAL)
+
+
+def test_whoever_asks_without_end_is_refused_and_others_are_answered() -> None:
+    service = DiscoverService(records_of(b"one"), clock=lambda: 0.0)
+    questions = [m.AskRecords(number, "cell") for number in range(int(QUESTION_BURST) + 3)]
+    answers = asyncio.run(ask(service, *questions))
+    assert all(isinstance(answer, m.Records) for answer in answers[:-3])
+    refused = answers[-1]
+    assert isinstance(refused, m.Error)
+    assert (refused.code, refused.retry_after_s) == (ErrorCode.OVERLOADED, 1 / QUESTION_RATE)
+    assert not service._budget.is_silenced("another", now_s=0.0)
 
 
 def test_what_is_no_question_ends_the_stream() -> None:

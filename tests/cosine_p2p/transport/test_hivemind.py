@@ -17,11 +17,12 @@ import pytest
 
 from cosine_p2p.dht import DhtDirectory
 from cosine_p2p.identity_file import load_identity
-from cosine_p2p.postings import dht_key
+from cosine_p2p.postings import MAX_OWNER_CELLS, StoredValue, dht_key, subkey_bytes
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.config import TransportConfig
 from cosine_p2p.transport.hivemind import MAX_STREAMS_EACH, HivemindTransport
 from cosine_protocol import limits
+from cosine_protocol.codec import encode_body
 from cosine_protocol.errors import PeerLost, UsageError
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import Role, cell_key, cell_name, seal_record
@@ -72,6 +73,24 @@ class Swarm:
         )
         self._stack.push_async_callback(p2p.shutdown)
         return await DHTNode.create(p2p=p2p, node_id=node_id_of(p2p.peer_id), initial_peers=list(self.boot))
+
+    async def owner(self) -> tuple[Identity, Any]:
+        """A stranger with a key of ours, so that it can bring records of its own."""
+        from cosine_p2p.transport.dht_node import node_id_of
+        from cosine_p2p.transport.hivemind_library import P2P, DHTNode
+
+        file = self.identity_file()
+        p2p = await P2P.create(
+            initial_peers=list(self.boot),
+            host_maddrs=[HOST],
+            auto_nat=False,
+            nat_port_map=False,
+            identity_path=str(file),
+            check_if_identity_free=False,
+        )
+        self._stack.push_async_callback(p2p.shutdown)
+        node = await DHTNode.create(p2p=p2p, node_id=node_id_of(p2p.peer_id), initial_peers=list(self.boot))
+        return load_identity(file), node
 
 
 @contextlib.asynccontextmanager
@@ -365,11 +384,12 @@ def test_an_isolated_first_node_keeps_its_own_records() -> None:
     asyncio.run(run())
 
 
-async def plant(stranger: Any, honest: HivemindTransport, **value: Any) -> bool:
-    """Whether an honest node stores this when asked directly."""
+async def plant(stranger: Any, honest: HivemindTransport, **value: Any) -> bool | None:
+    """Whether an honest node stores this when asked directly; None where it does not answer."""
     from cosine_p2p.transport.hivemind_library import DHTID, MSGPackSerializer, PeerID
 
-    packed = MSGPackSerializer.dumps(value["content"])
+    what = value["content"]
+    packed = MSGPackSerializer.dumps(list(what) if isinstance(what, tuple) else what)
     answers = await stranger.protocol.call_store(
         PeerID.from_base58(honest.peer_id),
         keys=[DHTID.generate(source=value.get("cell", ROOT))],
@@ -378,21 +398,35 @@ async def plant(stranger: Any, honest: HivemindTransport, **value: Any) -> bool:
         subkeys=[value.get("subkey")],
         in_cache=value.get("in_cache", False),
     )
-    assert len(answers) == 1
-    return bool(answers[0])
+    return None if answers is None else bool(answers[0])
 
 
-def content(signer: Identity, cell: str = ROOT, **changes: Any) -> list[object]:
+def hold(node: HivemindTransport, owner: Identity) -> bool:
+    """Whether a node keeps an owner's record in the first cell."""
+    posting = node._checker.check(
+        key=dht_key(ROOT),
+        subkey=subkey_bytes(owner.peer_id),
+        value=encode_body(StoredValue(*content(owner))),
+        expires_at_s=time.time() + 200,
+        now_s=time.time(),
+    )
+    return node._store.put(dht_key(ROOT), posting, time.time())
+
+
+def content(signer: Identity, cell: str = ROOT, **changes: Any) -> tuple[str, bytes]:
     record = record_of(changes.pop("owner", signer), now_s=time.time(), **changes)
-    return [cell, seal_record(record, signer, key=cell)]
+    return cell, seal_record(record, signer, key=cell)
 
 
-def test_an_honest_node_refuses_what_is_not_the_owners() -> None:
+def test_an_honest_node_refuses_what_is_not_the_owners(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Else it would not answer so many bad values.
+    monkeypatch.setattr("cosine_p2p.transport.dht_service.BAD_VALUE_UNITS", 0.0)
+
     async def run() -> None:
         async with swarm() as made:
             honest = await made.node()
-            stranger = await made.stranger()
-            owner, thief = identity_of(1), identity_of(2)
+            owner, stranger = await made.owner()
+            thief = identity_of(2)
             soon_s = time.time() + 200
             good = content(owner)
             old = content(owner, sequence=1)
@@ -400,11 +434,15 @@ def test_an_honest_node_refuses_what_is_not_the_owners() -> None:
 
             async def planted(what: Any, **more: Any) -> bool:
                 given = {"content": what, "subkey": name, "expires_at_s": soon_s} | more
-                return await plant(stranger, honest, **given)
+                is_stored = await plant(stranger, honest, **given)
+                assert is_stored is not None
+                return is_stored
 
             assert await planted(good)
             assert not await planted(old, expires_at_s=soon_s + 50)
             assert not await planted(content(thief, owner=owner, sequence=1 << 50))
+            # Records of others are stored by themselves, also good ones.
+            assert not await planted(content(thief), subkey=thief.peer_id)
             assert not await planted(good, subkey=thief.peer_id)
             assert not await planted(good, subkey=None)
             assert not await planted(good, subkey=[1, 2])
@@ -424,21 +462,13 @@ def test_the_65th_owner_is_refused_and_announces_one_level_down() -> None:
     async def run() -> None:
         async with swarm() as made:
             honest, other = await made.node(), await made.node()
-            stranger = await made.stranger()
             for node in (honest, other):
-                stored = []
-                for number in range(1, limits.MAX_CELL_OWNERS + 2):
-                    owner = identity_of(number)
-                    stored.append(
-                        await plant(
-                            stranger,
-                            node,
-                            content=content(owner),
-                            subkey=owner.peer_id,
-                            expires_at_s=time.time() + 200,
-                        )
-                    )
-                assert stored == [True] * limits.MAX_CELL_OWNERS + [False]
+                for number in range(1, limits.MAX_CELL_OWNERS + 1):
+                    assert hold(node, identity_of(number))
+            owner, owning = await made.owner()
+            for node in (honest, other):
+                given = {"content": content(owner), "subkey": owner.peer_id, "expires_at_s": time.time() + 200}
+                assert await plant(owning, node, **given) is False
             # The stranger takes it into the first cell, but that is one of two.
             identity, directory = directory_of(honest)
             await directory.announce(record_of(identity, now_s=time.time()), [TARGET])
@@ -471,7 +501,7 @@ def test_a_lying_storing_node_hides_nothing_an_honest_one_has() -> None:
             one, victim = identity_of(1), identity_of(2)
             answer = DictionaryDHTValue()
             for owner, signer in ((one, one), (victim, one)):
-                packed = MSGPackSerializer.dumps(content(signer, owner=owner))
+                packed = MSGPackSerializer.dumps(list(content(signer, owner=owner)))
                 answer.store(owner.peer_id, packed, time.time() + 200)
             answer.store(7, b"junk", time.time() + 200)
             liar.protocol.storage.data[DHTID.generate(source=ROOT)] = ValueWithExpiration(answer, float("inf"))
@@ -508,6 +538,81 @@ def test_a_peer_is_one_node_of_the_dht_however_many_ids_it_invents() -> None:
                 known = node._running_dht().protocol.routing_table.uid_to_peer_id
                 assert all(node_id == node_id_of(peer_id) for node_id, peer_id in known.items())
                 assert known.keys().isdisjoint(invented)
+
+    asyncio.run(run())
+
+
+@pytest.mark.thorough
+def test_a_second_of_invented_records_hides_nobody_and_fills_nothing() -> None:
+    """704 records of invented owners and as many targets of one's own, as fast as they are taken."""
+
+    async def run() -> None:
+        async with swarm() as made:
+            honest = [await made.node() for _ in range(3)]
+            identity, directory = directory_of(honest[0])
+            await directory.announce(record_of(identity, now_s=time.time()), [TARGET])
+            owner, flooder = await made.owner()
+            until_s = time.time() + 200
+            taken = []
+            for number in range(100, 804):
+                sybil = identity_of(number)
+                given = {"content": content(sybil), "subkey": sybil.peer_id, "expires_at_s": until_s}
+                taken.append(await plant(flooder, honest[0], **given))
+                target = f"invented/{number}"
+                cell = cell_name(network=NETWORK, role="drafter", target=target, prefix="")
+                own = content(owner, cell, target=target)
+                taken.append(
+                    await plant(
+                        flooder, honest[1], content=own, subkey=owner.peer_id, expires_at_s=until_s, cell=cell
+                    )
+                )
+            assert taken.count(True) == MAX_OWNER_CELLS
+            assert taken.count(None) > 500
+            _, reading = directory_of(await made.node(client_mode=True))
+            for _ in range(12):
+                assert [record.peer_id for record in await reading.find(Role.DRAFTER, TARGET)] == [identity.peer_id]
+            assert max(node._store.stored_bytes for node in honest) < 64 << 10
+            newcomer, announcing = directory_of(honest[2])
+            await announcing.announce(record_of(newcomer, now_s=time.time()), [TARGET])
+            assert len(await reading.find(Role.DRAFTER, TARGET)) == 2
+
+    asyncio.run(run())
+
+
+@pytest.mark.thorough
+def test_honest_peers_are_served_beside_floods_of_the_dht() -> None:
+    """Bad signatures and questions of 8,000 keys, by two peers without a pause."""
+
+    async def run() -> None:
+        from cosine_p2p.transport.hivemind_library import DHTID, PeerID
+
+        async with swarm() as made:
+            honest = [await made.node() for _ in range(2)]
+            identity, directory = directory_of(honest[0])
+            await directory.announce(record_of(identity, now_s=time.time()), [TARGET])
+            _, reading = directory_of(await made.node(client_mode=True))
+            flooders = [(await made.owner())[1] for _ in range(2)]
+            victim = PeerID.from_base58(honest[0].peer_id)
+            keys = [DHTID.generate(source=f"key {number}") for number in range(8000)]
+            bad = {"content": [ROOT, b"junk"], "subkey": flooders[0].peer_id.to_base58()}
+
+            async def store() -> None:
+                while True:
+                    await plant(flooders[0], honest[0], expires_at_s=time.time() + 200, **bad)
+
+            async def find() -> None:
+                while True:
+                    await flooders[1].protocol.call_find(victim, keys)
+
+            flooding = [asyncio.ensure_future(flood()) for flood in (store, find)]
+            try:
+                for _ in range(12):
+                    found = await reading.find(Role.DRAFTER, TARGET)
+                    assert [record.peer_id for record in found] == [identity.peer_id]
+            finally:
+                for flood in flooding:
+                    flood.cancel()
+                await asyncio.gather(*flooding, return_exceptions=True)
 
     asyncio.run(run())
 

@@ -1,0 +1,81 @@
+"""How much one peer, and one address range, may ask of a node: token buckets and a time of silence. Pure."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+PEER_RATE: Final = 50.0
+"""A choice, of units a second: a reader that looks up sixteen cells each second, and as many again, stays below."""
+PEER_BURST: Final = 100.0
+"""A choice, of units. Whoever reads a whole directory of 70 nodes, most of which are asked, asks each for 20 cells
+or so; where there are more cells, there are more nodes that share them."""
+RANGE_FACTOR: Final = 4.0
+"""A choice: as many peers' worth as there may be for one address range."""
+MAX_REFUSED: Final = 50
+"""A choice: so many calls in a row that are over the budget are no accident."""
+SILENCE_S: Final = 60.0
+"""A choice: for so long nothing is answered then."""
+MAX_BUCKETS: Final = 4096
+"""Bounds memory; the ones used longest ago are forgotten first."""
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """Tokens that come back with time."""
+
+    tokens: float
+    at_s: float
+    refused: int = 0
+    silent_until_s: float = 0.0
+
+
+class CallBudget:
+    """Units of work that peers and address ranges may ask for; one is about a look into a cell, or a signature.
+
+    Times are of one clock that never goes back.
+    """
+
+    def __init__(self, *, peer_rate: float = PEER_RATE, peer_burst: float = PEER_BURST) -> None:
+        self._peer_rate = peer_rate
+        self._peer_burst = peer_burst
+        self._peers: OrderedDict[str, _Bucket] = OrderedDict()
+        self._ranges: OrderedDict[str, _Bucket] = OrderedDict()
+
+    def spend(self, peer_id: str, units: float, *, address_range: str = "", now_s: float) -> bool:
+        """True where the peer, and its range if that is known, have so many units left; they are spent then.
+
+        Whoever goes on without any for `MAX_REFUSED` calls is answered nothing for `SILENCE_S`.
+        """
+        peer = self._bucket(self._peers, peer_id, now_s, 1.0)
+        of_range = self._bucket(self._ranges, address_range, now_s, RANGE_FACTOR) if address_range else None
+        if now_s < peer.silent_until_s:
+            return False
+        if peer.tokens < units or (of_range is not None and of_range.tokens < units):
+            peer.refused += 1
+            if peer.refused >= MAX_REFUSED:
+                peer.refused, peer.silent_until_s = 0, now_s + SILENCE_S
+            return False
+        peer.refused = 0
+        peer.tokens -= units
+        if of_range is not None:
+            of_range.tokens -= units
+        return True
+
+    def fine(self, peer_id: str, units: float, *, now_s: float) -> None:
+        """Take units for what turned out to be no honest call, more than the peer has if need be."""
+        self._bucket(self._peers, peer_id, now_s, 1.0).tokens -= units
+
+    def is_silenced(self, peer_id: str, *, now_s: float) -> bool:
+        """True while the peer is answered nothing."""
+        bucket = self._peers.get(peer_id)
+        return bucket is not None and now_s < bucket.silent_until_s
+
+    def _bucket(self, buckets: OrderedDict[str, _Bucket], name: str, now_s: float, factor: float) -> _Bucket:
+        most = factor * self._peer_burst
+        bucket = buckets.pop(name, None) or _Bucket(most, now_s)
+        bucket.tokens = min(most, bucket.tokens + factor * self._peer_rate * (now_s - bucket.at_s))
+        bucket.at_s = now_s
+        buckets[name] = bucket
+        if len(buckets) > MAX_BUCKETS:
+            buckets.popitem(last=False)
+        return bucket

@@ -1,0 +1,65 @@
+"""What one peer and one address range may ask for, and the silence that follows a flood."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_p2p.call_budget import (
+    MAX_BUCKETS,
+    MAX_REFUSED,
+    PEER_BURST,
+    PEER_RATE,
+    RANGE_FACTOR,
+    SILENCE_S,
+    CallBudget,
+)
+
+
+def test_a_burst_and_then_a_rate() -> None:
+    budget = CallBudget(peer_rate=10, peer_burst=5)
+    assert [budget.spend("a", 1, now_s=0.0) for _ in range(7)] == [True] * 5 + [False] * 2
+    assert [budget.spend("a", 1, now_s=0.3) for _ in range(4)] == [True] * 3 + [False]
+    assert budget.spend("b", 5, now_s=0.3)
+
+
+def test_a_peer_that_goes_on_is_answered_nothing_for_a_minute() -> None:
+    budget = CallBudget(peer_rate=10, peer_burst=5)
+    for _ in range(5 + MAX_REFUSED):
+        budget.spend("a", 1, now_s=0.0)
+    assert budget.is_silenced("a", now_s=1.0)
+    assert not budget.spend("a", 1, now_s=SILENCE_S - 1)
+    assert not budget.is_silenced("a", now_s=SILENCE_S)
+    assert budget.spend("a", 1, now_s=SILENCE_S)
+    assert not budget.is_silenced("b", now_s=1.0)
+
+
+def test_a_fine_is_more_than_there_is() -> None:
+    budget = CallBudget(peer_rate=10, peer_burst=5)
+    budget.fine("a", 25, now_s=0.0)
+    assert not budget.spend("a", 1, now_s=2.0)
+    assert budget.spend("a", 1, now_s=2.2)
+
+
+def test_a_range_has_as_much_as_four_peers_and_others_have_their_own() -> None:
+    budget = CallBudget(peer_rate=0, peer_burst=10)
+    spent = sum(budget.spend(f"peer {number}", 1, address_range="one", now_s=0.0) for number in range(1000))
+    assert spent == RANGE_FACTOR * 10
+    assert budget.spend("else", 1, address_range="two", now_s=0.0)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 5), st.floats(0, 40)), max_size=300))
+def test_nobody_gets_more_than_burst_and_rate(calls: list[tuple[float, int, float]]) -> None:
+    budget, now_s = CallBudget(), 0.0
+    spent = [0.0] * 6
+    for pause_s, number, units in calls:
+        now_s += pause_s
+        if budget.spend(f"peer {number}", units, address_range="one", now_s=now_s):
+            spent[number] += units
+    assert max(spent) <= PEER_BURST + PEER_RATE * now_s + 1e-6
+    assert sum(spent) <= RANGE_FACTOR * (PEER_BURST + PEER_RATE * now_s) + 1e-6
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    budget = CallBudget()
+    for number in range(MAX_BUCKETS + 10):
+        budget.spend(f"peer {number}", 1, address_range=f"range {number}", now_s=0.0)
+    assert len(budget._peers) == len(budget._ranges) == MAX_BUCKETS
