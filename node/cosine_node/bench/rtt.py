@@ -66,11 +66,11 @@ class RttOptions(ExperimentOptions):
     rivals: tuple[str, ...] = tuple(rival.name for rival in RIVALS)
     with_more: tuple[str, ...] = (DSI_2.name,)
     prompts: int = 40
-    side_prompts: int = 12
+    side_prompts: int = 10
     max_new_tokens: int = RECORDED_TOKENS
     tuning_prompts: int = 5
-    tuning_tokens: int = 48
-    trials: int = 16
+    tuning_tokens: int = 40
+    trials: int = 12
 
     @classmethod
     def quick(cls) -> "RttOptions":
