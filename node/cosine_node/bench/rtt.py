@@ -69,7 +69,7 @@ class RttOptions(ExperimentOptions):
     side_prompts: int = 10
     max_new_tokens: int = RECORDED_TOKENS
     tuning_prompts: int = 5
-    tuning_tokens: int = 40
+    tuning_tokens: int = 64
     trials: int = 12
 
     @classmethod
