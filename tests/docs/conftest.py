@@ -42,8 +42,8 @@ class Place:
         folder = self.folder / page.stem
         folder.mkdir(exist_ok=True)
         (folder / "question.txt").write_text("What is 3 plus 4?\n")
-        (scenario,) = (block.text for block in blocks_of(DOCS / "simulate.md") if block.language == "toml")
-        (folder / "mine.toml").write_text(scenario)
+        scenarios = [block.text for block in blocks_of(DOCS / "simulate.md") if block.language == "toml"]
+        (folder / "mine.toml").write_text(scenarios[0])
         return folder
 
 

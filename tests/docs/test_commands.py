@@ -11,6 +11,7 @@ import pytest
 from typer.main import get_command
 
 from cosine_node.cli.app import app, spread_peers
+from cosine_node.simulation.scenario import scenario_of
 from cosine_tui.cli import app as monitor
 from tests.docs import processes
 from tests.docs.conftest import Place
@@ -101,6 +102,11 @@ def find_extras(text: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = {extra for extras in re.findall(r"\[([\w,]+)\]", text) for extra in extras.split(",")}
     assert wanted <= project["optional-dependencies"].keys()
+
+
+def test_every_scenario_of_the_guide_can_be_read() -> None:
+    blocks = [block for block in blocks_of(ROOT / "docs" / "simulate.md") if block.language == "toml"]
+    assert len([scenario_of(tomllib.loads(block.text)) for block in blocks]) == 2
 
 
 CHECKS: Final[dict[Check, Callable[[str], None]]] = {
