@@ -33,7 +33,10 @@ def test_every_request_ends_with_the_targets_own_text(rows: list[dict[str, Any]]
 def test_every_node_is_live_and_announced(rows: list[dict[str, Any]]) -> None:
     for nodes, row in zip(OPTIONS.nodes, rows, strict=True):
         assert row["nodes"] == nodes
-        assert row["joining_node_records_written"] == 1
+        # Those that come late offer theirs to the full first cell too.
+        full = row["records_per_key_max"] == MAX_CELL_OWNERS
+        offered = 1 + (nodes - MAX_CELL_OWNERS) / nodes if full else 1
+        assert 1 <= row["joining_node_records_written"] <= offered
         assert row["records_per_key_mean"] * row["keys"] == pytest.approx(nodes)
 
 
