@@ -68,10 +68,13 @@ class DisjointPaths:
         path = self._asked[node]
         assert path is not None
         self.answered[node] = path
-        heard = self._heard[path]
-        known = set(heard)
-        for distance in {neighbour ^ self._key for neighbour in told if neighbour not in self._asked} - known:
-            insort(heard, distance)
+        known = set(self._heard[path])
+        new = {neighbour ^ self._key for neighbour in told if neighbour not in self._asked} - known
+        # Where one peer is known at the start, its neighbours begin the other paths.
+        begun = set(self._asked.values())
+        takers = [path, *(other for other in self.paths if not self._heard[other] and other not in begun)]
+        for place, distance in enumerate(sorted(new)):
+            insort(self._heard[takers[place % len(takers)]], distance)
 
     def note_silence(self, node: int) -> None:
         """A node has not answered; the next one takes its place on the path."""

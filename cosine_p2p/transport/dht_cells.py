@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -215,42 +216,47 @@ class _BatchedFinds:
 async def _follow_paths(key: Any, search: _Search, asking: _BatchedFinds) -> None:
     """Go along all paths of a look-up; those that end much later than the first are left."""
     loop = asyncio.get_running_loop()
-    began_s = loop.time()
-    following = {asyncio.create_task(_follow(key, search, path, asking)) for path in search.paths.paths}
-    try:
-        await asyncio.wait(following, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait(following, timeout=MIN_PATIENCE_S + 2 * (loop.time() - began_s))
-    finally:
-        for task in following:
-            task.cancel()
-        await asyncio.gather(*following, return_exceptions=True)
-
-
-async def _follow(key: Any, search: _Search, path: int, asking: _BatchedFinds) -> None:
-    """Ask the nodes of one path until it ends."""
-
-    async def ask(node_id: int) -> None:
-        answer = await asking.ask(node_id, key)
-        if answer is None:
-            search.paths.note_silence(node_id)
-            return
-        shown, told = answer
-        for place, item in enumerate(_items_of(shown)):
-            search.weights[item] += limits.MAX_CELL_OWNERS - place
-        search.paths.note_answer(node_id, told)
-
-    waiting: set[asyncio.Task[None]] = set()
+    began_s, until_s = loop.time(), math.inf
+    waiting: dict[asyncio.Task[None], int] = {}
     try:
         while True:
-            while len(waiting) < ASKED_AT_ONCE and (node_id := search.paths.next_node(path)) is not None:
-                waiting.add(asyncio.create_task(ask(node_id)))
+            for path in search.paths.paths:
+                for node_id in _next_nodes(search.paths, path, ASKED_AT_ONCE - list(waiting.values()).count(path)):
+                    waiting[asyncio.create_task(_ask_node(node_id, key, search, asking))] = path
             if not waiting:
                 return
-            _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if until_s == math.inf and set(search.paths.answered.values()) - set(waiting.values()):
+                until_s = loop.time() + MIN_PATIENCE_S + 2 * (loop.time() - began_s)
+            patience_s = None if until_s == math.inf else max(0.0, until_s - loop.time())
+            done, _ = await asyncio.wait(waiting, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                return
+            for task in done:
+                del waiting[task]
     finally:
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def _next_nodes(paths: DisjointPaths, path: int, most: int) -> list[int]:
+    """The nodes to ask next on a path, at most so many."""
+    nodes: list[int] = []
+    while len(nodes) < most and (node_id := paths.next_node(path)) is not None:
+        nodes.append(node_id)
+    return nodes
+
+
+async def _ask_node(node_id: int, key: Any, search: _Search, asking: _BatchedFinds) -> None:
+    """Ask a node and note what it shows and tells."""
+    answer = await asking.ask(node_id, key)
+    if answer is None:
+        search.paths.note_silence(node_id)
+        return
+    shown, told = answer
+    for place, item in enumerate(_items_of(shown)):
+        search.weights[item] += limits.MAX_CELL_OWNERS - place
+    search.paths.note_answer(node_id, told)
 
 
 def _key_of(cell: str) -> Any:

@@ -60,6 +60,15 @@ def test_peers_that_the_user_named_are_asked_first_on_paths_of_their_own() -> No
     assert [way.next_node(path) for path in way.paths] == [200, 201]
 
 
+def test_the_neighbours_of_a_single_known_peer_begin_the_other_paths() -> None:
+    way = DisjointPaths(0, starts=[], anchors=[200], paths=3, width=5)
+    assert [way.next_node(path) for path in way.paths] == [200, None, None]
+    way.note_answer(200, [1, 2, 3, 4])
+    assert [way.next_node(path) for path in way.paths] == [1, 2, 3]
+    way.note_answer(2, [5])
+    assert [way.next_node(path) for path in way.paths] == [4, 5, None]
+
+
 def test_a_path_that_hears_of_hostile_nodes_alone_spoils_no_other() -> None:
     hostile = range(1, 21)
     way = DisjointPaths(0, starts=[100, 101, 102], paths=3, width=5)
