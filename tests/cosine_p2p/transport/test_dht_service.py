@@ -13,7 +13,6 @@ from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.postings import (
     MAX_OWNER_CELLS,
     MAX_RANGE_OWNERS,
-    MAX_STORED_BYTES,
     Posting,
     PostingChecker,
     RecordOpener,
@@ -296,7 +295,3 @@ def test_honest_look_ups_take_less_than_twice_as_long_beside_a_flood(
         assert OWNER.peer_id in node.hung_up
 
     play(scene)
-
-
-def test_memory_is_bounded_whoever_stores() -> None:
-    assert MAX_STORED_BYTES == 16 << 20
