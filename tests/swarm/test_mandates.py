@@ -12,6 +12,7 @@ from cosine_node.drafter.draft_tree import USUAL_RARITY, Branch, DraftTree
 from cosine_node.simulation.swarm import Member, SimulatedSwarm
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_node.verifier.coordination import CoordinatedRequest
+from cosine_node.verifier.policy import Policy
 from cosine_p2p.drafters import Drafters
 from cosine_p2p.generation import Generation
 from cosine_p2p.speculation.tree import Block
@@ -50,7 +51,11 @@ def generated(
     async def run() -> Generation:
         async with SimulatedSwarm(one_way_s=one_way_s) as swarm:
             kind = STRATEGIES["cosine"] if coordinates else None
-            served = [await swarm.verifier(target_engine(), coordination=kind) for _ in range(verifiers)]
+            # Without copying, whatever no drafter drafted is a token of a pass of its own.
+            policy = Policy(uses_prompt_lookup=False)
+            served = [
+                await swarm.verifier(target_engine(), coordination=kind, policy=policy) for _ in range(verifiers)
+            ]
             for number in range(drafters):
                 await swarm.drafter(draft_engine(0.8, number), domain=f"domain-{number}")
             client = await swarm.client(**({"coordination": "verifier"} | options))

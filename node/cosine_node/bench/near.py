@@ -75,7 +75,7 @@ class NearOptions(ExperimentOptions):
     profiles: tuple[str, ...] = ("a100-80gb:70B/rtx-4090:1B", "60/6")
     rtts_ms: tuple[float, ...] = (0.0, 20.0, 50.0, 100.0, 300.0)
     temperatures: tuple[float, ...] = (0.0, 0.8)
-    prompts: int = 24
+    prompts: int = 20
     long_prompts: int = 8
     long_rtts_ms: tuple[float, ...] = (20.0, 100.0)
     links: tuple[str, ...] = tuple(LINKS)
@@ -83,7 +83,7 @@ class NearOptions(ExperimentOptions):
     max_new_tokens: int = RECORDED_TOKENS
     tuning_prompts: int = 6
     tuning_tokens: int = 64
-    trials: int = 6
+    trials: int = 12
 
     def distances(self, setting: "NearSetting") -> tuple[float, ...]:
         """The round-trip times at which a setting is measured."""

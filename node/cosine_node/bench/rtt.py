@@ -65,10 +65,10 @@ class RttOptions(ExperimentOptions):
     side_rivals: tuple[str, ...] = ("specinfer", "pipeinfer")
     rivals: tuple[str, ...] = tuple(rival.name for rival in RIVALS)
     with_more: tuple[str, ...] = (DSI_2.name,)
-    prompts: int = 40
+    prompts: int = 24
     side_prompts: int = 10
     max_new_tokens: int = RECORDED_TOKENS
-    tuning_prompts: int = 5
+    tuning_prompts: int = 4
     tuning_tokens: int = 64
     trials: int = 12
 
