@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 GREETING_S: Final = 4.0
 """As long as a stream may be silent later."""
+LINGER_S: Final = 2.0
+"""A choice: the answer needs one way, and the peer's hanging up another."""
 MAX_GREETING_BYTES: Final = limits.MAX_REVOCATIONS_BYTES + 16
 """The longest frame before the hello: a list of revoked certificates."""
 MAX_REASON: Final = 250
@@ -158,12 +160,19 @@ class GatedStream:
 
 
 async def refuse(stream: Stream, reason: str) -> None:
-    """Answer with the one error that is all a peer gets that is not admitted, and end the stream."""
+    """Answer with the one error that is all a peer gets that is not admitted, and end the stream once it hangs up.
+
+    Closed at once, with what it sent unread, the stream would be reset and the answer dropped with it.
+    """
     try:
         message = f"this peer talks to members of its private swarm, and to nobody it denies: {reason}"
-        await stream.write(encode_frame(encode(m.Error(0, ErrorCode.NOT_ADMITTED, message[:MAX_REASON], None))))
-    except PeerLost:
-        logger.debug("%s was gone before it was refused", stream.peer_id)
+        async with asyncio.timeout(LINGER_S):
+            error = m.Error(0, ErrorCode.NOT_ADMITTED, message[:MAX_REASON], None)
+            await stream.write(encode_frame(encode(error)))
+            while await stream.read():
+                pass
+    except (PeerLost, TimeoutError):
+        logger.debug("%s was refused and did not hang up", stream.peer_id)
     stream.close()
 
 

@@ -10,7 +10,7 @@ from cosine_p2p.denied_peers import DeniedPeers
 from cosine_p2p.membership import Membership
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.memory import MemoryNetwork
-from cosine_p2p.transport.peer_gate import GREETING_S, PeerGate
+from cosine_p2p.transport.peer_gate import GREETING_S, PeerGate, refuse
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode, encode
 from cosine_protocol.errors import ErrorCode, PeerLost
@@ -62,6 +62,32 @@ async def gets_one_error(stream: Stream) -> None:
     (error,) = await all_of(stream)
     assert isinstance(error, m.Error)
     assert (error.number, error.code) == (0, ErrorCode.NOT_ADMITTED)
+
+
+class Told:
+    """The side of a node to which a client, with more to say, hangs up after the answer."""
+
+    peer_id = CLIENT
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self._unread = [b"a hello", b"a request", b""]
+
+    async def read(self) -> bytes:
+        self.events.append("read")
+        return self._unread.pop(0)
+
+    async def write(self, data: bytes) -> None:
+        self.events.append("write")
+
+    def close(self) -> None:
+        self.events.append("close")
+
+
+def test_a_refused_peer_has_hung_up_before_its_stream_ends() -> None:
+    stream = Told()
+    run_virtual(refuse(stream, "nobody knows it"))
+    assert stream.events == ["write", "read", "read", "read", "close"]
 
 
 async def echoes(stream: Stream) -> None:
