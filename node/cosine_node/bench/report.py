@@ -22,7 +22,8 @@ token. T is the temperature. Equal inputs give equal results on any machine, wha
 stands here by the clock, and the engines alone, are measured in real time; there only ratios count, of rivals that
 took turns on one machine. The sections on one request at a time, on many at once, on drafters that lie and on large
 networks were measured before nodes shared their places fairly between clients; the rows that were computed again
-since lie within 1.5 %."""
+since lie within 1.5 %. The one on one request at a time is older than its command: there clients coordinate, DSI is
+stepped, and nobody has a drafter at the verifier."""
 """The page's own words; everything below them comes from the files."""
 _FIELDS: Final = {"what", "command", "setup", "rows", "findings"}
 """The fields that every result has."""
