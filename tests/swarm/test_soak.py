@@ -1,4 +1,4 @@
-"""Two thousand small random swarms: text is the target's, nothing hangs, nothing leaks."""
+"""Twelve hundred small random swarms: text is the target's, nothing hangs, nothing leaks."""
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -10,7 +10,7 @@ from cosine_node.simulation.soak import SoakReport, run_soak
 
 pytestmark = pytest.mark.thorough
 
-SEEDS = 2000
+SEEDS = 1200
 CHUNK = 100
 
 
