@@ -6,16 +6,15 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from cosine_p2p.lifetime import Lifetime
 from cosine_protocol.errors import UsageError
 
 _T = TypeVar("_T")
 
-# A signal that comes just before a thread begins to wait for a lock is seen only when that waiting ends,
-# so that no wait of the main thread may be without an end.
-SIGNAL_CHECK_S = 0.5
+SIGNAL_CHECK_S: Final = 0.5
+"""A choice: a signal that comes just before a thread begins to wait for a lock is seen only when that wait ends."""
 
 
 class LoopThread:

@@ -30,6 +30,7 @@ from cosine_p2p.strategies.base import (
     WakeAt,
 )
 from cosine_p2p.strategies.published.lone_drafter import LoneDrafter
+from cosine_p2p.strategies.published.rounds import MIN_PATIENCE_S, PATIENCE_FACTOR
 from cosine_protocol.digests import extend_digest
 from cosine_protocol.limits import MAX_TREE_DEPTH
 
@@ -39,10 +40,6 @@ OVERDUE_PASSES: Final = 4.0
 """A choice: a pass that takes so many times as long as expected is not counted on."""
 MIN_OVERDUE_S: Final = 1.0
 """A choice: no pass is overdue sooner, however fast its verifier is."""
-PATIENCE_FACTOR: Final = 3.0
-"""A choice: drafts that take so many times as long as expected are not waited for."""
-MIN_PATIENCE_S: Final = 0.25
-"""A choice: the least wait for drafts, longer than links stall."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,11 @@ def drafted(
     return FragmentReceived(author, Draft(1, 1, roll_digest(ROOT, after), len(after), NodeBlock.of(nodes)))
 
 
+def tokens_of_trees(actions: Iterable[Action]) -> list[list[int]]:
+    """The tokens of each block of drafts that goes to the verifier."""
+    return [[node.token for node in action.block.nodes] for action in actions if isinstance(action, SendTree)]
+
+
 def feed(tree: LiveTree, actions: Iterable[Action]) -> None:
     """Attach as a verifier does what a strategy sends."""
     for action in actions:
