@@ -2,16 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Final
 
-from cosine_node.bench.entrants import SHIPS, OptionValues
+from cosine_node.bench.entrants import SHIPPED, SHIPS, OptionValues
 from cosine_p2p.mandates import Coordination
-
-GENERALIST: Final = "general"
-"""The drafter at the verifier: an operator does not know what will be asked."""
-SHIPPED: Final[Mapping[str, Any]] = MappingProxyType({"coordination": Coordination.AUTO, "home": GENERALIST})
-"""Fields of the `Scenario` in which `cosine` runs as it ships, with a drafter at the verifier."""
 
 # The label of the first row and the two orders, as they stand in the JSON files.
 CHAIN: Final = "a chain of one drafter"

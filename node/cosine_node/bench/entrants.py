@@ -20,6 +20,7 @@ from cosine_node.bench.oracle import OracleCosine
 from cosine_node.simulation.scenario import Scenario
 from cosine_node.simulation.traces import Trace
 from cosine_node.verifier.policy import Policy
+from cosine_p2p.mandates import Coordination
 from cosine_p2p.strategies import STRATEGIES
 from cosine_p2p.strategies.base import Strategy, StrategyKind
 from cosine_p2p.strategies.cosine import Cosine, CosineOptions
@@ -58,6 +59,11 @@ POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
     }
 )
 """By name: what a verifier does of its own accord under free pacing."""
+
+GENERALIST: Final = "general"
+"""The drafter at the verifier: an operator does not know what will be asked."""
+SHIPPED: Final[Mapping[str, Any]] = MappingProxyType({"coordination": Coordination.AUTO, "home": GENERALIST})
+"""Fields of the `Scenario` in which `cosine` runs as it ships, with a drafter at the verifier."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from cosine_node.bench.entrants import OURS, PLAIN, SHIPS, OptionValues
+from cosine_node.bench.entrants import GENERALIST, OURS, PLAIN, SHIPS, OptionValues
 from cosine_node.bench.experiment import (
     RECORDED_TOKENS,
     Cell,
@@ -33,8 +33,6 @@ from cosine_node.simulation.scenario import SCENARIOS
 from cosine_node.zoo.family import Family
 from cosine_p2p.mandates import Coordination
 
-GENERALIST: Final = "general"
-"""The drafter at the verifier: an operator does not know what will be asked."""
 ROUNDS: Final = "specinfer"
 """The rival beside the verifier."""
 SHORT: Final = "short prompts"

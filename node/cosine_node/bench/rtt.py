@@ -11,8 +11,20 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Final
 
-from cosine_node.bench.ablation import GENERALIST, SHIPPED, variants
-from cosine_node.bench.entrants import COUPLED, DSI_2, ORACLE, OURS, PLAIN, RIVALS, SHIPS, OptionValues, entrant
+from cosine_node.bench.ablation import variants
+from cosine_node.bench.entrants import (
+    COUPLED,
+    DSI_2,
+    GENERALIST,
+    ORACLE,
+    OURS,
+    PLAIN,
+    RIVALS,
+    SHIPPED,
+    SHIPS,
+    OptionValues,
+    entrant,
+)
 from cosine_node.bench.experiment import (
     RECORDED_TOKENS,
     Cell,

@@ -4,8 +4,8 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
-from cosine_node.bench.ablation import CHAIN, CUMULATIVE, PARTS, SHIPPED, SINGLE, Variant, variants
-from cosine_node.bench.entrants import NOT_OF_STRATEGIES, POLICIES, SHIPS
+from cosine_node.bench.ablation import CHAIN, CUMULATIVE, PARTS, SINGLE, Variant, variants
+from cosine_node.bench.entrants import NOT_OF_STRATEGIES, POLICIES, SHIPPED, SHIPS
 from cosine_node.simulation.scenario import Scenario
 from cosine_p2p.strategies.cosine import CosineOptions
 

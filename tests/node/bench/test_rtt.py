@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cosine_node.bench.ablation import CUMULATIVE, SHIPPED
-from cosine_node.bench.entrants import BY_LABEL, PUBLISHED, SHIPS, OptionValues, entrant
+from cosine_node.bench.ablation import CUMULATIVE
+from cosine_node.bench.entrants import BY_LABEL, PUBLISHED, SHIPPED, SHIPS, OptionValues, entrant
 from cosine_node.bench.rtt import BARE, RttOptions, loops_of, planned, run
 from cosine_node.bench.rtt_findings import ALONE, BESIDE, EQUIPPED, REMOTE, findings_of
 from cosine_node.bench.tuning import Place
