@@ -1,10 +1,12 @@
 """Settings of all tests: how many examples property tests draw, and what is cleared between modules."""
 
 import gc
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import settings
+
+from tests.scheduling import SwarmsInTurn
 
 QUICK_EXAMPLES: Final = 20
 """A choice: `make test` finds what breaks in plain sight; `make check` draws hypothesis' own 100."""
@@ -15,6 +17,11 @@ settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.register_profile("quick", settings.get_profile("repeatable"), max_examples=QUICK_EXAMPLES)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile("repeatable")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SwarmsInTurn | None:
+    return SwarmsInTurn(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_finish() -> None:

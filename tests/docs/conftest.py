@@ -4,7 +4,6 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +13,7 @@ import pytest
 from cosine_node import zoo
 from tests.docs.exemptions import ADDRESS, FREE_PORT, GATEWAY, METRICS, SUBSTITUTIONS, TOKENIZER
 from tests.docs.pages import DOCS, ROOT, blocks_of
-from tests.e2e.nodes import HOST, Node
+from tests.e2e.nodes import HOST, Node, close_all
 
 MODULES: Final = {"cosine-node": "-m cosine_node", "cosine-tui": "-m cosine_tui", "python": ""}
 # One thread a process: they share the machine with the swarm.
@@ -47,28 +46,27 @@ class Place:
         return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("documentation")
     environment = {**os.environ, **QUIET, **_home(folder), "COSINE_HOST_MADDR": HOST}
     environment["PATH"] = os.pathsep.join((str(_programs(folder)), environment["PATH"]))
     environment["PYTHONPATH"] = os.pathsep.join(map(str, (*(ROOT / n for n in ("node", "protocol", "tui")), ROOT)))
-    with ExitStack() as stack:
+    nodes: list[Node] = []
 
-        def started(name: str, *arguments: Any) -> Node:
-            node = Node.start(name, arguments, folder, **environment)
-            stack.callback(node.close)
-            return node
+    def started(name: str, *arguments: Any) -> Node:
+        nodes.append(Node.start(name, arguments, folder, **environment))
+        return nodes[-1]
 
+    try:
         boot = started("boot", "bootstrap").wait_ready()
-        peers = ("--initial-peers", boot.maddr)
         metrics = str(free_port())
-        nodes = [
-            started("verifier", "join", "--role", "verifier", "--metrics-port", metrics, *peers),
-            started("drafter", "join", "--role", "drafter", "--model", "zoo:draft-code", *peers),
-            started("gateway", "serve", *peers),
-        ]
-        gateway = [node.wait_ready() for node in nodes][-1]
+        peers = ("--initial-peers", boot.maddr)
+        started("verifier", "join", "--role", "verifier", "--metrics-port", metrics, *peers)
+        started("drafter", "join", "--role", "drafter", "--model", "zoo:draft-code", *peers)
+        gateway = started("gateway", "serve", *peers)
+        for node in nodes[1:]:
+            node.wait_ready()
         names = {
             ADDRESS: boot.maddr,
             GATEWAY: gateway.ready["url"],
@@ -77,6 +75,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             TOKENIZER: str(zoo.tokenizer_folder()),
         }
         yield Place(folder, environment, names)
+    finally:
+        close_all(nodes)
 
 
 def free_port() -> int:

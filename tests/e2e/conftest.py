@@ -4,14 +4,13 @@ Verifiers that some tests kill are started once, too, and only where one of thes
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from tests.e2e.nodes import Node
+from tests.e2e.nodes import Node, close_all
 
 DRAFTERS: Final = ("code", "math", "general")
 EMULATED: Final = "60/6@10"
@@ -31,7 +30,7 @@ class Swarm:
         return "--initial-peers", self.boot.maddr
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Nothing is read from or left in the user's own folders, by children or by clients in this process."""
     home = tmp_path_factory.mktemp("home")
@@ -42,16 +41,16 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield home
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def swarm(_own_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
     folder = tmp_path_factory.mktemp("nodes")
-    with ExitStack() as stack:
+    nodes: list[Node] = []
 
-        def started(name: str, *arguments: Any) -> Node:
-            node = Node.start(name, arguments, folder)
-            stack.callback(node.close)
-            return node
+    def started(name: str, *arguments: Any) -> Node:
+        nodes.append(Node.start(name, arguments, folder))
+        return nodes[-1]
 
+    try:
         boot = started("boot", "bootstrap").wait_ready()
         join = ("join", "--threads", "1", "--dtype", "float32", "--initial-peers", boot.maddr)
         verifier = started("verifier", *join, "--role", "verifier", "--model", "zoo:target")
@@ -59,3 +58,5 @@ def swarm(_own_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         for node in (verifier, *drafters):
             node.wait_ready()
         yield Swarm(boot, verifier, drafters, folder)
+    finally:
+        close_all(nodes)

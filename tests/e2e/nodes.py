@@ -77,12 +77,19 @@ class Node:
 
     def close(self) -> None:
         """End the process, whatever state it is in."""
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                self.kill()
+        close_all([self])
+
+
+def close_all(nodes: Sequence[Node]) -> None:
+    """End the processes, at a time, whatever state they are in."""
+    running = [node for node in nodes if node.process.poll() is None]
+    for node in running:
+        node.process.terminate()
+    for node in running:
+        try:
+            node.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            node.kill()
 
 
 def run(
