@@ -12,7 +12,7 @@ from tests.cosine_p2p.tokenizer_kinds import codec_of
 from tests.e2e.emoji_model import KIND, write_model
 from tests.e2e.nodes import Node, run
 
-pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300)]
 
 NETWORK: Final = "emoji"
 PROMPT: Final = "ok ok"
@@ -97,7 +97,6 @@ def test_python_stops_at_emoji(client: Client) -> None:
     assert found
 
 
-@pytest.mark.thorough
 def test_the_command_gives_the_same_text_and_stops_there_too(client: Client, peers: tuple[str, ...]) -> None:
     seed = next(seed for seed in SEEDS if STOP in client.generate(PROMPT, seed=seed).text)
     text = client.generate(PROMPT, seed=seed).text
@@ -109,7 +108,6 @@ def test_the_command_gives_the_same_text_and_stops_there_too(client: Client, pee
     assert json.loads(stopped.stdout)["text"] == text.partition(STOP)[0]
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("stop", [None, STOP])
 def test_the_gateway_gives_the_same_text_streamed_or_not(client: Client, openai: OpenAI, stop: str | None) -> None:
     messages: list[Any] = [{"role": "user", "content": PROMPT}]

@@ -134,6 +134,7 @@ def test_a_member_whose_certificate_has_expired_is_refused_by_the_node(friends: 
         asyncio.run(answers(friends, "late", gate))
 
 
+@pytest.mark.thorough
 def test_a_revoked_member_is_refused_once_the_list_is_in_the_swarm_file(friends: Friends) -> None:
     file, key = friends.admit("revoked"), friends.key("revoked")
     ask = ("status", "--initial-peers", friends.verifier.maddr, "--swarm", str(file), "--identity", str(key))
@@ -150,6 +151,7 @@ def test_a_revoked_member_is_refused_once_the_list_is_in_the_swarm_file(friends:
     assert "revoked" in done.stderr
 
 
+@pytest.mark.thorough
 def test_the_doctor_of_a_member_sees_the_swarm(friends: Friends) -> None:
     place = ("--swarm", str(friends.admit("doctor")), "--identity", str(friends.key("doctor")))
     done = run("doctor", "--initial-peers", friends.verifier.maddr, *place, "--json", timeout_s=120.0)

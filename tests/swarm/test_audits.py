@@ -139,7 +139,7 @@ def test_the_word_of_one_auditor_lowers_the_rank_only(tmp_path: Path) -> None:
     assert len(EvidenceFile(file).read()) == 1 and not EvidenceFile(file).convicted()
 
 
-@pytest.mark.parametrize("number", quick_first(range(9300, 9320), 4))
+@pytest.mark.parametrize("number", quick_first(range(9300, 9320), 2))
 def test_an_auditor_that_lies_convicts_nobody_where_another_is_honest(number: int) -> None:
     first, second = audited(target_engine(), other_model(), target_engine(), identity=numbered_identity(number))
     assert state_of(first) in (AuditState.PASSED, AuditState.DISPUTED)
@@ -163,7 +163,7 @@ SAMPLINGS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("sampling", quick_first(SAMPLINGS))
 @pytest.mark.parametrize("strategy", quick_first(["plain", "cosine"]))
 def test_honest_verifiers_are_never_accused(strategy: str, sampling: str) -> None:
     async def run() -> list[Generation]:

@@ -82,7 +82,7 @@ def generated(made: ServedModel, prompt: list[int], *, drafts: bool = True, **op
 
 
 @pytest.mark.parametrize("penalty", quick_first([1.3, 1.05, 0.8]))
-@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize("prompt", quick_first(PROMPTS))
 def test_greedy_texts_are_those_of_transformers(tmp_path: Path, penalty: float, prompt: list[int]) -> None:
     folder = save(tmp_path, penalty=penalty)
     made, expected = served(folder), in_transformers(folder, prompt)

@@ -103,7 +103,7 @@ def test_an_honest_drafter_beside_a_liar_still_helps(name: str, prompt_nll: floa
     assert generation.seconds < plain_s / 1.3
 
 
-@pytest.mark.parametrize("name", quick_first(LIES, 2))
+@pytest.mark.parametrize("name", quick_first(LIES))
 def test_the_synchronous_strategy_survives_liars_too(name: str) -> None:
     assert run_virtual(generated("speculative", [LIES[name]])).token_ids == EXPECTED
 

@@ -98,6 +98,7 @@ def test_by_itself_a_client_hands_over_to_a_far_verifier_only() -> None:
     assert near.why[0] == "coordinated here: the verifier is near: it is 10 ms away, a pass takes 60 ms"
 
 
+@pytest.mark.thorough
 def test_a_verifier_that_coordinates_has_less_likely_paths_drafted(monkeypatch: pytest.MonkeyPatch) -> None:
     rarities: list[int] = []
     assign = DraftTree.assign
@@ -138,6 +139,7 @@ def test_another_verifier_gets_a_mandate_of_its_own_where_the_first_is_lost() ->
     assert sum(line.startswith("the verifier coordinates") for line in done.why) == 2
 
 
+@pytest.mark.thorough
 def test_where_no_drafter_takes_the_mandate_the_client_coordinates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafters of an older version know no mandates, and take a request from its own client only."""
 
@@ -164,6 +166,7 @@ def test_past_its_tokens_a_mandate_is_worth_nothing_to_drafters(monkeypatch: pyt
     assert done.accepted > 0
 
 
+@pytest.mark.thorough
 def test_past_its_end_a_mandate_is_worth_nothing_to_drafters(monkeypatch: pytest.MonkeyPatch) -> None:
     altered(monkeypatch, lifetime_s=2.0)
     done = generated()
@@ -190,7 +193,7 @@ def test_a_drafter_that_is_not_named_follows_nobody_but_the_client(monkeypatch: 
     assert is_taken_back(done, "no drafter follows")
 
 
-@pytest.mark.parametrize("lie", ["unshown", "another"])
+@pytest.mark.parametrize("lie", quick_first(["unshown", "another"]))
 def test_a_verifier_that_credits_whom_it_likes_is_noticed(monkeypatch: pytest.MonkeyPatch, lie: str) -> None:
     """It names an author for each token, and shows nothing or what another has signed."""
     honest = CoordinatedRequest.note

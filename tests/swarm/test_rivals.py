@@ -135,6 +135,7 @@ def test_a_fixed_drafter_is_the_only_one_asked() -> None:
     assert len(generation.drafters) == 1
 
 
+@pytest.mark.thorough
 def test_one_good_drafter_among_bad_ones_is_found() -> None:
     """Speculation fixed to the good one, in hindsight, sets the mark; selection costs some of it."""
     fidelities = (0.0, 0.1, 0.9, 0.0)

@@ -7,6 +7,7 @@ import pytest
 from cosine_tui.app import MonitorApp
 from cosine_tui.feed import StillFeed
 from cosine_tui.themes import DARK, LIGHT
+from tests.thoroughness import quick_first
 from tests.tui.snapshots import LOST, SNAPSHOT
 
 NARROW, TWO, WIDE = (80, 24), (100, 30), (160, 48)
@@ -14,12 +15,12 @@ NARROW, TWO, WIDE = (80, 24), (100, 30), (160, 48)
 Compare = Callable[..., bool]
 
 
-@pytest.mark.parametrize("theme", [DARK, LIGHT])
+@pytest.mark.parametrize("theme", quick_first([DARK, LIGHT]))
 def test_wide(snap_compare: Compare, theme: str) -> None:
     assert snap_compare(MonitorApp(StillFeed(SNAPSHOT), theme=theme), terminal_size=WIDE)
 
 
-@pytest.mark.parametrize("key", ["f2", "f3", "f4", "f5"])
+@pytest.mark.parametrize("key", quick_first(["f2", "f3", "f4", "f5"]))
 def test_narrow(snap_compare: Compare, key: str) -> None:
     assert snap_compare(MonitorApp(StillFeed(SNAPSHOT)), terminal_size=NARROW, press=[key])
 
@@ -32,6 +33,7 @@ def test_help(snap_compare: Compare) -> None:
     assert snap_compare(MonitorApp(StillFeed(SNAPSHOT)), terminal_size=NARROW, press=["f1"])
 
 
+@pytest.mark.thorough
 def test_two_panes(snap_compare: Compare) -> None:
     assert snap_compare(MonitorApp(StillFeed(SNAPSHOT)), terminal_size=TWO)
 
@@ -45,6 +47,7 @@ def test_request_page(snap_compare: Compare) -> None:
     assert snap_compare(MonitorApp(StillFeed(SNAPSHOT)), terminal_size=WIDE, press=["ctrl+o"])
 
 
+@pytest.mark.thorough
 def test_error_on_the_prompt_line(snap_compare: Compare) -> None:
     keys = [*"/strategy magic", "enter"]
     assert snap_compare(MonitorApp(StillFeed(SNAPSHOT)), terminal_size=NARROW, press=keys)

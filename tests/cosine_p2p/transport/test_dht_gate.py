@@ -187,6 +187,7 @@ def test_a_stranger_gets_nothing_on_any_protocol_and_a_member_what_it_asks() -> 
     among_nodes(play)
 
 
+@pytest.mark.thorough
 def test_a_newer_list_of_revoked_certificates_spreads_through_the_dht() -> None:
     async def play(nodes: Nodes) -> None:
         knowing, other = await nodes.node(), await nodes.node()

@@ -26,6 +26,7 @@ from cosine_protocol.codec import encode_body
 from cosine_protocol.errors import PeerLost, UsageError
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import Role, cell_key, cell_name, seal_record
+from tests.thoroughness import quick_first
 
 from ..samples import NETWORK, TARGET, identity_of, record_of
 
@@ -154,7 +155,7 @@ def test_streams_between_two_nodes() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("client_mode", [False, True])
+@pytest.mark.parametrize("client_mode", quick_first([False, True]))
 def test_leaving_leaves_no_task_behind(client_mode: bool) -> None:
     async def run() -> None:
         async with swarm() as made:
@@ -512,6 +513,7 @@ def test_a_lying_storing_node_hides_nothing_an_honest_one_has() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.thorough
 def test_a_peer_is_one_node_of_the_dht_however_many_ids_it_invents() -> None:
     """Ids around the key of a cell: all who read or write it would ask this peer and nobody else."""
 

@@ -406,6 +406,7 @@ def test_a_peer_behind_a_relay_is_reached_and_sends_more_than_libp2p_relays_by_d
     assert len(asyncio.run(asyncio.wait_for(through_a_relay(tmp_path), 60))) == MUCH_BYTES
 
 
+@pytest.mark.thorough
 @needs_hivemind
 @pytest.mark.parametrize("is_member", [True, False], ids=["member", "stranger"])
 def test_a_peer_of_a_private_swarm_behind_a_relay_sends_members_all_and_strangers_one_error(

@@ -117,7 +117,7 @@ def test_packed_trees_equal_separate_forwards(make: Any, pads_rows: bool) -> Non
     assert _distance(packed[3], _alone(reference, [*long, 11, 12])[-1]) < TOLERANCE
 
 
-@pytest.mark.parametrize("dtype", quick_first(DTYPES, quick=2), ids=str)
+@pytest.mark.parametrize("dtype", quick_first(DTYPES), ids=str)
 @pytest.mark.parametrize("make", [*CASES, *WINDOW_CASES, *SHARED_CASES])
 def test_the_trial_accepts_what_works(make: Any, dtype: torch.dtype) -> None:
     check_exactness(build(make()).to(dtype))
@@ -207,7 +207,7 @@ def test_the_trial_refuses_what_configurations_hide(model_type: str) -> None:
         check_exactness(build(TRIED_AND_REFUSED[model_type]()))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", quick_first(DTYPES), ids=str)
 @pytest.mark.parametrize("model_type", WRITE_OTHER_TEXT)
 def test_the_trial_refuses_models_that_load_and_would_write_other_text(model_type: str, dtype: torch.dtype) -> None:
     with pytest.raises(UnsupportedModel, match=f"'{model_type}'.*in a trial"):

@@ -41,7 +41,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("config", CASES[:3])
+@pytest.mark.parametrize("config", CASES[:1])
 def test_requests_give_the_same_bits_together_as_alone(config: Any) -> None:
     assert differences(sixteen_bit(config()), is_deterministic=True, requests=8, tokens=8) == 0
 

@@ -49,6 +49,7 @@ def test_a_model_without_experts_is_left_as_it_is() -> None:
     assert len(model(torch.tensor([[5, 6]])).logits[0]) == 2
 
 
+@pytest.mark.thorough
 def test_hidden_keys_at_the_end_of_a_page_change_no_bit_on_a_cpu() -> None:
     shapes = {(2, 16, 16)}
     tiles = attention_tiles(shapes, dtype=torch.bfloat16, device=CPU)

@@ -12,6 +12,7 @@ from cosine_node.engine.recipe import Query, Recipe
 from cosine_node.engine.sampling import choose
 from cosine_protocol.noise import gumbel
 from cosine_protocol.request import Sampling
+from tests.thoroughness import quick_first
 
 DRAWS = 6000
 
@@ -141,13 +142,16 @@ def test_rows_with_different_parameters_share_a_block() -> None:
 
 @pytest.mark.parametrize(
     "sampling",
-    [
-        Sampling(temperature=1.0),
-        Sampling(temperature=0.6),
-        Sampling(temperature=1.0, top_k=4),
-        Sampling(temperature=1.0, top_p=0.8),
-        Sampling(temperature=1.0, min_p=0.2),
-    ],
+    quick_first(
+        [
+            Sampling(temperature=0.6),
+            Sampling(temperature=1.0, top_p=0.8),
+            Sampling(temperature=1.0),
+            Sampling(temperature=1.0, top_k=4),
+            Sampling(temperature=1.0, min_p=0.2),
+        ],
+        2,
+    ),
 )
 def test_choices_follow_the_law(sampling: Sampling) -> None:
     logits = torch.tensor([1.5, 0.2, -1.0, 0.9, 0.0, -0.4, 1.1])

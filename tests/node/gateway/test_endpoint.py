@@ -313,6 +313,7 @@ def test_the_prompts_of_one_key_do_not_show_in_the_times_of_another() -> None:
     assert guessed == pytest.approx(new, rel=0.2)
 
 
+@pytest.mark.thorough
 def test_eighty_requests_of_one_key_do_not_keep_another_out() -> None:
     async def use(running: Gateway) -> tuple[float, list[int]]:
         def ask(key: str, tokens: int) -> Awaitable[Reply]:

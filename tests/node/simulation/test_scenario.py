@@ -142,6 +142,7 @@ def test_one_scenario_twice_is_one_run_and_another_seed_another() -> None:
     assert first.nodes == again.nodes
 
 
+@pytest.mark.thorough
 def test_the_digest_does_not_depend_on_the_order_of_hashing() -> None:
     code = (
         "from cosine_node.simulation.running import run_scenario\n"
@@ -213,6 +214,7 @@ def test_traces_that_do_not_exist(fields: dict[str, Any], sentence: str) -> None
         run_scenario(replace(SCENARIOS["family"], **fields))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_embedded_models_in_virtual_time() -> None:
     family = Scenario(source="models", drafters=1, requests=1, max_new_tokens=8, domains=("code",))
