@@ -82,7 +82,7 @@ SUBSTITUTIONS: Final = (
     ),
     Substitution(r'(?<=SwarmModelForCausalLM.from_pretrained\()"someone/model"', '"zoo:target"', "the same"),
     Substitution(r"/tcp/4001\b", "/tcp/0", "the port may be taken"),
-    Substitution(r"--seeds 0:2000", "--seeds 0:3", "2,000 runs take minutes; tests/swarm does them"),
+    Substitution(r"--seeds 0:2000", "--seeds 0:3", "2,000 runs take minutes; tests/swarm has its own"),
     Substitution(
         r"--scenario strangers", "--scenario strangers --clients 2", "fewer requests do, in a third of the time"
     ),

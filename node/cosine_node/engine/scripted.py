@@ -106,9 +106,12 @@ class ScriptedEngine(PagedEngine):
     def _choice(self, tree: SequenceTree, name: int, candidates: int) -> Choice:
         is_penalised = tree.sampling.repetition_penalty != 1
         tokens = tree.tokens_to(name) if is_penalised else _tail(tree, name)
+        logits, demotion = self.logits_after(tokens), self.demotion(tokens)
+        if tree.sampling.is_greedy and not is_penalised:
+            return _greedy_choice(logits, demotion, candidates)
         position = tree.nodes[name].index + 1 - tree.prompt_tokens
-        scores = keyed_scores(self.logits_after(tokens), tree.sampling, seen=tokens, position=position)
-        return best_choice(demoted(scores, self.demotion(tokens)), candidates=candidates)
+        scores = keyed_scores(logits, tree.sampling, seen=tokens, position=position)
+        return best_choice(demoted(scores, demotion), candidates=candidates)
 
     def _nll(self, tree: SequenceTree, row: Row) -> float | None:
         losses = []
@@ -167,6 +170,12 @@ def best_choice(scores: Sequence[float], *, candidates: int = 0) -> Choice:
     margin = scores[ranked[0]] - scores[ranked[1]] if len(ranked) > 1 else math.inf
     shown = tuple((token, math.exp(logs[token])) for token in ranked[:candidates] if logs[token] > -math.inf)
     return Choice(ranked[0], margin, shown)
+
+
+@lru_cache(maxsize=8192)
+def _greedy_choice(logits: Logits, demotion: int, candidates: int) -> Choice:
+    """The best choice by the logits alone, which paths of equal ends share."""
+    return best_choice(demoted(logits, demotion), candidates=candidates)
 
 
 def _filtered(scores: Sequence[float], sampling: Sampling) -> list[float]:
