@@ -13,7 +13,7 @@ from cosine_protocol import messages as m
 from cosine_protocol.codec import decode, encode
 from cosine_protocol.errors import ErrorCode, PeerLost, RemoteProtocolError
 from cosine_protocol.framing import FrameDecoder, encode_frame
-from cosine_protocol.protocols import MANDATES, VERSION, check_allowed, common_features
+from cosine_protocol.protocols import MANDATES, RECEIPTS, VERSION, check_allowed, common_features
 
 HEARTBEAT_S: Final = 1.0
 """docs/protocol.md, section 3."""
@@ -24,7 +24,7 @@ MAX_WAITING_BYTES: Final = 4 << 20
 MAX_SENTENCE: Final = 250
 """Characters: at most 1,000 bytes in UTF-8, within `MAX_TEXT_BYTES`."""
 AGENT: Final = f"cosine-p2p/{__version__}"  # as others read it in a hello or record
-FEATURES: Final = (MANDATES,)  # those of this version
+FEATURES: Final = (MANDATES, RECEIPTS)  # those of this version
 MAX_OPEN_PINGS: Final = 8
 """Bounds memory: pings whose answer may still come, twice what fits into the silence allowed."""
 _RTT_WEIGHT: Final = 0.3

@@ -41,6 +41,7 @@ from cosine_p2p.peer_failures import PeerFailures
 from cosine_p2p.peer_file import PeerFile
 from cosine_p2p.peer_speeds import PeerSpeeds
 from cosine_p2p.prompt import PromptEncoder, read_prompt
+from cosine_p2p.receipts import give_receipts
 from cosine_p2p.recent_finds import REUSE_S, RecentFinds
 from cosine_p2p.run import Run
 from cosine_p2p.selection import Chance, rank_verifiers, requests_of
@@ -271,8 +272,16 @@ class AsyncClient:
             place, requests, strategy, drafters, deadline_s, cache_scope, Coordination(asked["coordination"])
         )
         audit = partial(self._auditing.begin, share=asked["audit"])
+        give = partial(give_receipts, links=place.links, mandates=place.swarm.mandates)
         return Run(
-            sessions, codec, place.links, stop=asked["stop"], observer=self._observer, applied=applied, audit=audit
+            sessions,
+            codec,
+            place.links,
+            stop=asked["stop"],
+            observer=self._observer,
+            applied=applied,
+            audit=audit,
+            give_receipts=give if asked["share_receipts"] else None,
         )
 
     def _sessions(

@@ -47,6 +47,14 @@ class DrafterLedger:
         record = self._records[author - 1]
         return ",".join(record.expertise) or record.model
 
+    def expertise_of(self, author: int) -> tuple[str, ...]:
+        """The domains that a drafter announces."""
+        return self._records[author - 1].expertise
+
+    def accepted(self, author: int) -> int:
+        """Committed tokens of a drafter."""
+        return self._accepted[author]
+
     def note_drafted(self, author: int, nodes: NodeBlock, position: int) -> None:
         """Count nodes that extend an output of `position` tokens."""
         self._drafted[author] += len(nodes)

@@ -106,7 +106,8 @@ class Generation:
     what it has shown; accepted tokens are proven by their drafters' signatures all the same.
 
     `near_ties` counts committed tokens whose two best scores lay so close that rounding may decide in the target's
-    data type: within 1e-4 in float32. `audit` is None where a client audits nothing at all.
+    data type: within 1e-4 in float32. `receipts` counts those that drafters were sent for their tokens. `audit` is
+    None where a client audits nothing at all.
     """
 
     text: str
@@ -131,7 +132,7 @@ class Generation:
     why: tuple[str, ...]
     coordinator: str = "client"
     generation_config: AppliedConfig = AppliedConfig()
-    receipts: None = None
+    receipts: int = 0
     audit: AuditReport | None = None
 
 

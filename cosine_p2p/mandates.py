@@ -25,10 +25,10 @@ class Coordination(StrEnum):
 
 
 class Mandates:
-    """Signs mandates as one client. `clock` gives Unix seconds."""
+    """Signs mandates as one client, which has the key `identity`. `clock` gives Unix seconds."""
 
     def __init__(self, identity: Identity, clock: Callable[[], float]) -> None:
-        self._identity = identity
+        self.identity = identity
         self._clock = clock
         self.failures = PeerFailures()
         self._undrafted: Counter[str] = Counter()
@@ -38,7 +38,7 @@ class Mandates:
     ) -> SignedMandate:
         """A mandate from now on."""
         return sign_mandate(
-            self._identity,
+            self.identity,
             d_0=d_0,
             delegate=delegate,
             drafters=drafters,

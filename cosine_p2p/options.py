@@ -9,6 +9,7 @@ from os import PathLike, fspath
 from typing import Any, Final, TypedDict, TypeVar, cast
 
 from cosine_p2p.arguments import (
+    FLAG,
     SECONDS,
     SHARE,
     STOP,
@@ -70,6 +71,8 @@ class GenerationOptions(TypedDict, total=False):
     where it is far away."""
     audit: float
     """The share of streams that another verifier audits once the text is there, 0.05; 0 is off."""
+    share_receipts: bool
+    """Send drafters a signed receipt for their tokens, which they may show to others; True."""
     trust: Sequence[str]
     """Only these peers, by peer id."""
     verifier: str | None
@@ -114,6 +117,7 @@ DEFAULTS: Final[ClientOptions] = {
     "strategy": "cosine",
     "coordination": Coordination.AUTO.value,
     "audit": 0.05,
+    "share_receipts": True,
     "trust": (),
     "deny": (),
     "timeout_s": 600.0,
@@ -188,6 +192,7 @@ _KINDS: Final[Mapping[str, ArgumentKind[Any]]] = {
     "dtype": text("the name of a data type, such as 'float32'"),
     "max_drafters": whole(0),
     "audit": SHARE,
+    "share_receipts": FLAG,
     "trust": texts("peer ids"),
     "verifier": text("a peer id"),
     "timeout_s": SECONDS,

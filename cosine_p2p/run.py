@@ -35,7 +35,8 @@ class Run:
     """One generation under way: iterate `chunks`, then read `result`.
 
     `sessions` are the ways to serve the request, best first. The next one is taken where nobody of the one before
-    has committed anything. Once all text is there, `audit` begins the audit of the session that brought it.
+    has committed anything. Once all text is there, `audit` begins the audit of the session that brought it, and
+    `give_receipts` tells its drafters of it.
     """
 
     def __init__(
@@ -48,10 +49,13 @@ class Run:
         observer: Observer | None = None,
         applied: AppliedConfig | None = None,
         audit: Callable[[Session], StreamAudit] | None = None,
+        give_receipts: Callable[[Session], int] | None = None,
     ) -> None:
         self._observer = observer
         self._begin_audit = audit
         self._audit: StreamAudit | None = None
+        self._give_receipts = give_receipts
+        self._receipts = 0
         self._applied = applied or AppliedConfig()
         self._sessions = sessions
         self._session = next(sessions)
@@ -107,6 +111,8 @@ class Run:
             self._log.info("%d tokens, %s", len(self._token_ids), reason)
             if is_whole and self._begin_audit is not None:
                 self._audit = self._begin_audit(self._session)
+            if is_whole and self._give_receipts is not None:
+                self._receipts = self._give_receipts(self._session)
             if self._observer is not None:
                 (self._observer.observe if is_whole else self._observer.observe_abandoned)(self.result())
         if rest:
@@ -211,6 +217,7 @@ class Run:
             why=tuple(counts.why),
             coordinator=session.delegation.told_coordinator,
             generation_config=self._applied,
+            receipts=self._receipts,
             audit=self._audit.report() if self._audit is not None else None,
         )
 

@@ -16,6 +16,7 @@ from cosine_protocol.identity import verify
 from cosine_protocol.limits import HOME_AUTHOR
 from cosine_protocol.messages import FinishReason
 from cosine_protocol.nodes import NodeBlock
+from cosine_protocol.receipt_messages import SignedEarning
 from cosine_protocol.request import Request
 
 LEAST_COMMITS: Final = 4
@@ -35,7 +36,8 @@ class Upstream:
     """A verifier that serves the request in slot `slot` under `number`, `position` tokens into the stream.
 
     The tokens before `first` were given to it. `transcript` is what it signed last; `is_unsigned` is true once one
-    that was due did not come: the stream goes on, but others should be asked first from then on.
+    that was due did not come: the stream goes on, but others should be asked first from then on. `earned` says at
+    the end whose drafts it committed.
     """
 
     slot: int
@@ -49,6 +51,7 @@ class Upstream:
     is_opened: bool = False
     transcript: SignedTranscript | None = None
     is_unsigned: bool = False
+    earned: tuple[SignedEarning, ...] = ()
     first: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -138,6 +141,7 @@ class Upstream:
         reason = end_of(output, self.request)
         if reason is None or account.digest != self.digest or self.position != len(output):
             raise RemoteProtocolError("the verifier ended the stream before its end")
+        self.earned = final.earned or ()
         return reason
 
 

@@ -71,7 +71,8 @@ class DrafterCounts(Counts):
 
     `busy` are answers that there is no room; fragments are dropped where a client reads too slowly. Nodes were sent
     to `drafted_requests`, where `text_tokens` have been committed since, `offered_positions` of them after nodes
-    for them had been sent, and `taken_tokens` of these were among the nodes.
+    for them had been sent, and `taken_tokens` of these were among the nodes. Clients sent
+    receipts for `receipt_tokens`.
     """
 
     busy: int = 0
@@ -83,3 +84,4 @@ class DrafterCounts(Counts):
     text_tokens: int = 0
     offered_positions: int = 0
     taken_tokens: int = 0
+    receipt_tokens: int = 0

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from cosine_node.announcing import Announcer
 from cosine_node.discover_service import DiscoverService
+from cosine_node.drafter.receipt_ledger import ledger_of
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.emulation import Emulation
 from cosine_node.engine.curve import CostCurve
@@ -395,5 +396,5 @@ def _service(
         make = partial(VerifierService, config=verifier, home=home, coordinator=coordinator)
     else:
         drafter = DrafterConfig(tokenizer_digest=served.facts.tokenizer_digest, max_requests=options.max_requests)
-        make = partial(DrafterService, config=drafter)
+        make = partial(DrafterService, config=drafter, receipts=ledger_of(identity.peer_id, options.expertise))
     return make(engine=served.engine, runner=runner, curve=curve, identity=identity, wait_for_work=wait_for_work)

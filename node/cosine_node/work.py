@@ -26,14 +26,16 @@ class DraftWork(Work):
     text_tokens: int
     offered_positions: int
     taken_tokens: int
+    receipt_tokens: int
 
     def __str__(self) -> str:
         if not self.drafted_tokens:
             return "drafted nothing"
+        receipts = f"; receipts for {self.receipt_tokens} tokens" if self.receipt_tokens else ""
         return (
             f"drafted {self.drafted_tokens} tokens{_requests(self.requests)}: right at {self.taken_tokens} of "
             f"{self.offered_positions} positions ({_percent(self.taken_tokens, self.offered_positions)}), "
-            f"{_percent(self.taken_tokens, self.text_tokens)} of the text"
+            f"{_percent(self.taken_tokens, self.text_tokens)} of the text{receipts}"
         )
 
 
@@ -63,6 +65,7 @@ def work_of(service: DrafterService | VerifierService) -> Work:
             text_tokens=service.counts.text_tokens,
             offered_positions=service.counts.offered_positions,
             taken_tokens=service.counts.taken_tokens,
+            receipt_tokens=service.counts.receipt_tokens,
         )
     return VerifyWork(
         requests=service.counts.opened,

@@ -12,6 +12,7 @@ from cosine_protocol.fields import pack_fields, unpack_fields
 from cosine_protocol.file_messages import AskFile, FilePiece
 from cosine_protocol.limits import MAX_FRAME_BYTES, MAX_PROMPT_TOKENS
 from cosine_protocol.member_messages import Member, Revoked
+from cosine_protocol.receipt_messages import Receipted
 
 _BODY = TypeVar("_BODY")
 
@@ -42,6 +43,7 @@ TAGS: Final = MappingProxyType(
         36: m.Advance,
         37: m.Busy,
         38: m.Release,
+        39: Receipted,
         48: m.AskRecords,
         49: m.Records,
         50: AskFile,

@@ -30,6 +30,12 @@ MAX_MANDATE_S: Final = 3600.0
 """A choice that bounds what a stolen mandate is worth; a longer request is coordinated by its client again."""
 TRANSCRIPT_EVERY_TOKENS: Final = 32
 """A choice: signing costs 100 bytes and little time, and at most 31 tokens of a stream that is left go unsigned."""
+MAX_EARNING_BYTES: Final = 256
+"""Room for two peer ids of 52 characters, a digest and three numbers."""
+MAX_EARNINGS: Final = 16
+"""A choice that bounds what a verifier signs at the end of a request: twice the drafters that a client asks."""
+MAX_RECEIPT_BYTES: Final = 1536
+"""Room for an earning, a peer id, and the longest expertise that a record may announce."""
 MAX_AUDIT_FINDINGS: Final = 64
 """A choice that bounds a verdict: far more differences than a conviction needs."""
 MAX_SCORE_GAP: Final = 1e6

@@ -26,6 +26,7 @@ from cosine_protocol.fields import (
 from cosine_protocol.file_messages import AskFile, FilePiece
 from cosine_protocol.member_messages import Member, Revoked
 from cosine_protocol.nodes import NodeBlock
+from cosine_protocol.receipt_messages import EarningItems, Receipted, SignedEarning
 from cosine_protocol.request import Request
 
 Nodes = Annotated[NodeBlock, Struct(NodeBlock)]
@@ -255,10 +256,14 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """The end of a request, signed by the serving peer. `body` decodes to an `Account`."""
+    """The end of a request, signed by the serving peer. `body` decodes to an `Account`.
+
+    A verifier adds what each drafter has earned.
+    """
 
     body: Annotated[bytes, Bytes(2048)]
     signature: Signature
+    earned: Annotated[tuple[SignedEarning, ...] | None, Added(EarningItems)] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,4 +385,5 @@ Message = (
     Hello | Ping | Pong | Error | Open | Opened | Tree | Verify | Commit | Verified | Cancel | Final | Delegate
     | Declined | Revoke | Credit | Report | Start | Started | Assign | Fragment | Advance | Busy | Release
     | AskRecords | Records | AskFile | FilePiece | AskStatus | Status | AskAudit | Audited | Member | Revoked
+    | Receipted
 )  # fmt: skip

@@ -8,6 +8,7 @@ from cosine_protocol.audit_messages import AskAudit, Audited
 from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.file_messages import AskFile, FilePiece
 from cosine_protocol.member_messages import Member, Revoked
+from cosine_protocol.receipt_messages import Receipted
 
 # Plain names, see docs/protocol.md.
 VERSION: Final = 1
@@ -20,14 +21,18 @@ AUDIT: Final = "/cosine/audit/1.0.0"
 MANDATES: Final = "mandate"
 """The feature of ends that know mandates (docs/protocol.md, section 3)."""
 
+RECEIPTS: Final = "receipt"
+"""The feature of ends that know receipts (docs/protocol.md, section 3)."""
+
 _COMMON = frozenset({Member, Revoked, m.Hello, m.Ping, m.Pong, m.Error})
 
 MESSAGES: Final = MappingProxyType(
     {
         VERIFY: _COMMON
         | {m.Open, m.Opened, m.Tree, m.Verify, m.Verified, m.Commit, m.Cancel, m.Final}
-        | {m.Delegate, m.Declined, m.Revoke, m.Credit, m.Report},
-        DRAFT: _COMMON | {m.Start, m.Started, m.Assign, m.Fragment, m.Advance, m.Busy, m.Release, m.Final},
+        | {m.Delegate, m.Declined, m.Revoke, m.Credit, m.Report, Receipted},
+        DRAFT: _COMMON
+        | {m.Start, m.Started, m.Assign, m.Fragment, m.Advance, m.Busy, m.Release, m.Final, Receipted},
         DISCOVER: _COMMON | {m.AskRecords, m.Records, AskFile, FilePiece},
         STATUS: _COMMON | {m.AskStatus, m.Status},
         AUDIT: _COMMON | {AskAudit, Audited},

@@ -8,6 +8,7 @@ from cosine_p2p.upstream import Upstream
 from cosine_protocol.audit_messages import Transcript
 from cosine_protocol.audits import open_claim, sign_transcript
 from cosine_protocol.digests import request_digest, roll_digest
+from cosine_protocol.receipt_messages import SignedEarning
 from tests.cosine_p2p.samples import identity_of
 from tests.cosine_p2p.test_session import REQUEST
 
@@ -21,7 +22,7 @@ def upstream(number: int, first: int, tokens: int | None) -> Upstream:
     if tokens is not None:
         transcript = Transcript(first, tokens, roll_digest(D_0, OUTPUT[:tokens]))
         signed = sign_transcript(identity, transcript, d_0=D_0)
-    seen: Any = SimpleNamespace(peer_id=identity.peer_id, first=first, transcript=signed)
+    seen: Any = SimpleNamespace(peer_id=identity.peer_id, first=first, transcript=signed, earned=())
     return cast("Upstream", seen)
 
 
@@ -41,3 +42,12 @@ def test_who_signed_nothing_claims_nothing() -> None:
     streams = SignedStreams()
     streams.note(upstream(1, 0, None))
     assert streams.claims(REQUEST, OUTPUT) == ()
+
+
+def test_what_drafters_earned_comes_with_who_signed_it() -> None:
+    streams, earning = SignedStreams(), SignedEarning(b"", bytes(64))
+    first, second = upstream(1, 0, 2), upstream(2, 2, None)
+    streams.note(first)
+    streams.note(second)
+    second.earned = (earning,)
+    assert list(streams.earned()) == [(identity_of(2).peer_id, earning)]

@@ -16,12 +16,23 @@ from cosine_protocol.coordinates import NetworkCoordinate
 from cosine_protocol.fields import Bytes, Flag, Items, Kind, Maybe, Real, Struct, Text, Whole, fields_of
 from cosine_protocol.member_messages import Certificate, Revocations, SignedCertificate, SignedRevocations
 from cosine_protocol.nodes import MAX_BLOCK_NODES, NodeBlock
+from cosine_protocol.receipt_messages import Earning, Receipt, SignedEarning, SignedReceipt
 from cosine_protocol.records import NodeRecord, SignedRecord
 from cosine_protocol.request import Sampling
 
 SIGNED: Final = (m.Draft, m.Account, m.Mandate, m.SignedMandate, Transcript, SignedTranscript)
 MEMBERSHIP: Final = (Certificate, SignedCertificate, Revocations, SignedRevocations)
-BODIES: Final = (*SIGNED, *MEMBERSHIP, AuditFinding, AuditVerdict, NetworkCoordinate, NodeRecord, SignedRecord)
+RECEIPTS: Final = (Earning, SignedEarning, Receipt, SignedReceipt)
+BODIES: Final = (
+    *SIGNED,
+    *MEMBERSHIP,
+    *RECEIPTS,
+    AuditFinding,
+    AuditVerdict,
+    NetworkCoordinate,
+    NodeRecord,
+    SignedRecord,
+)
 WIRE_CLASSES: Final = (*TAGS.values(), *BODIES)
 _MANY_BYTES: Final = 64
 _MANY_ITEMS: Final = 6

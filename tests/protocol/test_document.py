@@ -15,6 +15,7 @@ from cosine_protocol.errors import ErrorCode
 from cosine_protocol.fields import wire_fields_of
 from cosine_protocol.member_messages import Certificate, Revocations
 from cosine_protocol.protocols import MESSAGES
+from cosine_protocol.receipt_messages import Earning, Receipt
 from cosine_protocol.records import GenerationDefaults, NodeRecord
 from cosine_protocol.request import Request
 
@@ -43,6 +44,8 @@ BODIES: Final = {
     "mandate": m.Mandate,
     "transcript": Transcript,
     "audit": AuditVerdict,
+    "earning": Earning,
+    "receipt": Receipt,
     "member": Certificate,
     "revoked": Revocations,
 }

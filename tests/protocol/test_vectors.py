@@ -10,12 +10,19 @@ from cosine_protocol.identity import Identity, signed_bytes, verify
 from cosine_protocol.membership import check_certificate, read_certificate, read_revocations
 from cosine_protocol.messages import Draft, Mandate
 from cosine_protocol.noise import gumbel, noise_bits, position_key
+from cosine_protocol.receipt_messages import Earning, Receipt
 from cosine_protocol.records import open_record, seal_record
 
 from .strategies import WIRE_CLASSES
 from .vectors import FOLDER, as_json, read, request_of_json, schema
 
-SIGNED = {"mandate": Mandate, "transcript": Transcript, "audit": AuditVerdict}
+SIGNED = {
+    "mandate": Mandate,
+    "transcript": Transcript,
+    "audit": AuditVerdict,
+    "earning": Earning,
+    "receipt": Receipt,
+}
 RECORDS = ("record", "record_with_generation_defaults", "record_with_certificate", "record_with_coordinate")
 MEMBERSHIP = ("certificate", "revocations")
 

@@ -21,6 +21,8 @@ from cosine_protocol.membership import read_certificate, read_revocations, sign_
 from cosine_protocol.nodes import Node, NodeBlock
 from cosine_protocol.noise import gumbel, noise_bits, position_key
 from cosine_protocol.protocols import VERSION
+from cosine_protocol.receipt_messages import Earning, Receipt, Receipted
+from cosine_protocol.receipts import EARNING_KIND, RECEIPT_KIND, sign_earning, sign_receipt
 from cosine_protocol.records import Role, cell_key, seal_record
 from cosine_protocol.request import MAX_SEED, Request, Sampling
 
@@ -60,6 +62,10 @@ AUDITED: Final = sign_verdict(OTHER, VERDICT, number=NUMBER, d_0=D_0)
 KEY: Final = cell_key(network="main", role=Role.VERIFIER, target="someone/model", owner=OWNER.peer_id, depth=2)
 SEALED: Final = seal_record(record_of(), OWNER, key=KEY)
 
+EARNING: Final = Earning(bytes(32), OTHER.peer_id, SWARM.peer_id, 2, len(TOKENS), NOW_S)
+SIGNED_EARNING: Final = sign_earning(OWNER, EARNING, d_0=D_0)
+RECEIPT: Final = sign_receipt(OTHER, Receipt(OWNER.peer_id, ("code",), SIGNED_EARNING), d_0=D_0)
+
 CERTIFICATE: Final = sign_certificate(
     SWARM, name="friends", member=OWNER.peer_id, serial=7, starts_at_s=NOW_S, lifetime_s=LIFETIME_S
 )
@@ -74,6 +80,7 @@ def _upkeep() -> list[m.Message]:
         m.Error(NUMBER, ErrorCode.OVERLOADED, "all 16 places are taken", 2.0),
         m.Error(0, ErrorCode.MALFORMED, "unknown message tag 99", None),
         m.Final(ACCOUNT, OWNER.sign(kind="final", digest=D_0, body=ACCOUNT)),
+        m.Final(ACCOUNT, OWNER.sign(kind="final", digest=D_0, body=ACCOUNT), (SIGNED_EARNING,)),
     ]
 
 
@@ -108,6 +115,7 @@ def _draft_messages() -> list[m.Message]:
         m.Advance(NUMBER, len(TOKENS), (13, 21)),
         m.Busy(NUMBER, 2.0),
         m.Release(NUMBER),
+        Receipted(NUMBER, RECEIPT),
     ]
 
 
@@ -189,6 +197,9 @@ def main() -> None:
     transcript = SIGNED_TRANSCRIPT
     write("transcript", _signed(TRANSCRIPT_KIND, OWNER, transcript.body, Transcript, transcript.signature))
     write("audit", _signed(VERDICT_KIND, OTHER, AUDITED.body, AuditVerdict, AUDITED.signature))
+    earning = SIGNED_EARNING
+    write("earning", _signed(EARNING_KIND, OWNER, earning.body, Earning, earning.signature))
+    write("receipt", _signed(RECEIPT_KIND, OTHER, RECEIPT.body, Receipt, RECEIPT.signature))
     where = {"key": KEY, "owner": peer_id, "now_s": NOW_S}
     write("record", {**where, "fields": as_json(record_of()), "sealed": SEALED.hex()})
     record = record_of(generation_defaults=GENERATION_DEFAULTS)

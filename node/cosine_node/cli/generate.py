@@ -23,6 +23,7 @@ from cosine_node.cli.options import (
     IdentityFile,
     InitialPeers,
     Network,
+    ShareReceipts,
     SwarmFile,
     Target,
     TrustedPeers,
@@ -154,6 +155,7 @@ def generate(
     verifier: OnlyVerifier = None,
     coordination: CoordinationName = Coordination.AUTO.value,
     audit: AuditShare = DEFAULT_AUDIT,
+    receipts: ShareReceipts = True,
     as_json: AsJson = False,
 ) -> None:
     """Generate text with a swarm; it is exactly what the target alone would write."""
@@ -172,6 +174,7 @@ def generate(
         "verifier": verifier,
         "coordination": coordination,
         "audit": audit,
+        "share_receipts": receipts,
         "timeout_s": timeout,
         "max_new_tokens": max_new_tokens,
         "temperature": temperature,

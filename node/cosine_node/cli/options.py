@@ -216,6 +216,15 @@ AuditShare = Annotated[
         rich_help_panel=PEERS_PANEL,
     ),
 ]
+ShareReceipts = Annotated[
+    bool,
+    typer.Option(
+        "--receipts/--no-receipts",
+        envvar="COSINE_RECEIPTS",
+        help="Send drafters a signed receipt for their tokens, which they may show to others.",
+        rich_help_panel=PEERS_PANEL,
+    ),
+]
 DEFAULT_AUDIT: Final = 0.05
 """A choice: a verifier that lies in every text is found within twenty, and honest ones spend little on it."""
 

@@ -21,6 +21,7 @@ from cosine_node.cli.options import (
     InitialPeers,
     LogFormat,
     Network,
+    ShareReceipts,
     SwarmFile,
     Target,
     TrustedPeers,
@@ -111,6 +112,7 @@ def serve(
     trust: TrustedPeers = None,
     coordination: CoordinationName = Coordination.AUTO.value,
     audit: AuditShare = DEFAULT_AUDIT,
+    receipts: ShareReceipts = True,
     generation_config: GenerationConfig = AUTO,
     timeout: GenerationTimeout = 600.0,
     max_requests: ConcurrentRequests = 16,
@@ -147,6 +149,7 @@ def serve(
         "trust": several(trust),
         "coordination": coordination,
         "audit": audit,
+        "share_receipts": receipts,
         "generation_config": parse_generation_config(generation_config),
         "timeout_s": timeout,
     }

@@ -11,13 +11,14 @@ from typing import Final
 from cosine_node.counts import DrafterCounts
 from cosine_node.drafter.delegates import check_use, shown_mandate
 from cosine_node.drafter.draft_tree import USUAL_RARITY, Branch, DraftTree
+from cosine_node.drafter.followed_request import FollowedRequest
+from cosine_node.drafter.receipt_ledger import ReceiptLedger
 from cosine_node.engine.base import Engine, OutOfPages, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.fair_places import IDLE_WANTED_S, Holder, whom_to_evict
 from cosine_node.idle_passes import WaitForWork
 from cosine_node.runner import Runner, count_tokens
 from cosine_p2p.channel import Channel, StepCounts, serve_channel
-from cosine_p2p.request_log import RequestLogger, request_log
 from cosine_p2p.speculation.calibration import Calibration
 from cosine_p2p.speculation.tree import Block
 from cosine_p2p.transport.base import Stream, Transport
@@ -29,6 +30,7 @@ from cosine_protocol.identity import Identity
 from cosine_protocol.limits import MAX_NEW_TOKENS
 from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.protocols import DRAFT
+from cosine_protocol.receipt_messages import Receipted
 from cosine_protocol.request import Request
 
 LOG = logging.getLogger(__name__)
@@ -58,31 +60,6 @@ class DrafterConfig:
     max_requests: int = 16
 
 
-@dataclass(slots=True, eq=False)
-class FollowedRequest:
-    """A request the drafter follows; of two the one with the larger `admission` came later.
-
-    `heard_at_s` is when its client last sent something; or, with a `mandate`, that client's delegate.
-    """
-
-    channel: Channel
-    number: int
-    request: Request
-    d_0: bytes
-    tree: DraftTree
-    sequence: int
-    heard_at_s: float
-    admission: int = 0
-    mandate: m.Mandate | None = None
-    has_started: bool = False
-    sent_fragments: int = 0
-    sent_nodes: int = 0
-
-    @property
-    def log(self) -> RequestLogger:
-        return request_log(LOG, self.d_0, client=self.channel.peer_id)
-
-
 class DrafterService:
     """Serves `/cosine/draft`. `run` is the drafting loop; cancel it to stop.
 
@@ -99,8 +76,10 @@ class DrafterService:
         config: DrafterConfig,
         wait_for_work: WaitForWork = asyncio.Event.wait,
         clock: Callable[[], float] = time.time,
+        receipts: ReceiptLedger | None = None,
     ) -> None:
-        """`clock` gives Unix seconds, by which mandates end."""
+        """`clock` gives Unix seconds, by which mandates end; without `receipts` none is kept."""
+        self.receipts = receipts
         self._engine = engine
         self._runner = runner
         self.pass_s = curve.seconds(1)
@@ -138,17 +117,21 @@ class DrafterService:
 
     async def run(self) -> None:
         """The drafting loop."""
-        while True:
-            # Pages are given back between passes: the engine must not change under a running one.
-            for followed in self._released:
-                self._engine.release(followed.sequence)
-            self._released.clear()
-            rows = self._next_rows()
-            if rows:
-                await self._step(rows)
-            else:
-                self._work.clear()
-                await self._wait_for_work(self._work)
+        try:
+            while True:
+                # Pages are given back between passes: the engine must not change under a running one.
+                for followed in self._released:
+                    self._engine.release(followed.sequence)
+                self._released.clear()
+                rows = self._next_rows()
+                if rows:
+                    await self._step(rows)
+                else:
+                    self._work.clear()
+                    await self._wait_for_work(self._work)
+        finally:
+            if self.receipts is not None:
+                self.receipts.write()
 
     async def drain(self) -> None:
         """Take no new request and let the present ones go: they lose only hints."""
@@ -170,6 +153,9 @@ class DrafterService:
         elif isinstance(message, m.Assign | m.Advance | m.Release):
             if followed := self._followed.get((channel, message.number)):
                 self._follow(followed, message)
+        elif isinstance(message, Receipted):
+            if self.receipts is not None and (tokens := self.receipts.take(message.receipt)):
+                self.counts.receipt_tokens += tokens
         else:
             channel.post(m.Error(0, ErrorCode.MALFORMED, f"unexpected {type(message).__name__}", None))
         self._work.set()
@@ -391,4 +377,6 @@ class DrafterService:
             self.counts.ended[ending] += 1
             followed.log.info("%s, %d tokens drafted", ending, followed.sent_nodes)
             self._released.append(followed)
+            if self.receipts is not None:
+                self.receipts.expect(followed.request, followed.d_0, sent_nodes=followed.sent_nodes)
             self._work.set()

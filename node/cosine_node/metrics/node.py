@@ -242,6 +242,31 @@ DRAFTER: Final[tuple[Series[DrafterService], ...]] = (
         "Of these, those that were among its nodes.",
         lambda d: d.counts.taken_tokens,
     ),
+    Series(
+        "cosine:drafter_receipt_tokens",
+        COUNTER,
+        "Tokens that verifiers and clients signed for.",
+        lambda d: d.counts.receipt_tokens,
+    ),
+    Series(
+        "cosine:drafter_earned_tokens",
+        GAUGE,
+        "Tokens of all receipts, those of earlier runs too, by domain.",
+        lambda d: {d.receipts.domain: d.receipts.earnings().tokens} if d.receipts else {},
+        "domain",
+    ),
+    Series(
+        "cosine:drafter_receipt_verifiers",
+        GAUGE,
+        "Verifiers that signed the receipts kept.",
+        lambda d: d.receipts.earnings().verifiers if d.receipts else 0,
+    ),
+    Series(
+        "cosine:drafter_receipt_clients",
+        GAUGE,
+        "Clients that signed the receipts kept.",
+        lambda d: d.receipts.earnings().clients if d.receipts else 0,
+    ),
     Series("cosine:drafter_fragments", COUNTER, "Fragments sent.", lambda d: d.counts.sent_fragments),
     Series(
         "cosine:drafter_fragments_dropped",

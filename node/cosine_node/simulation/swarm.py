@@ -11,6 +11,7 @@ from itertools import count
 from types import TracebackType
 from typing import Any, Final
 
+from cosine_node.drafter.receipt_ledger import ReceiptLedger
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve
@@ -203,6 +204,7 @@ class SimulatedSwarm:
             config=VerifierConfig(target_digest=self.facts.digest(), tokenizer_digest=DIGEST, **config),
             home=home,
             coordinator=coordinator,
+            clock=clock,
         )
         return await self._add(identity, transport, service, engine, machine, Role.VERIFIER, domain, curve)
 
@@ -218,14 +220,15 @@ class SimulatedSwarm:
         """A drafter that serves from now on; further options are fields of `DrafterConfig`."""
         identity = identity or self._next_identity()
         engine = engine or ScriptedEngine(fidelity=0.7, drafter_seed=len(self.members))
-        machine = SimulatedMachine(engine, curve)
+        machine, clock = SimulatedMachine(engine, curve), asyncio.get_running_loop().time
         service = DrafterService(
             engine=engine,
             runner=machine,
             curve=curve,
             identity=identity,
             config=DrafterConfig(tokenizer_digest=DIGEST, **config),
-            clock=asyncio.get_running_loop().time,
+            clock=clock,
+            receipts=ReceiptLedger(identity.peer_id, expertise=(domain,), clock=clock),
         )
         return await self._add(identity, self.join(identity), service, engine, machine, Role.DRAFTER, domain, curve)
 

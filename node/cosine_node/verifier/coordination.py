@@ -31,16 +31,21 @@ from cosine_p2p.strategies.base import StrategyKind
 from cosine_p2p.transport.base import Transport
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
-from cosine_protocol.errors import ErrorCode, GenerationFailed, PeerError
+from cosine_protocol.errors import ErrorCode, GenerationFailed, PeerError, RemoteProtocolError
 from cosine_protocol.limits import MAX_NAME_BYTES
 from cosine_protocol.mandates import open_mandate
-from cosine_protocol.protocols import DRAFT, VERIFY
+from cosine_protocol.protocols import DRAFT, RECEIPTS, VERIFY
+from cosine_protocol.receipt_messages import Receipted, SignedReceipt
+from cosine_protocol.receipts import read_receipt
 
 LOG = logging.getLogger(__name__)
 KEEP_LINKS_S: Final = 5.0
 """A choice: the next request of a conversation often has the same drafters, and a link costs a beat a second."""
 MAX_CLIENTS: Final = 256
 """Bounds memory: clients whose numbers of drafters are remembered, in the order in which they came."""
+
+MAX_ENDED: Final = 256
+"""Bounds memory: requests whose receipts may still come."""
 
 AttachTree = Callable[[VerifierRequest, m.Tree], None]
 
@@ -209,6 +214,7 @@ class RequestCoordinator:
         self._tasks: dict[VerifierRequest, asyncio.Task[None]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._uses: Counter[str] = Counter()
+        self._unpaid: dict[tuple[str, bytes], set[str]] = {}
 
     @property
     def requests(self) -> int:
@@ -250,6 +256,9 @@ class RequestCoordinator:
         )
         coordinated.session = session
         request.observer = coordinated
+        self._unpaid[request.request.client, request.d_0] = set(mandate.drafters)
+        if len(self._unpaid) > MAX_ENDED:
+            self._unpaid.pop(next(iter(self._unpaid)))
         coordinated.note_decision(0, f"the verifier asks {len(mandate.drafters)} drafters")
         log_of(request).info("coordinated here, %d drafters", len(mandate.drafters))
         task = asyncio.ensure_future(self._run(coordinated, session, mandate.drafters))
@@ -260,6 +269,18 @@ class RequestCoordinator:
         """Let the drafters of a request go; its client coordinates it, or has left."""
         if task := self._tasks.get(request):
             task.cancel()
+
+    def pass_on(self, signed: SignedReceipt, *, client: str) -> None:
+        """Send a client's receipt to a drafter of its mandate, once, if there is still a link to it."""
+        try:
+            drafter = read_receipt(signed).earning.drafter
+        except RemoteProtocolError:
+            return
+        unpaid = self._unpaid.get((client, signed.d_0), set())
+        link = self._links.alive(drafter, DRAFT)
+        if drafter in unpaid and link is not None and RECEIPTS in (link.features or ()):
+            unpaid.remove(drafter)
+            link.post(Receipted(0, signed))
 
     async def close(self) -> None:
         """End all of it."""

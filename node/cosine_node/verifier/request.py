@@ -112,6 +112,7 @@ class VerifierRequest:
     """The state of a request between passes. `output` includes what it was resumed with, the tokens before `first`.
 
     `admission` is its place in the order in which requests came, `authors` how many drafters may author its nodes,
+    `drafters` who they are by their client's word,
     `trial` finds which drafts of the verifier's own pay, `home_s` is the time its drafter took for the next pass,
     `waited_passes` the passes in a row in which it had no place, `near_tie` the margin below which rounding may
     decide, `observer` sees what `post` tells the client. `nodes` are the tree nodes of the pass under way:
@@ -128,6 +129,7 @@ class VerifierRequest:
     output: list[int]
     admission: int = 0
     near_tie: float = NEAR_TIES["float32"]
+    drafters: tuple[str, ...] = ()
     lookup: PromptLookup | None = None
     trial: TrialRun | None = None
     account: SpeculationAccount | None = None

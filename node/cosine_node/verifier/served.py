@@ -1,5 +1,6 @@
 """The requests a verifier serves now, in order of admission."""
 
+import asyncio
 import logging
 from collections.abc import Iterator
 
@@ -15,6 +16,13 @@ LOG = logging.getLogger(__name__)
 def log_of(request: VerifierRequest) -> RequestLogger:
     """The log lines of a request, which name it and its client."""
     return request_log(LOG, request.d_0, client=request.channel.peer_id)
+
+
+def idle_s(request: VerifierRequest) -> float:
+    """The time for which a stepped request has waited for its client; 0 if it does not."""
+    if not request.awaits_verify or request.committed_s is None:
+        return 0.0
+    return asyncio.get_running_loop().time() - request.committed_s
 
 
 def post_error(request: VerifierRequest, error: CosineError) -> None:

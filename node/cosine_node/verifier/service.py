@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
@@ -22,7 +24,7 @@ from cosine_node.verifier.policy import Policy
 from cosine_node.verifier.prompt_lookup import PromptLookup
 from cosine_node.verifier.request import KvState, OwnDrafts, VerifierRequest
 from cosine_node.verifier.scheduler import pass_budget_tokens
-from cosine_node.verifier.served import ServedRequests, log_of
+from cosine_node.verifier.served import ServedRequests, idle_s, log_of
 from cosine_node.verifier.step_loop import RETRY_AFTER_S, StepLoop
 from cosine_p2p.channel import Channel, StepCounts, serve_channel
 from cosine_p2p.near_ties import near_tie_of
@@ -33,6 +35,7 @@ from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.identity import Identity
 from cosine_protocol.protocols import VERIFY
+from cosine_protocol.receipt_messages import Receipted
 from cosine_protocol.request import Request
 
 LOG = logging.getLogger(__name__)
@@ -78,7 +81,9 @@ class VerifierService:
         wait_for_work: WaitForWork = asyncio.Event.wait,
         home: HomeDrafter | None = None,
         coordinator: RequestCoordinator | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        """`clock` gives Unix seconds."""
         self._engine = engine
         self._coordinator = coordinator
         self.pass_s = curve.seconds(1)
@@ -102,6 +107,7 @@ class VerifierService:
             wait_for_work=wait_for_work,
             home=home,
             on_place=self._serve_waiting,
+            clock=clock,
         )
         self.audits = AuditService(
             self._requests,
@@ -176,6 +182,9 @@ class VerifierService:
                     self._act(request, message)
                 else:
                     self._act_on_waiting(channel, message)
+            case Receipted():
+                if self._coordinator is not None:
+                    self._coordinator.pass_on(message.receipt, client=channel.peer_id)
             case _:
                 channel.post(m.Error(0, ErrorCode.MALFORMED, f"unexpected {type(message).__name__}", None))
         self._loop.wake()
@@ -202,7 +211,8 @@ class VerifierService:
             case m.Delegate(number):
                 channel.post(m.Declined(number, "the request has no place here yet"))
             case m.Cancel(number):
-                for _ in self._queue.take_where(lambda waiting, _: _is(waiting, channel, number)):
+                cancelled = self._queue.take_where(lambda one, _: one[0] is channel and one[1].number == number)
+                for _ in cancelled:
                     self._refuse(channel, number, self._taken())
 
     def _open(self, channel: Channel, message: m.Open) -> None:
@@ -289,7 +299,7 @@ class VerifierService:
         for channel, message in self._queue.take_expired(_now_s()):
             self._refuse(channel, message.number, self._taken())
         for request in self._requests:
-            if _idle_s(request) > IDLE_S:
+            if idle_s(request) > IDLE_S:
                 sentence = f"no pass was asked for within {IDLE_S:.0f} s"
                 self._loop.fail(request, PeerError(ErrorCode.OVERLOADED, sentence, RETRY_AFTER_S))
         if len(self._queue) or any(request.pacing is m.Pacing.STEPPED for request in self._requests):
@@ -330,6 +340,7 @@ class VerifierService:
             list(message.committed),
             admission=next(self._admissions),
             near_tie=near_tie_of(self._engine.numerics),
+            drafters=message.authors,
             lookup=PromptLookup((*asked.prompt, *message.committed)) if uses_lookup else None,
             trial=trial.begin(left_tokens=asked.max_new_tokens) if trial else None,
             account=SpeculationAccount() if config.policy.keeps_account else None,
@@ -386,15 +397,4 @@ def _now_s() -> float:
 
 
 def _yields_place(request: VerifierRequest) -> bool:
-    return isinstance(request, AuditedStream) or _idle_s(request) > IDLE_WANTED_S
-
-
-def _idle_s(request: VerifierRequest) -> float:
-    """The time for which a stepped request has waited for its client; 0 if it does not."""
-    if not request.awaits_verify or request.committed_s is None:
-        return 0.0
-    return _now_s() - request.committed_s
-
-
-def _is(waiting: tuple[Channel, m.Open], channel: Channel, number: int) -> bool:
-    return waiting[0] is channel and waiting[1].number == number
+    return isinstance(request, AuditedStream) or idle_s(request) > IDLE_WANTED_S

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -11,6 +12,7 @@ from cosine_node.engine.curve import CostCurve
 from cosine_node.idle_passes import WaitForWork
 from cosine_node.runner import Pass, Runner, count_tokens
 from cosine_node.verifier.audited_stream import AuditedStream
+from cosine_node.verifier.earnings import signed_earnings
 from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.memory import KvMemory
 from cosine_node.verifier.policy import Policy
@@ -65,8 +67,10 @@ class StepLoop:
         wait_for_work: WaitForWork = asyncio.Event.wait,
         home: HomeDrafter | None = None,
         on_place: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """`on_place` is called when a request has ended."""
+        """`on_place` is called when a request has ended; `clock` gives Unix seconds."""
+        self._clock = clock
         self._requests = requests
         self._on_place = on_place
         self._home = home
@@ -333,7 +337,8 @@ class StepLoop:
         account = m.Account(request.number, reason, len(request.output), request.tree.root.digest, accepted)
         body = encode_body(account)
         signature = self._identity.sign(kind="final", digest=request.d_0, body=body)
-        request.post(m.Final(body, signature))
+        earned = signed_earnings(request, self._identity, now_s=self._clock())
+        request.post(m.Final(body, signature, earned))
         ending = reason.name.lower()
         log_of(request).info("%s, %d tokens", ending, len(request.output))
         self._forget(request, ending)

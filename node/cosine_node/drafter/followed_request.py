@@ -1,0 +1,37 @@
+"""A request that a drafter follows."""
+
+import logging
+from dataclasses import dataclass
+
+from cosine_node.drafter.draft_tree import DraftTree
+from cosine_p2p.channel import Channel
+from cosine_p2p.request_log import RequestLogger, request_log
+from cosine_protocol import messages as m
+from cosine_protocol.request import Request
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class FollowedRequest:
+    """A request the drafter follows; of two the one with the larger `admission` came later.
+
+    `heard_at_s` is when its client last sent something; or, with a `mandate`, that client's delegate.
+    """
+
+    channel: Channel
+    number: int
+    request: Request
+    d_0: bytes
+    tree: DraftTree
+    sequence: int
+    heard_at_s: float
+    admission: int = 0
+    mandate: m.Mandate | None = None
+    has_started: bool = False
+    sent_fragments: int = 0
+    sent_nodes: int = 0
+
+    @property
+    def log(self) -> RequestLogger:
+        return request_log(LOG, self.d_0, client=self.channel.peer_id)

@@ -1,0 +1,180 @@
+"""The receipts that a drafter has earned: checked when they come, kept within bounds and between runs."""
+
+import base64
+import logging
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cosine_p2p.state_file import StateFile
+from cosine_protocol.codec import decode_body, encode_body
+from cosine_protocol.errors import MalformedMessage, RemoteProtocolError
+from cosine_protocol.limits import MAX_RECORD_SKEW_S
+from cosine_protocol.receipt_messages import SignedReceipt
+from cosine_protocol.receipts import ReadReceipt, read_receipt
+from cosine_protocol.request import Request
+
+MAX_KEPT: Final = 256
+"""A choice that bounds the file at some 150 KiB."""
+MAX_FILE_BYTES: Final = 1 << 20
+"""Above `MAX_KEPT` of the longest receipts: a larger file is not ours."""
+MAX_EXPECTED: Final = 256
+"""Bounds memory: requests followed lately, for each of which one receipt may come."""
+LATE_S: Final = 120.0
+"""A choice: a receipt comes within moments of the request's end; both clocks may be off."""
+HALF_LIFE_S: Final = 7 * 24 * 3600.0
+"""A choice, as long as a client remembers speeds: what was earned in a week that is past counts half."""
+WRITE_EVERY_S: Final = 60.0
+"""A choice: a node that is killed loses what it earned in its last minute."""
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Earnings:
+    """What a drafter has receipts for: since it began, and how many peers signed those that it still keeps."""
+
+    tokens: int
+    receipts: int
+    verifiers: int
+    clients: int
+
+
+@dataclass(slots=True)
+class _Expected:
+    """A request that was followed: what a receipt for it may say."""
+
+    request: Request
+    sent_nodes: int
+
+
+class ReceiptLedger:
+    """The receipts of one drafter. `clock` gives Unix seconds.
+
+    `expertise` is that of its record. Without a `file` nothing is kept between runs.
+    """
+
+    def __init__(
+        self,
+        drafter: str,
+        *,
+        expertise: tuple[str, ...],
+        clock: Callable[[], float],
+        file: StateFile | None = None,
+    ) -> None:
+        self._drafter = drafter
+        self._expertise = expertise
+        self._clock = clock
+        self._file = file
+        self._written_s = clock()
+        self._expected: OrderedDict[bytes, _Expected] = OrderedDict()
+        self._kept: list[ReadReceipt] = []
+        self._tokens = 0
+        self._receipts = 0
+        if file is not None:
+            self._restore(file.read())
+
+    @property
+    def domain(self) -> str:
+        """The domains of the drafter, as people read them."""
+        return ",".join(self._expertise)
+
+    @property
+    def kept(self) -> tuple[ReadReceipt, ...]:
+        """The receipts that are kept, the oldest first."""
+        return tuple(self._kept)
+
+    def earnings(self) -> Earnings:
+        """What was earned so far."""
+        return Earnings(
+            tokens=self._tokens,
+            receipts=self._receipts,
+            verifiers=len({one.verifier for one in self._kept}),
+            clients=len({one.client for one in self._kept}),
+        )
+
+    def expect(self, request: Request, d_0: bytes, *, sent_nodes: int) -> None:
+        """A request was followed, and `sent_nodes` sent for it: its client may send a receipt."""
+        known = self._expected.pop(d_0, None)
+        self._expected[d_0] = _Expected(request, sent_nodes + (known.sent_nodes if known else 0))
+        if len(self._expected) > MAX_EXPECTED:
+            self._expected.popitem(last=False)
+
+    def take(self, signed: SignedReceipt) -> int:
+        """Keep a receipt if it is one for a request that was followed; its tokens, 0 if it is not.
+
+        A request is good for one attempt, so that signatures are checked once a request at most.
+        """
+        expected = self._expected.pop(signed.d_0, None)
+        if expected is None:
+            return 0
+        try:
+            one = read_receipt(signed)
+            self._compare(one, expected)
+            one.check()
+        except RemoteProtocolError as error:
+            LOG.info("a receipt is refused: %s", error)
+            return 0
+        self._tokens += one.earning.tokens
+        self._receipts += 1
+        self._keep(one)
+        if self._clock() - self._written_s >= WRITE_EVERY_S:
+            self.write()
+        return one.earning.tokens
+
+    def _compare(self, one: ReadReceipt, expected: _Expected) -> None:
+        """Raise `MalformedMessage` where a receipt is not about the drafter's own work for a request."""
+        request, earning = expected.request, one.earning
+        if (earning.drafter, one.client) != (self._drafter, request.client):
+            raise MalformedMessage("it is of other peers")
+        if earning.target_digest != request.target_digest or one.receipt.expertise != self._expertise:
+            raise MalformedMessage("it is for another target or expertise")
+        if earning.tokens > expected.sent_nodes or earning.text_tokens > request.max_new_tokens:
+            raise MalformedMessage("it is for more than was drafted or asked for")
+        if not -LATE_S <= earning.ended_at_s - self._clock() <= MAX_RECORD_SKEW_S:
+            raise MalformedMessage("its time is not now")
+
+    def _keep(self, one: ReadReceipt) -> None:
+        """Add a receipt; of too many, the one worth least goes of the verifier that signed most of them.
+
+        So one verifier, with however many clients, cannot push out what others have signed.
+        """
+        self._kept.append(one)
+        if len(self._kept) > MAX_KEPT:
+            most = Counter(kept.verifier for kept in self._kept).most_common(1)[0][0]
+            now_s = self._clock()
+            self._kept.remove(
+                min((kept for kept in self._kept if kept.verifier == most), key=lambda kept: worth(kept, now_s))
+            )
+
+    def write(self) -> None:
+        """Keep all for the next run."""
+        self._written_s = self._clock()
+        if self._file is not None:
+            receipts = [base64.b64encode(encode_body(one.signed)).decode("ascii") for one in self._kept]
+            self._file.write({"tokens": self._tokens, "count": self._receipts, "receipts": receipts})
+
+    def _restore(self, value: dict[str, Any]) -> None:
+        match value:
+            case {"tokens": int(tokens), "count": int(count), "receipts": list(receipts)}:
+                self._tokens, self._receipts = max(0, tokens), max(0, count)
+                for text in receipts[-MAX_KEPT:]:
+                    try:
+                        signed = decode_body(SignedReceipt, base64.b64decode(text, validate=True))
+                        self._kept.append(read_receipt(signed))
+                    except (TypeError, ValueError, MalformedMessage):
+                        continue
+
+
+def worth(one: ReadReceipt, now_s: float) -> float:
+    """The tokens of a receipt, fewer with its age."""
+    age_s = max(0.0, now_s - one.earning.ended_at_s)
+    return float(one.earning.tokens * 0.5 ** (age_s / HALF_LIFE_S))
+
+
+def ledger_of(drafter: str, expertise: tuple[str, ...]) -> ReceiptLedger:
+    """The ledger of a drafter that runs here, with its file in the state folder."""
+    file = StateFile(f"receipts-{drafter[-12:]}.json", max_bytes=MAX_FILE_BYTES)
+    return ReceiptLedger(drafter, expertise=expertise, clock=time.time, file=file)
