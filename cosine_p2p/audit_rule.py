@@ -26,6 +26,8 @@ WIDE: Final = 2.0
 """Near-tie margins; the reason is above."""
 FALSE_ALARM: Final = 1e-6
 """A choice: the chance that an audit of an honest stream accuses, once in ten million streams at 5 % audited."""
+IMPOSSIBLE: Final = 12.0
+"""Standard deviations below a mean of 144 or more: the chance of fewer events is below 1e-35."""
 FILTER_FLIP_RATE: Final = 0.004
 """Three times the 14 of 10,000 positions in bfloat16 with top-k 20 and min-p 0.05; in float32 there were none."""
 
@@ -81,8 +83,10 @@ def most_by_chance(mean: float) -> int:
     """The most events of a Poisson distribution that are not exceeded but with the chance `FALSE_ALARM`."""
     if mean <= 0:
         return 0
-    count, chance = 0, math.exp(-mean)
-    tail = -math.expm1(-mean)
+    # Fewer events are impossible in a float, and so would be the chance of none where many are expected.
+    count = max(0, math.floor(mean - IMPOSSIBLE * math.sqrt(mean)))
+    chance = math.exp(count * math.log(mean) - mean - math.lgamma(count + 1))
+    tail = 1.0 - chance if count else -math.expm1(-mean)
     while tail > FALSE_ALARM:
         count += 1
         chance *= mean / count

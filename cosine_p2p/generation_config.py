@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from cosine_p2p.arguments import FLAG, read_argument, whole
+from cosine_p2p.arguments import FLAG, TOKEN_IDS, read_argument, whole
 from cosine_p2p.generation import AppliedConfig
 from cosine_p2p.options import read_sampling
 from cosine_protocol.errors import UsageError
@@ -78,8 +78,8 @@ def read_eos(folder: Path) -> tuple[int, ...]:
         try:
             ids = json.loads(file.read_text("utf-8")).get("eos_token_id") if file.is_file() else None
             if ids is not None:
-                return tuple(ids) if isinstance(ids, list) else (int(ids),)
-        except (OSError, ValueError, AttributeError, TypeError) as error:
+                return read_argument("eos_token_id", ids if isinstance(ids, list) else [ids], TOKEN_IDS)
+        except (OSError, ValueError, AttributeError, RecursionError, UsageError) as error:
             raise UsageError(f"{file} cannot be read ({error}); fetch the model again.") from None
     return ()
 

@@ -168,6 +168,8 @@ class _Reading:
         if dimensions > MAX_DIMENSIONS:
             raise ValueError(f"tensor {name} has {dimensions} dimensions")
         shape = self._unpack(f"{dimensions}Q")
+        if not shape or 0 in shape:
+            raise ValueError(f"tensor {name} has no weights")
         kind, offset = self._unpack("IQ")
         return name, shape, kind, offset
 
@@ -178,7 +180,7 @@ class _Reading:
         weights = 1
         for length in shape:
             weights *= length
-        if (shape[0] if shape else 1) % block_weights:
+        if shape[0] % block_weights:
             raise ValueError(f"tensor {name} has rows that are no whole blocks of {kind_name}")
         start, size_bytes = data_start + offset, weights // block_weights * block_bytes
         if start + size_bytes > len(self._data):

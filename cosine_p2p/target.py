@@ -128,7 +128,7 @@ def read_tensors(file: Path) -> list[_Tensor]:
         with file.open("rb") as handle:
             found = _hashed_gguf(handle, header) if header else _hashed(handle, file.stat().st_size)
             return list(found)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise UsageError(f"{file} is not a readable safetensors file ({error}); fetch it again.") from None
     except OSError as error:
         raise UsageError(f"{file} cannot be read ({error.strerror}).") from None

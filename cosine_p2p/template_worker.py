@@ -55,11 +55,13 @@ def answer(question: dict[str, Any]) -> dict[str, str]:
             left -= len(piece)
             if left < 0:
                 return {"error": f"it writes more than {question['max_characters']} characters"}
+        text = "".join(pieces)
+        text.encode()  # half a character is no text
     except MemoryError:
         return {"error": "it takes too much memory"}
     except Exception as error:  # a template is a stranger's program and may raise anything
         return {"error": str(error)[:MAX_ERROR]}
-    return {"text": "".join(pieces)}
+    return {"text": text}
 
 
 def main() -> None:

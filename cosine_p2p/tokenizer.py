@@ -14,12 +14,15 @@ from cosine_protocol.errors import CosineError, GenerationFailed, PromptRefused,
 
 
 @contextmanager
-def panics_as(error: type[CosineError], sentence: str) -> Iterator[None]:
-    """Raise an error where the tokenizer's library panics (pyo3), which no `except Exception` would see."""
+def failures_as(error: type[CosineError], sentence: str) -> Iterator[None]:
+    """Raise an error where the tokenizer's library fails, with an `Exception` of no class of its own, or panics.
+
+    A panic (pyo3) is one that no `except Exception` would see.
+    """
     try:
         yield
-    except BaseException as panic:
-        if type(panic).__module__ != "pyo3_runtime":
+    except BaseException as failure:
+        if type(failure) is not Exception and type(failure).__module__ != "pyo3_runtime":
             raise
         raise error(sentence) from None
 
@@ -35,8 +38,11 @@ class TextCodec:
         if "tokenizer.json" not in files:
             raise UsageError("The target has no tokenizer.json; only fast tokenizers are supported.")
         try:
-            with panics_as(UsageError, "The target's tokenizer.json cannot be read."):
+            with failures_as(UsageError, "The target's tokenizer.json cannot be read."):
                 self._tokenizer = Tokenizer.from_buffer(files["tokenizer.json"])
+                # A prompt is read as it is, as transformers reads it, whatever length a tokenizer was trained with.
+                self._tokenizer.no_padding()
+                self._tokenizer.no_truncation()
             self._config: dict[str, Any] = json.loads(files.get("tokenizer_config.json", b"{}"))
             own_file = files.get("chat_template.jinja", b"").decode()
         except (ValueError, RecursionError) as error:
@@ -57,7 +63,7 @@ class TextCodec:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of token ids without special tokens."""
-        with panics_as(GenerationFailed, "The target's tokenizer failed on the tokens of its text."):
+        with failures_as(GenerationFailed, "The target's tokenizer failed on the tokens of its text."):
             text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
         return text
 
@@ -73,7 +79,7 @@ class TextCodec:
         return self._encoded(self._chat_template.render(values), add_special_tokens=False)
 
     def _encoded(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
-        with panics_as(PromptRefused, "The target's tokenizer failed on the prompt."):
+        with failures_as(PromptRefused, "The target's tokenizer failed on the prompt."):
             return tuple(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
     @cached_property

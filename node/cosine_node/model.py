@@ -176,7 +176,7 @@ def _target_sizes(target_folder: Path) -> tuple[int, int]:
     try:
         config = json.loads((target_folder / "config.json").read_text("utf-8"))
         return config["vocab_size"], config.get("max_position_embeddings", 4096)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise UsageError(
             f"{target_folder} is no target to draft for: no config.json names its vocabulary."
         ) from None

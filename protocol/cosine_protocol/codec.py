@@ -68,7 +68,8 @@ def _unpack(data: bytes) -> object:
             strict_map_key=True,
             max_bin_len=MAX_FRAME_BYTES,
             max_str_len=MAX_FRAME_BYTES,
-            max_array_len=MAX_PROMPT_TOKENS,
+            # A value takes a byte at least. Room is made for all that an array claims, on each of 1,024 levels.
+            max_array_len=min(len(data), MAX_PROMPT_TOKENS),
             max_map_len=0,
             max_ext_len=0,
         )

@@ -53,7 +53,14 @@ def test_one_that_writes_too_much_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["{{ raise('no') }}", "{% if %}", "{{ ''.__class__.__mro__[1].__subclasses__() }}", "{{ 1 / 0 }}"]
+    "source",
+    [
+        "{{ raise('no') }}",
+        "{% if %}",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ 1 / 0 }}",
+        "{{ '\\ud800' }}",
+    ],
 )
 def test_one_that_fails_or_reaches_out_is_refused_in_a_sentence(source: str) -> None:
     with pytest.raises(PromptRefused, match="The target's chat template refused the messages"):

@@ -73,10 +73,23 @@ def test_a_tokenizer_whose_library_panics_is_refused_as_any_other() -> None:
     broken = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
     with pytest.raises(UsageError, match="cannot be read"):
         TextCodec({"tokenizer.json": word_level(normalizer=broken)})
-    cut = {"max_length": 1, "stride": 5, "strategy": "LongestFirst", "direction": "Right"}
-    codec = TextCodec({"tokenizer.json": word_level(truncation=cut, pre_tokenizer={"type": "Whitespace"})})
+
+
+def test_a_tokenizer_that_fails_on_a_text_refuses_the_prompt() -> None:
+    """The library raises a plain `Exception` where an unknown token is missing."""
+    model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "b"}
+    codec = TextCodec({"tokenizer.json": word_level(model=model)})
     with pytest.raises(PromptRefused, match="failed on the prompt"):
-        codec.encode("a a a")
+        codec.encode("c")
+
+
+def test_a_prompt_is_neither_cut_nor_padded() -> None:
+    """As transformers reads one; a tokenizer could ask for terabytes of padding."""
+    cut = {"max_length": 1, "stride": 0, "strategy": "LongestFirst", "direction": "Right"}
+    fill = {"strategy": {"Fixed": 1 << 40}, "direction": "Right", "pad_to_multiple_of": None}
+    pad = {**fill, "pad_id": 0, "pad_type_id": 0, "pad_token": "a"}
+    words = word_level(truncation=cut, padding=pad, pre_tokenizer={"type": "Whitespace"})
+    assert TextCodec({"tokenizer.json": words}).encode("a a a") == (0, 0, 0)
 
 
 @pytest.mark.parametrize(

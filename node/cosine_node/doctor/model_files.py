@@ -93,7 +93,7 @@ def read_folder(source: str, folder: Path) -> ModelFiles:
         tokenizer = TokenizerFiles.read(folder)
     except FileNotFoundError:
         return ModelFiles(source=source, folder=folder, problem="it has no config.json")
-    except (OSError, ValueError, UsageError) as error:
+    except (OSError, ValueError, RecursionError, UsageError) as error:
         return ModelFiles(source=source, folder=folder, problem=f"it cannot be read: {error}")
     if not isinstance(config, dict):
         return ModelFiles(source=source, folder=folder, problem="its config.json is no object")
@@ -102,7 +102,15 @@ def read_folder(source: str, folder: Path) -> ModelFiles:
     for file in weights:
         try:
             parameters += _parameters(file)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (
+            OSError,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            ArithmeticError,
+            RecursionError,
+        ) as error:
             damage = f"{file.name} is damaged: {error}"
             break
     return ModelFiles(
@@ -151,11 +159,11 @@ def _missing_shards(folder: Path) -> str:
     try:
         index = json.loads((folder / "model.safetensors.index.json").read_text("utf-8"))
         named = sorted({str(name) for name in index["weight_map"].values()})
+        missing = [name for name in named if not (folder / name).is_file()]
     except FileNotFoundError:
         return ""
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"its index of weights cannot be read: {error}"
-    missing = [name for name in named if not (folder / name).is_file()]
     return f"{missing[0]} is missing ({len(missing)} of {len(named)} files)" if missing else ""
 
 

@@ -43,7 +43,7 @@ class DraftVocabulary:
             return None
         try:
             ids = json.loads(file.read_text("utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise UsageError(f"{file} cannot be read ({error}); fetch the drafter again.") from None
         if not isinstance(ids, list):
             raise UsageError(f"{file} is no list of token ids; fetch the drafter again.")

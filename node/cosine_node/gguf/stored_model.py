@@ -15,6 +15,18 @@ from cosine_protocol.errors import UsageError
 NUMPY: Final[Mapping[str, str]] = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 """The dtypes of safetensors whose weights can be written, as numpy reads them; it has no bfloat16."""
 
+DAMAGE: Final = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    struct.error,
+)
+"""All that a damaged file of weights can make json, struct and numpy raise."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
@@ -48,7 +60,7 @@ class StoredModel:
         for file in files:
             try:
                 tensors |= _read_tensors(file)
-            except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+            except DAMAGE as error:
                 raise UsageError(f"{file} is not a readable safetensors file ({error}); fetch it again.") from None
         return tensors
 

@@ -5,6 +5,7 @@ gives: https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp.
 """
 
 import json
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,6 +14,7 @@ from tokenizers import Tokenizer
 
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.pre_tokenizers import PRE_TOKENIZERS, JsonObject
+from cosine_p2p.tokenizer import failures_as
 from cosine_protocol.errors import UsageError
 
 UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
@@ -70,10 +72,8 @@ def tokenizer_files(model: GgufFile) -> dict[str, bytes]:
             f"{model.path} has a tokenizer of the kind {kind!r}, which cannot be read; gpt2 and llama can be."
         )
     text = json.dumps(tokenizer, ensure_ascii=False)
-    try:
+    with failures_as(UsageError, f"{model.path} has a tokenizer that makes no sense."):
         Tokenizer.from_str(text)
-    except Exception as error:  # the package raises nothing more specific
-        raise UsageError(f"{model.path} has a tokenizer that makes no sense: {error}.") from None
     files = {
         "tokenizer.json": text.encode(),
         "tokenizer_config.json": json.dumps(_config(vocabulary, model)).encode(),
@@ -152,11 +152,13 @@ def _sentence_piece(vocabulary: _Vocabulary, model: GgufFile) -> JsonObject:
 def merges_by_score(tokens: Sequence[str], scores: Sequence[float]) -> list[tuple[str, str]]:
     """Every pair of tokens whose join is a token, the highest score of the join first: SentencePiece's order."""
     known = frozenset(tokens)
+    # A token of a megabyte can be cut at a million places, but few tokens have so many lengths.
+    lengths = sorted(set(map(len, tokens)) - {0})
     ranked = sorted(range(len(tokens)), key=lambda token: -scores[token])
     return [
         (tokens[token][:cut], tokens[token][cut:])
         for token in ranked
-        for cut in range(1, len(tokens[token]))
+        for cut in lengths[: bisect_left(lengths, len(tokens[token]))]
         if tokens[token][:cut] in known and tokens[token][cut:] in known
     ]
 
