@@ -8,8 +8,11 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Tests start many processes: without compiled modules each compiles all of ours, and pytest all tests in every worker.
 unexport PYTHONDONTWRITEBYTECODE
 
-# `test` runs what matters of every part, `check` runs everything, `explore` the property tests on examples no run has seen.
-.PHONY: demo smol test explore check lint docs install clean
+# `test` runs what matters of every part, `check` runs everything, `explore` the property tests on examples no run has
+# seen, `fuzz` every target for a minute on inputs no run has seen, or `make fuzz SECONDS=600 TARGETS="message tree"`.
+.PHONY: demo smol test explore fuzz check lint docs install clean
+SECONDS ?= 60
+TARGETS ?=
 
 demo: $(STAMP)
 	$(BIN)/cosine-node demo
@@ -23,6 +26,9 @@ test: $(STAMP)
 
 explore: $(STAMP)
 	$(BIN)/python -m pytest -q -m hypothesis --hypothesis-profile=explore --timeout=0
+
+fuzz: $(STAMP)
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $$(date +%s) $(TARGETS)
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

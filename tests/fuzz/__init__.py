@@ -1,0 +1,1 @@
+"""Everything that takes a stranger's bytes, fuzzed by coverage (CONTRIBUTING.md, `make fuzz`)."""

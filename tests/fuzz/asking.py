@@ -1,0 +1,249 @@
+"""The state machines of a client whose peers are hostile: a session with verifiers and drafters, and look-ups.
+
+What the peers say are moves (`target.moves`): the lowest bits of each say which peer speaks, the others are as in
+`serving`. A mended message fits the client's request, follows from what the peer has said before, and is signed.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from cosine_p2p.discover import DiscoverCells
+from cosine_p2p.job import Job
+from cosine_p2p.link import Links
+from cosine_p2p.mandates import Coordination, Mandates
+from cosine_p2p.peer_failures import PeerFailures
+from cosine_p2p.peer_speeds import PeerSpeeds
+from cosine_p2p.postings import RecordOpener
+from cosine_p2p.session import Session
+from cosine_p2p.speed_trial import SpeedTrial
+from cosine_p2p.strategies import STRATEGIES
+from cosine_p2p.tokenizer_files import NAMES, TokenizerFiles, fetch_tokenizer_files
+from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.memory import MemoryNetwork
+from cosine_protocol import messages as m
+from cosine_protocol.audit_messages import SignedTranscript, Transcript
+from cosine_protocol.audits import TRANSCRIPT_KIND
+from cosine_protocol.codec import decode, decode_body, encode, encode_body
+from cosine_protocol.digests import request_digest, roll_digest
+from cosine_protocol.errors import CosineError, PeerLost
+from cosine_protocol.file_messages import FilePiece
+from cosine_protocol.framing import FrameDecoder
+from cosine_protocol.identity import Identity
+from cosine_protocol.protocols import DISCOVER, DRAFT, VERIFY
+from cosine_protocol.records import seal_record
+from tests.cosine_p2p.samples import identity_of, record_of, request_of
+
+from .mutation import mutated_session
+from .serving import MENDED, WAITS_S, mended_bytes
+from .target import FuzzTarget, moves, script
+from .watching import run_watched
+from .wire import message_of
+
+CLIENT: Final = identity_of(50)
+PEERS: Final = tuple(map(identity_of, range(1, 5)))
+"""Two verifiers, then two drafters."""
+PEER_BITS: Final = 5
+"""Where the bits of a move that say who speaks begin."""
+SIGNED: Final = 128
+"""The bit of a move that says: a transcript goes with a commit, and a signature of its author with a credit."""
+REQUEST: Final = request_of(CLIENT.peer_id, max_new_tokens=48)
+D_0: Final = request_digest(REQUEST)
+NUMBER: Final = 4
+DEADLINE_S: Final = 60.0
+
+
+class HostilePeer:
+    """A peer that answers everyone with what an input makes it say; it is one stream at a time."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        self.tokens: list[int] = []
+        self.heard: list[m.Message] = []
+        self._stream: Stream | None = None
+        self._decoder = FrameDecoder()
+
+    async def handle(self, stream: Stream) -> None:
+        """Listen to a stream until it ends."""
+        self._stream, self._decoder = stream, FrameDecoder()
+        while data := await stream.read():
+            for message in map(decode, self._decoder.feed(data)):
+                self.heard.append(message)
+                if isinstance(message, m.Open | m.Start):
+                    self.tokens = list(message.committed)
+
+    async def say(self, data: bytes) -> None:
+        if self._stream is not None:
+            try:
+                await self._stream.write(data)
+            except PeerLost:
+                self._stream = None
+
+    def sign(self, kind: str, body: bytes) -> bytes:
+        return self.identity.sign(kind=kind, digest=D_0, body=body)
+
+
+def mended(message: Any, *, peer: HostilePeer, is_signed: bool) -> Any:
+    """A message with what a hostile peer can know put right: its request's number, its own account, a signature."""
+    if isinstance(message, m.Commit | m.Verified):
+        first, position = 0, len(peer.tokens)
+        peer.tokens += message.tokens
+        digest = roll_digest(D_0, peer.tokens)
+        body = encode_body(Transcript(first, min(len(peer.tokens), 131_072), digest))
+        signed = SignedTranscript(body, peer.sign(TRANSCRIPT_KIND, body)) if is_signed else None
+        authors = bytes(author % 4 for author in message.authors[: len(message.tokens)]).ljust(
+            len(message.tokens), b"\0"
+        )
+        return replace(message, number=NUMBER, position=position, digest=digest, authors=authors, transcript=signed)
+    if isinstance(message, m.Final):
+        account = decode_body(m.Account, message.body)
+        digest = roll_digest(D_0, peer.tokens)
+        body = encode_body(replace(account, number=NUMBER, tokens=len(peer.tokens), digest=digest))
+        return m.Final(body, peer.sign("final", body))
+    if isinstance(message, m.Fragment | m.Credit):
+        draft = decode_body(m.Draft, message.body)
+        told = [heard for heard in peer.heard if isinstance(heard, m.Assign | m.Open | m.Tree | m.Verify)]
+        base = getattr(told[-1], "base", D_0) if told and is_signed else draft.base
+        body = encode_body(replace(draft, number=NUMBER, base=base))
+        author = PEERS[2] if isinstance(message, m.Credit) else peer.identity
+        signature = author.sign(kind="fragment", digest=D_0, body=body)
+        if isinstance(message, m.Fragment):
+            return m.Fragment(body, signature)
+        return m.Credit(NUMBER, 1 + (message.author % 3), body, signature)
+    return replace(message, number=NUMBER) if hasattr(message, "number") else message
+
+
+async def _no_thread(check: Callable[[], None]) -> None:
+    check()
+
+
+async def _ask(data: bytes) -> None:
+    """A session of any strategy; the first byte says of which, and who coordinates."""
+    kind = list(STRATEGIES.values())[(data[0] if data else 0) % len(STRATEGIES)]
+    is_delegated = bool(data) and data[0] >= 128
+    network = MemoryNetwork(one_way_s=0.001)
+    peers = [HostilePeer(identity) for identity in PEERS]
+    for index, peer in enumerate(peers):
+        await network.join(peer.identity.peer_id).serve(VERIFY if index < 2 else DRAFT, peer.handle)
+    links = Links(network.join(CLIENT.peer_id))
+    records = [record_of(identity, now_s=0.0) for identity in PEERS]
+    job = Job(
+        number=NUMBER,
+        deadline_s=DEADLINE_S,
+        request=REQUEST,
+        strategy=kind,
+        verifiers=records[:2],
+        drafters=records[2:] if kind.wants_drafters else (),
+        trial=SpeedTrial(kind.drafter_counts) if kind.drafter_counts and not is_delegated else None,
+        mandates=Mandates(CLIENT, clock=lambda: 0.0) if is_delegated else None,
+        coordination=Coordination.VERIFIER if is_delegated else Coordination.CLIENT,
+    )
+    session = Session(job, links, _no_thread, failures=PeerFailures(), speeds=PeerSpeeds())
+    asking = asyncio.ensure_future(_collect(session))
+    await asyncio.sleep(0.01)
+    for how, sent in moves(data[1:]):
+        peer = peers[how >> PEER_BITS & 3]
+        await peer.say(mended_bytes(how, sent, partial(mended, peer=peer, is_signed=bool(how & SIGNED))))
+        await asyncio.sleep(WAITS_S[how >> 3 & 3])
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    assert len(session.output) <= REQUEST.max_new_tokens
+    await links.close()
+
+
+async def _collect(session: Session) -> None:
+    output: list[int] = []
+    async for some in session.stream():
+        output += some.tokens
+        assert len(some.authors) == len(some.tokens)
+    assert output == session.output
+
+
+async def _look_up(data: bytes) -> None:
+    """A light client's look-up and its fetch of tokenizer files, of a node that says what it likes."""
+    network = MemoryNetwork(one_way_s=0.001)
+    peer = HostilePeer(PEERS[0])
+    await network.join(peer.identity.peer_id).serve(DISCOVER, peer.handle)
+    transport = network.join(CLIENT.peer_id)
+    noted: list[str] = []
+    cells = DiscoverCells(
+        transport,
+        [peer.identity.peer_id],
+        opener=RecordOpener(),
+        note_addresses=lambda peer_id, addresses: noted.extend(addresses),
+        clock=lambda: 0.0,
+    )
+    files = TokenizerFiles({"tokenizer.json": b"{}", "vocab.txt": b"a"})
+    fetches = bool(data) and data[0] & 1
+    asked = (
+        fetch_tokenizer_files(transport, peer.identity.peer_id, files.digest) if fetches else cells.read(["c", "d"])
+    )
+    asking = asyncio.ensure_future(asked)
+    await asyncio.sleep(0.01)
+    for how, sent in moves(data[1:]):
+
+        def mend(message: Any, how: int = how) -> Any:
+            if isinstance(message, FilePiece):
+                name = NAMES[(how >> PEER_BITS) % len(NAMES)]
+                piece = files.files.get(name, b"")
+                return replace(message, total_bytes=len(piece), data=piece)
+            if isinstance(message, m.Records):
+                record = record_of(PEERS[1], now_s=0.0)
+                return replace(message, records=(*message.records[:8], seal_record(record, PEERS[1], key="c")))
+            return message
+
+        await peer.say(mended_bytes(how, sent, mend))
+        await asyncio.sleep(WAITS_S[how >> 3 & 3])
+    asking.cancel()
+    (result,) = await asyncio.gather(asking, return_exceptions=True)
+    assert isinstance(result, dict | TokenizerFiles | CosineError | asyncio.CancelledError), result
+    await cells.close()
+
+
+def _session_seeds() -> list[bytes]:
+    hello = encode(message_of(m.Hello))
+    verifier, drafter = 0, 2 << PEER_BITS
+    opened, started = encode(message_of(m.Opened)), encode(message_of(m.Started))
+    commit, verified, final = (encode(message_of(cls)) for cls in (m.Commit, m.Verified, m.Final))
+    fragment, credit, report = (encode(message_of(cls)) for cls in (m.Fragment, m.Credit, m.Report))
+    seeds = []
+    for index, kind in enumerate(STRATEGIES.values()):
+        step = verified if kind.is_stepped else commit
+        says = [(verifier, hello), (drafter, hello), (verifier | MENDED, opened), (drafter | MENDED | 8, started)]
+        says += [(verifier | MENDED | 8, commit), (drafter | MENDED | SIGNED | 8, fragment)]
+        says += [(verifier | MENDED | SIGNED | 8, step)] * 2 + [(verifier | MENDED, final)]
+        seeds.append(bytes([index]) + script(*says))
+    cosine = 128 + (len(STRATEGIES) - 1 - 128) % len(STRATEGIES)
+    says = [(verifier, hello), (verifier | MENDED, opened), (verifier | MENDED | 8, report)]
+    says += [(verifier | MENDED | 8, credit), (verifier | MENDED | 8, commit), (verifier | MENDED, final)]
+    said = encode(replace(message_of(m.Hello), features=("mandate",)))
+    return [*seeds, bytes([cosine]) + script((verifier, said), *says[1:])]
+
+
+def _look_up_seeds() -> list[bytes]:
+    hello, records, piece = (encode(message_of(cls)) for cls in (m.Hello, m.Records, FilePiece))
+    answers = [encode(replace(message_of(m.Records), number=number)) for number in (1, 2)]
+    pieces = [encode(replace(message_of(FilePiece), number=1 + index)) for index in range(len(NAMES))]
+    ways = [(MENDED | 8 | (index % 8) << PEER_BITS, sent) for index, sent in enumerate(pieces)]
+    return [
+        b"\0" + script((0, hello), *((MENDED, answer) for answer in answers)),
+        b"\0" + script((0, hello), (8, records)),
+        b"\1" + script((0, hello), *ways),
+        b"\1" + script((0, hello), (8, piece)),
+    ]
+
+
+TARGETS: Final = {
+    "session": FuzzTarget(
+        check=lambda data: run_watched(_ask(data)),
+        seeds=_session_seeds,
+        runs=1_500,
+        mutate=mutated_session,
+        max_bytes=6000,
+    ),
+    "look-up": FuzzTarget(
+        check=lambda data: run_watched(_look_up(data)), seeds=_look_up_seeds, runs=1_500, mutate=mutated_session
+    ),
+}

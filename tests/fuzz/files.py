@@ -1,0 +1,385 @@
+"""Files, texts and bodies of requests that strangers make: models, tokenizers, chat templates, addresses, JSON."""
+
+import json
+import re
+import resource
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+from unittest.mock import patch
+
+from cosine_node import zoo
+from cosine_node.doctor.model_files import read_folder
+from cosine_node.engine.draft_vocabulary import DraftVocabulary
+from cosine_node.gateway.api_errors import ApiError
+from cosine_node.gateway.json_body import parse_object
+from cosine_node.gateway.text_request import parse_chat, parse_completion
+from cosine_node.gguf.file import GgufFile
+from cosine_node.gguf.stored_model import StoredModel
+from cosine_node.gguf.unfolding import unfold
+from cosine_p2p import template_worker
+from cosine_p2p.chat_template import MAX_TEXT_CHARACTERS, ChatTemplate
+from cosine_p2p.detokenizer import Detokenizer
+from cosine_p2p.generation_config import FILE_NAME, apply_defaults, read_generation_config
+from cosine_p2p.options import TEXT_DEFAULTS
+from cosine_p2p.prompt import encode_prompt
+from cosine_p2p.swarm_file import read_swarm_file
+from cosine_p2p.target import read_target_facts
+from cosine_p2p.tokenizer import TextCodec
+from cosine_p2p.transport.address_range import range_of
+from cosine_p2p.transport.addresses import AddressBook, parse_address
+from cosine_protocol.errors import CosineError, PromptRefused
+from cosine_protocol.membership import CERTIFICATE_LINE, REVOCATIONS_LINE, as_line
+from tests.cosine_p2p.gguf_samples import write_sample
+from tests.protocol import vectors
+from tests.protocol.samples import OTHER, OWNER
+
+from .mutation import mutated_files, mutated_json, mutated_tokenizer
+from .target import FuzzTarget, moves, script
+
+CPU_S: Final = 2.0
+"""A template may go on until its process is ended: an input that does is as good as refused after so much."""
+FREE_BYTES: Final = 1 << 30
+"""Memory beyond what the process has, for a template: as much as its own process has in all."""
+CHAT: Final = [{"role": "user", "content": "Hé 🙂"}]
+FILES: Final = (
+    "config.json",
+    FILE_NAME,
+    "model.safetensors",
+    "draft_vocabulary.json",
+    "tokenizer_config.json",
+    "tokenizer.json",
+    "model.safetensors.index.json",
+)
+"""Those of a model's folder; a move's first byte is the index of the one that it writes."""
+
+
+class _TooLong(BaseException):
+    """Nobody who catches what a template raises may catch this."""
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder that is also where caches go."""
+    memory = Path("/dev/shm")
+    with (
+        tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name,
+        patch.dict("os.environ", {"XDG_CACHE_HOME": f"{name}/cache"}),
+    ):
+        yield Path(name)
+
+
+def check_gguf(data: bytes) -> None:
+    """A GGUF file: as a model, as the folder it is unfolded to, and each of its weights."""
+    with _scratch() as folder:
+        file = folder / "model.gguf"
+        file.write_bytes(data)
+        folder = unfold(file, cache_folder=folder / "unfolded")
+        model = GgufFile.open(file)
+        assert model.parameters >= 0 and model.weights and model.name
+        read_target_facts(folder, name="fuzz")
+        for name in list(model.tensors)[:4]:
+            if model.tensors[name].size_bytes < len(data):
+                model.weight(name)
+
+
+@cache
+def _samples() -> tuple[bytes, ...]:
+    with _scratch() as folder:
+        plain = {"general.architecture": "llama", "llama.feed_forward_length": 8, "general.name": "a"}
+        words = ["<s>", "a", "b", "ab", "Ġa"]
+        byte_level = {
+            "tokenizer.ggml.model": "gpt2",
+            "tokenizer.ggml.pre": "qwen2",
+            "tokenizer.ggml.merges": ["a b"],
+        }
+        pieces = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.scores": [0.0, -1.0, -2.0, -3.0, -4.0]}
+        common = {"tokenizer.ggml.tokens": words, "tokenizer.ggml.token_type": [3, 1, 1, 1, 4]}
+        ends = {"tokenizer.ggml.eos_token_id": 0, "tokenizer.ggml.bos_token_id": 0}
+        template = {"tokenizer.chat_template": "{{ messages }}", "cosine.draft_vocabulary": [1, 2]}
+        many = [
+            plain,
+            plain | byte_level | common | ends,
+            plain | pieces | common | template,
+            plain | {"list": [1, 2]},
+        ]
+        return tuple(
+            write_sample(folder / f"{number}.gguf", metadata).read_bytes() for number, metadata in enumerate(many)
+        )
+
+
+def check_model_folder(data: bytes) -> None:
+    """A model's folder: configuration, generation config, weights and their index, draft vocabulary."""
+    with _scratch() as folder:
+        for which, sent in moves(data):
+            (folder / FILES[which % len(FILES)]).write_bytes(sent)
+        refused, taken = CosineError(), 0
+        for read in _FOLDER_READERS:
+            try:
+                read(folder)
+                taken += 1
+            except CosineError as error:
+                refused = error
+        if not taken:
+            raise refused
+
+
+def _read_defaults(folder: Path) -> None:
+    published = read_generation_config(folder)
+    apply_defaults(published, asked={}, otherwise=TEXT_DEFAULTS)
+
+
+def _read_facts(folder: Path) -> None:
+    facts = read_target_facts(folder, name="fuzz")
+    if facts is not None:
+        facts.digest()
+
+
+_FOLDER_READERS: Final[tuple[Callable[[Path], object], ...]] = (
+    _read_defaults,
+    _read_facts,
+    DraftVocabulary.read,
+    lambda folder: StoredModel.read(folder).weights(),
+    lambda folder: StoredModel.read(folder).chat_template(),
+    lambda folder: read_folder("fuzz", folder),
+)
+
+
+def _folder_seeds() -> list[bytes]:
+    header = {"a": {"dtype": "BF16", "shape": [2, 2], "data_offsets": [0, 8]}, "__metadata__": {}}
+    written = json.dumps(header).encode()
+    weights = len(written).to_bytes(8, "little") + written + bytes(8)
+    config = json.dumps({"eos_token_id": [2, 3], "vocab_size": 4}).encode()
+    advice = json.dumps({"do_sample": True, "temperature": 0.7, "top_k": 20, "max_new_tokens": 9, "num_beams": 2})
+    files = (
+        config,
+        advice.encode(),
+        weights,
+        b"[1, 2]",
+        b'{"chat_template": "x"}',
+        KIND,
+        b'{"weight_map": {"a": "b"}}',
+    )
+    return [script(*enumerate(files)), script((0, config), (2, weights)), script((1, b'{"eos_token_id": 2}'))]
+
+
+def check_tokenizer(data: bytes) -> None:
+    """A tokenizer.json, and a tokenizer_config.json after a zero byte."""
+    tokenizer, _, config = data.partition(b"\0")
+    codec = TextCodec({"tokenizer.json": tokenizer, **({"tokenizer_config.json": config} if config else {})})
+    tokens = encode_prompt(codec, "Hé 🙂 a b")
+    assert tokens and codec.vocab_tokens >= 0
+    text = Detokenizer(codec, tokens[:4])
+    for token in (*tokens[:16], 0, 1, codec.vocab_tokens):
+        codec.effect(token)
+        text.add(token)
+    text.finish()
+
+
+def _tokenizer_json(model: dict[str, Any], **steps: Any) -> bytes:
+    names = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
+    return json.dumps(
+        {"version": "1.0", "added_tokens": [], **dict.fromkeys(names), **steps, "model": model}
+    ).encode()
+
+
+WORDS: Final = {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"}
+KIND: Final = _tokenizer_json(WORDS)
+"""The smallest tokenizer that reads any text."""
+
+
+def _tokenizer_seeds() -> list[bytes]:
+    fixed = {
+        "strategy": {"Fixed": 8},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+        "pad_type_id": 0,
+    }
+    cut = {"max_length": 3, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    decoders = [
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+        {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+    ]
+    added = {"id": 2, "content": "<s>", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    first = {"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+    around = {"type": "TemplateProcessing", "single": first, "pair": first}
+    pairs = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]], "byte_fallback": True}
+    replace = {"type": "Replace", "pattern": {"Regex": "a+"}, "content": "b"}
+    config = b'\0{"bos_token": "a", "eos_token": {"content": "b"}, "chat_template": "{{ messages }}"}'
+    return [
+        KIND + config,
+        _tokenizer_json(
+            WORDS, padding=fixed | {"pad_token": "a"}, truncation=cut, pre_tokenizer={"type": "Whitespace"}
+        ),
+        _tokenizer_json(pairs, pre_tokenizer=byte_level, decoder=byte_level, normalizer=replace),
+        _tokenizer_json(
+            {"type": "Unigram", "unk_id": 0, "vocab": [["a", 0.0], ["b", -1.0]], "byte_fallback": False},
+            decoder={"type": "Sequence", "decoders": decoders},
+            added_tokens=[added | {"special": True}],
+            post_processor=around | {"special_tokens": {"<s>": {"id": "<s>", "ids": [2], "tokens": ["<s>"]}}},
+        ),
+        _tokenizer_json(
+            {"type": "WordPiece", "vocab": {"a": 0, "##b": 1, "[UNK]": 2}, "unk_token": "[UNK]"}
+            | {"continuing_subword_prefix": "##", "max_input_chars_per_word": 9},
+            decoder={"type": "WordPiece", "prefix": "##", "cleanup": True},
+        ),
+    ]
+
+
+class _TemplateHere(ChatTemplate):
+    """A template that is rendered here, with a bound on time and memory as in its own process."""
+
+    def render(self, values: dict[str, Any]) -> str:
+        asked = {"template": self._text, "values": values, "max_characters": MAX_TEXT_CHARACTERS}
+        with _confined():
+            line = json.dumps(template_worker.answer(json.loads(json.dumps(asked))))
+        return self.read(line)
+
+    def read(self, line: str) -> str:
+        answer = json.loads(line)
+        if "error" in answer:
+            raise PromptRefused(answer["error"])
+        return str(answer["text"])
+
+
+@contextmanager
+def _confined() -> Iterator[None]:
+    def stop(*_: object) -> None:
+        raise _TooLong
+
+    before, (soft, hard) = signal.signal(signal.SIGVTALRM, stop), resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + FREE_BYTES, hard))
+    signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S)
+    try:
+        yield
+    except _TooLong:
+        raise PromptRefused("it took too long") from None
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def check_template(data: bytes) -> None:
+    """A chat template as far as its text is a prompt."""
+    text = data.decode()
+    # Single steps of long arithmetic cannot be stopped here; a process of its own can be.
+    if "**" in text or re.search(r"\d{6}", text):
+        return
+    with patch("cosine_p2p.tokenizer.ChatTemplate", _TemplateHere):
+        codec = TextCodec({"tokenizer.json": KIND, "chat_template.jinja": data})
+    codec.encode_chat(CHAT)
+
+
+def _template_seeds() -> list[bytes]:
+    shipped = (zoo.tokenizer_folder() / "chat_template.jinja").read_bytes()
+    return [
+        shipped,
+        b"{% for m in messages %}<{{ m.role }}>{{ m['content'] | upper }}{% endfor %}{{ bos_token }}",
+        b"{% set n = namespace(t='x') %}{% for a in range(9) %}{% set n.t = n.t ~ a %}{% endfor %}{{ n | tojson }}",
+        b"{% macro f(x) %}{{ x.y.z[1:] }}{% endmacro %}{% if messages %}{{ f(1) }}{% else %}{{ no() }}{% endif %}",
+    ]
+
+
+def check_body(data: bytes) -> None:
+    """The body of a request to the gateway, for chats and for plain texts; what is refused can be answered."""
+    try:
+        body = parse_object(data)
+        request = (parse_chat if "messages" in body else parse_completion)(body)
+        for choice in request.choices(seed=1):
+            json.dumps([choice.prompt, choice.echo, choice.seed], ensure_ascii=False).encode()
+    except ApiError as error:
+        json.dumps(error.body, ensure_ascii=False, allow_nan=False).encode()
+        raise
+
+
+def _body_seeds() -> list[bytes]:
+    chat = {
+        "model": "m",
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}], "name": "b"}],
+        "temperature": 0.5,
+        "top_k": -1,
+        "n": 2,
+        "seed": 3,
+        "stop": ["x"],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "max_completion_tokens": 5,
+        "logit_bias": {},
+        "response_format": {"type": "text"},
+    }
+    plain = {
+        "model": "m",
+        "prompt": ["a", "b"],
+        "echo": True,
+        "top_p": 0.5,
+        "min_p": 0,
+        "best_of": 1,
+        "max_tokens": 7,
+    }
+    return [json.dumps(chat).encode(), json.dumps(plain).encode()]
+
+
+def check_address(data: bytes) -> None:
+    """Addresses that a record announces."""
+    text = data.decode("utf-8", errors="replace")
+    book = AddressBook()
+    book.note(OWNER.peer_id, [text, text.partition("/p2p/")[0]])
+    assert len(book.of(OWNER.peer_id)) == len(book.maddrs_of(OWNER.peer_id))
+    range_of(text)
+    address = parse_address(text)
+    assert str(address) and 0 <= address.port < 1 << 16
+
+
+def _address_seeds() -> list[bytes]:
+    hosts = ("/ip4/192.0.2.1/tcp/4001", "/ip6/2001:db8::1/udp/1/quic-v1", "/dns4/example.org/tcp/443/tls/ws")
+    ends = ("", f"/p2p/{OWNER.peer_id}", f"/p2p/{OTHER.peer_id}/p2p-circuit/p2p/{OWNER.peer_id}")
+    rest = (
+        "/dnsaddr/example.org",
+        "/ip6zone/eth0/ip6/fe80::1/tcp/1",
+        "/unix/a",
+        "/onion3/a:1",
+        "/ip4/8.8.8.8/tcp/1",
+    )
+    return [f"{host}{end}".encode() for host in (*hosts, *rest) for end in ends]
+
+
+def check_swarm_file(data: bytes) -> None:
+    """A member's swarm file."""
+    with _scratch() as folder:
+        (folder / "swarm").write_bytes(data)
+        papers = read_swarm_file(folder / "swarm")
+        assert papers.certificates and papers.certificate_of(OTHER.peer_id) in (None, *papers.certificates)
+
+
+def _swarm_seeds() -> list[bytes]:
+    certificate = as_line(bytes.fromhex(vectors.read("certificate")["certificate"]), prefix=CERTIFICATE_LINE)
+    revocations = as_line(bytes.fromhex(vectors.read("revocations")["revocations"]), prefix=REVOCATIONS_LINE)
+    return [f"# ours\n{certificate}\n\n{revocations}\n".encode(), certificate.encode()]
+
+
+TARGETS: Final = {
+    "gguf": FuzzTarget(check=check_gguf, seeds=lambda: list(_samples()), runs=5_000),
+    "model-folder": FuzzTarget(
+        check=check_model_folder, seeds=_folder_seeds, runs=2_000, mutate=mutated_files, max_bytes=16_000
+    ),
+    "tokenizer": FuzzTarget(
+        check=check_tokenizer, seeds=_tokenizer_seeds, runs=10_000, mutate=mutated_tokenizer, max_bytes=12_000
+    ),
+    "template": FuzzTarget(check=check_template, seeds=_template_seeds, runs=2_000, refusals=(UnicodeDecodeError,)),
+    "body-json": FuzzTarget(
+        check=check_body, seeds=_body_seeds, runs=40_000, mutate=mutated_json, refusals=(ApiError,)
+    ),
+    "address": FuzzTarget(
+        check=check_address, seeds=_address_seeds, runs=10_000, refusals=(ValueError,), max_bytes=300
+    ),
+    "swarm-file": FuzzTarget(check=check_swarm_file, seeds=_swarm_seeds, runs=5_000),
+}

@@ -1,0 +1,330 @@
+"""The state machines of a node that take a stranger's stream: verifier, audits, drafter, directory, status, gate.
+
+The stranger's bytes are moves (`target.moves`). The bits of each say which of two streams it goes to, whether the
+bytes are a frame's body or bare, whether what cannot be guessed is mended (its own request, digests it has heard,
+its signature), and how long it waits then.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import Any, Final, Protocol
+
+from cosine_node.discover_service import DiscoverService
+from cosine_node.drafter.service import DrafterConfig, DrafterService
+from cosine_node.engine.scripted import ScriptedEngine
+from cosine_node.runner import InlineRunner
+from cosine_node.status_service import StatusService
+from cosine_node.verifier.coordination import RequestCoordinator
+from cosine_node.verifier.service import VerifierConfig, VerifierService
+from cosine_p2p.tokenizer_files import TokenizerFiles
+from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.memory import MemoryNetwork
+from cosine_p2p.transport.peer_gate import PeerGate
+from cosine_p2p.vivaldi import Vivaldi
+from cosine_protocol import messages as m
+from cosine_protocol.audit_messages import AskAudit, SignedTranscript, Transcript
+from cosine_protocol.audits import TRANSCRIPT_KIND
+from cosine_protocol.codec import decode, decode_body, encode, encode_body
+from cosine_protocol.digests import request_digest, roll_digest
+from cosine_protocol.errors import PeerLost, RemoteProtocolError
+from cosine_protocol.file_messages import AskFile
+from cosine_protocol.framing import FrameDecoder, encode_frame
+from cosine_protocol.identity import Identity
+from cosine_protocol.mandates import KIND as MANDATE_KIND
+from cosine_protocol.member_messages import Member, Revoked
+from cosine_protocol.request import Request
+from tests.cosine_p2p.private_swarm import PrivateSwarm
+from tests.node.peers import FLAT, SERVER, TARGET, TOKENIZER, request_of
+
+from .mutation import mutated_moves
+from .target import FuzzTarget, moves, script
+from .watching import run_watched
+from .wire import message_of
+
+CALLERS: Final = (Identity.from_seed(bytes([100]) * 32), Identity.from_seed(bytes([101]) * 32))
+DRAFTER: Final = Identity.from_seed(bytes([9]) * 32)
+NOW_S: Final = 5000.0
+WAITS_S: Final = (0.0, 0.02, 0.3, 2.5)
+"""Nothing, less than a pass, some passes, and longer than a drafter waits for a client it hears nothing of."""
+SECOND, BARE, MENDED = 1, 2, 4
+"""The bits of a move: the other stream, bytes without a frame, mended. The next two say how long it waits."""
+LEAVE_S: Final = 3.0
+"""Longer than a channel takes to end."""
+Serve = Callable[[Stream], Awaitable[None]]
+
+
+class Mend(Protocol):
+    """Puts right what nobody can guess of a message on its way to a stream's service."""
+
+    def __call__(self, message: Any, stream: "HostileStream") -> Any: ...
+
+
+class HostileStream:
+    """The service's end of a stream whose other end says what an input says; `heard` is what the service said."""
+
+    def __init__(self, peer_id: str) -> None:
+        self.peer_id = peer_id
+        self.heard: list[m.Message] = []
+        self._decoder = FrameDecoder()
+        self._unread: deque[bytes] = deque()
+        self._has_unread = asyncio.Event()
+        self._is_over = False
+
+    def say(self, data: bytes) -> None:
+        self._unread.append(data)
+        self._has_unread.set()
+
+    async def read(self) -> bytes:
+        while not self._unread and not self._is_over:
+            self._has_unread.clear()
+            await self._has_unread.wait()
+        return self._unread.popleft() if self._unread else b""
+
+    async def write(self, data: bytes) -> None:
+        if self._is_over:
+            raise PeerLost(self.peer_id, "the stream is closed")
+        self.heard += map(decode, self._decoder.feed(data))
+
+    def close(self) -> None:
+        self._is_over = True
+        self._has_unread.set()
+
+
+async def play(data: bytes, serve: Serve, mend: Mend) -> None:
+    """Let two strangers make the moves of an input; a stream that was ended is opened again."""
+    streams: dict[Identity, HostileStream] = {}
+    handled: dict[Identity, asyncio.Future[None]] = {}
+    for how, sent in moves(data):
+        caller = CALLERS[how & SECOND]
+        if caller not in handled or handled[caller].done():
+            streams[caller] = HostileStream(caller.peer_id)
+            handled[caller] = asyncio.ensure_future(serve(streams[caller]))
+        streams[caller].say(mended_bytes(how, sent, partial(mend, stream=streams[caller])))
+        await asyncio.sleep(WAITS_S[how >> 3 & 3])
+    for stream in streams.values():
+        stream.close()
+    await asyncio.sleep(LEAVE_S)
+    assert all(future.done() for future in handled.values()), "a service goes on after its stream has ended"
+
+
+def mended_bytes(how: int, sent: bytes, mend: Callable[[Any], Any]) -> bytes:
+    """The bytes of a move as they travel."""
+    if how & BARE:
+        return sent
+    if how & MENDED:
+        try:
+            sent = encode(mend(decode(sent)))
+        except RemoteProtocolError:
+            return encode_frame(sent)
+    return encode_frame(sent)
+
+
+def _own_request(request: Request, caller: str, *, vocab_tokens: int) -> Request:
+    """A request as the service takes it: of this client, for its target, within its vocabulary and context."""
+    return replace(
+        request,
+        target_digest=TARGET,
+        tokenizer_digest=TOKENIZER,
+        numerics="scripted",
+        client=caller,
+        prompt=tuple(token % vocab_tokens for token in request.prompt[:64]) or (1,),
+        max_new_tokens=1 + request.max_new_tokens % 256,
+    )
+
+
+class _Caller:
+    """What a stranger remembers, to say things that fit: its last request, and the last prefix it was told of."""
+
+    def __init__(self, engine: ScriptedEngine) -> None:
+        self._vocab_tokens = engine.vocab_tokens
+        self._requests: dict[str, Request] = {}
+
+    def mend(self, message: Any, stream: HostileStream) -> Any:
+        """The message with what nobody can guess put right."""
+        match message:
+            case m.Open() | m.Start() | AskAudit():
+                asked = _own_request(message.request, stream.peer_id, vocab_tokens=self._vocab_tokens)
+                self._requests[stream.peer_id] = asked
+                message = replace(message, number=1 + message.number % 3, request=asked)
+        known = self._requests.get(stream.peer_id)
+        if known is None:
+            return message
+        d_0, identity = request_digest(known), next(one for one in CALLERS if one.peer_id == stream.peer_id)
+        match message:
+            case m.Open() | m.Start():
+                tokens = tuple(token % self._vocab_tokens for token in message.committed[:8])
+                return replace(message, committed=tokens)
+            case AskAudit():
+                tokens = tuple(token % self._vocab_tokens for token in message.tokens[:64]) or (1,)
+                first = min(decode_body(Transcript, message.transcript.body).first, len(tokens) - 1)
+                body = encode_body(Transcript(first, len(tokens), roll_digest(d_0, tokens)))
+                signature = identity.sign(kind=TRANSCRIPT_KIND, digest=d_0, body=body)
+                signed = SignedTranscript(body, signature)
+                return replace(message, tokens=tokens, author=stream.peer_id, transcript=signed)
+            case m.Delegate():
+                mandate = m.Mandate(SERVER.peer_id, (DRAFTER.peer_id,) * 2, 1000, NOW_S, 60.0)
+                body = encode_body(mandate)
+                signed_mandate = m.SignedMandate(body, identity.sign(kind=MANDATE_KIND, digest=d_0, body=body))
+                return replace(message, number=1 + message.number % 3, mandate=signed_mandate)
+            case m.Tree() | m.Verify() | m.Assign():
+                position, digest = self._place(d_0, stream)
+                return replace(message, number=1 + message.number % 3, base=digest, position=position)
+            case m.Cancel() | m.Revoke() | m.Advance() | m.Release():
+                return replace(message, number=1 + message.number % 3)
+        return message
+
+    def _place(self, d_0: bytes, stream: HostileStream) -> tuple[int, bytes]:
+        """The end of the stream as far as the caller was told."""
+        for told in reversed(stream.heard):
+            if isinstance(told, m.Commit | m.Verified):
+                return told.position + len(told.tokens), told.digest
+        return 0, d_0
+
+
+@asynccontextmanager
+async def _running(service: Any, engine: ScriptedEngine) -> AsyncIterator[None]:
+    """The loop of a service; at the end it still runs, and nothing of what strangers asked for is left."""
+    loop_task = asyncio.ensure_future(service.run())
+    try:
+        yield
+        assert not loop_task.done(), "the service's loop ended"
+        assert service.requests == 0, "a request outlives its stream"
+        assert engine.open_sequences == 0, "pages outlive their request"
+    finally:
+        loop_task.cancel()
+        await asyncio.gather(loop_task, return_exceptions=True)
+
+
+async def _no_thread(check: Callable[[], None]) -> None:
+    check()
+
+
+async def _verify(data: bytes, *, audits: bool) -> None:
+    engine = ScriptedEngine()
+    transport = MemoryNetwork(one_way_s=0.001).join(SERVER.peer_id)
+    service = VerifierService(
+        engine=engine,
+        runner=InlineRunner(engine, FLAT),
+        curve=FLAT,
+        identity=SERVER,
+        config=VerifierConfig(target_digest=TARGET, tokenizer_digest=TOKENIZER, max_requests=2),
+        coordinator=RequestCoordinator(transport, offload=_no_thread, clock=lambda: NOW_S),
+    )
+    async with _running(service, engine):
+        await play(data, service.audits.handle if audits else service.handle, _Caller(engine).mend)
+    await transport.close()
+
+
+async def _draft(data: bytes) -> None:
+    engine = ScriptedEngine()
+    service = DrafterService(
+        engine=engine,
+        runner=InlineRunner(engine, FLAT),
+        curve=FLAT,
+        identity=SERVER,
+        config=DrafterConfig(tokenizer_digest=TOKENIZER, max_requests=2),
+        clock=lambda: NOW_S,
+    )
+    async with _running(service, engine):
+        await play(data, service.handle, _Caller(engine).mend)
+
+
+async def _discover(data: bytes) -> None:
+    async def read_records(cell: str) -> Sequence[bytes]:
+        return [bytes(4096)] * 70 if len(cell) % 2 else []
+
+    files = TokenizerFiles({"tokenizer.json": bytes(300_000), "vocab.txt": b"a"})
+    service = DiscoverService(read_records, files, clock=lambda: NOW_S)
+
+    def mend(message: Any, stream: HostileStream) -> Any:
+        return replace(message, tokenizer_digest=files.digest) if isinstance(message, AskFile) else message
+
+    await play(data, service.handle, mend)
+
+
+async def _tell_status(data: bytes) -> None:
+    service = StatusService(lambda: (b"", 1, 2), vivaldi=Vivaldi(chance=Random(1).random))
+    await play(data, service.handle, lambda message, stream: message)
+
+
+async def _admit(data: bytes) -> None:
+    """The gate of a private swarm, whose certificates a mended stranger has, and behind it a status service."""
+    swarm = PrivateSwarm()
+    gate = PeerGate(swarm.member(SERVER.peer_id))
+    service = StatusService(lambda: (b"", 1, 2))
+
+    async def serve(stream: Stream) -> None:
+        admitted = await gate.admit(stream)
+        if admitted is not None:
+            await service.handle(admitted)
+
+    def mend(message: Any, stream: HostileStream) -> Any:
+        match message:
+            case Member():
+                return replace(message, certificate=swarm.admit(stream.peer_id))
+            case Revoked():
+                return replace(
+                    message, revocations=swarm.revoke(CALLERS[0].peer_id, sequence=len(stream.heard) + 1)
+                )
+        return message
+
+    await play(data, serve, mend)
+
+
+def _verify_seeds() -> list[bytes]:
+    hello, own = encode(message_of(m.Hello)), request_of(CALLERS[0].peer_id, max_new_tokens=200)
+    free = replace(message_of(m.Open), request=own, committed=())
+    asked = (m.Tree, m.Delegate, m.Cancel, m.Revoke)
+    stepped = encode(replace(free, pacing=m.Pacing.STEPPED))
+    says = [(MENDED | 8, encode(message_of(cls))) for cls in asked]
+    return [
+        script((0, hello), (MENDED | 8, encode(free)), *says),
+        script((0, hello), (MENDED | 16, stepped), *[(MENDED | 8, encode(message_of(m.Verify)))] * 3),
+        script((1, hello), (MENDED | 1, encode(free)), (MENDED | 1, encode(free)), (2, encode_frame(hello)[:3])),
+        script((0, hello), (MENDED | 16, encode(message_of(AskAudit))), (0, encode(message_of(m.Ping)))),
+    ]
+
+
+def _draft_seeds() -> list[bytes]:
+    hello = encode(message_of(m.Hello))
+    start = encode(replace(message_of(m.Start), request=request_of(CALLERS[0].peer_id), committed=()))
+    says = [(MENDED | 16, encode(message_of(cls))) for cls in (m.Assign, m.Advance, m.Assign, m.Release)]
+    return [
+        script((0, hello), (MENDED | 16, start), *says),
+        script((1, hello), (MENDED | 1, start), (MENDED, start)),
+    ]
+
+
+def _other_seeds() -> list[bytes]:
+    hello = encode(message_of(m.Hello))
+    asked = (m.AskRecords, AskFile, m.AskStatus)
+    return [
+        *(script((0, hello), (MENDED | 8, encode(message_of(cls)))) for cls in asked),
+        script((MENDED, encode(message_of(Member))), (MENDED, encode(message_of(Revoked))), (0, hello)),
+        script(
+            (MENDED, encode(replace(message_of(Member), revocations=0))),
+            (0, hello),
+            (0, encode(message_of(m.AskStatus))),
+        ),
+    ]
+
+
+def _target(act: Callable[[bytes], Any], seeds: Callable[[], list[bytes]], runs: int) -> FuzzTarget:
+    return FuzzTarget(
+        check=lambda data: run_watched(act(data)), seeds=seeds, runs=runs, mutate=mutated_moves, max_bytes=6000
+    )
+
+
+TARGETS: Final = {
+    "verifier": _target(lambda data: _verify(data, audits=False), _verify_seeds, 1_500),
+    "auditor": _target(lambda data: _verify(data, audits=True), _verify_seeds, 1_500),
+    "drafter": _target(_draft, _draft_seeds, 1_500),
+    "directory": _target(_discover, _other_seeds, 1_500),
+    "status": _target(_tell_status, _other_seeds, 1_500),
+    "gate": _target(_admit, _other_seeds, 1_500),
+}

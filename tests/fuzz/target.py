@@ -1,0 +1,66 @@
+"""A fuzz target: what is called with a stranger's bytes, which errors it may raise, where it starts from."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from cosine_protocol.errors import CosineError, LocalProtocolError
+
+FOLDER: Final = Path(__file__).parent
+MAX_MOVES: Final = 24
+"""Bounds an input of moves, so that one run stays in milliseconds."""
+
+
+Mutate = Callable[[bytes, Random, Callable[[bytes, int], bytes], int], bytes]
+"""Makes another input of one, as those of `mutation` do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FuzzTarget:
+    """`check` reads bytes and fails the run with any error but those of `refusals`, or our own.
+
+    `seeds` are inputs from which others are made, mostly by `mutate` where changed bytes would hardly ever mean
+    anything. `runs` is how many a test tries, and `max_bytes` bounds them.
+    """
+
+    check: Callable[[bytes], object]
+    seeds: Callable[[], Sequence[bytes]]
+    runs: int
+    mutate: Mutate | None = None
+    refusals: tuple[type[Exception], ...] = ()
+    max_bytes: int = 4096
+
+    def accepts(self, data: bytes) -> bool:
+        """True if the bytes were taken, False if they were refused. Raises whatever else came of them."""
+        try:
+            self.check(data)
+        except LocalProtocolError:
+            raise  # we were about to send something that the protocol forbids
+        except CosineError:
+            return False
+        except self.refusals:
+            return False
+        return True
+
+
+def regressions() -> dict[str, bytes]:
+    """Inputs that broke a target once, and hostile ones that people thought of, by name."""
+    return {path.stem: path.read_bytes() for path in sorted((FOLDER / "regressions").glob("*.bin"))}
+
+
+def moves(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """An input as moves of a hostile peer: a byte that says how, two that say how long, and what it sends."""
+    at = 0
+    for _ in range(MAX_MOVES):
+        if at >= len(data):
+            return
+        size = int.from_bytes(data[at + 1 : at + 3])
+        yield data[at], data[at + 3 : at + 3 + size]
+        at += 3 + size
+
+
+def script(*steps: tuple[int, bytes]) -> bytes:
+    """The inverse of `moves`."""
+    return b"".join(bytes([how]) + len(sent).to_bytes(2) + sent for how, sent in steps)

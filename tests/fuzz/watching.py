@@ -1,0 +1,59 @@
+"""A run in virtual time in which nothing may go wrong unseen: no task, callback or log line may hide an error."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from cosine_node.simulation.virtual_loop import VirtualLoop
+from cosine_protocol.errors import CosineError, LocalProtocolError
+
+
+class _Errors(logging.Handler):
+    """Keeps the errors that were only logged."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[BaseException] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not _is_ours(error):
+            self.found.append(error)
+
+
+def _is_ours(error: BaseException) -> bool:
+    return isinstance(error, CosineError) and not isinstance(error, LocalProtocolError)
+
+
+def run_watched(main: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine in virtual time. Raises the first error that is not ours, wherever it came up."""
+    errors = _Errors()
+    tasks: list[asyncio.Task[Any]] = []
+
+    def start(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+        task = asyncio.Task(coroutine, loop=loop, **options)
+        tasks.append(task)
+        return task
+
+    def note(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if error is not None and not _is_ours(error):
+            errors.found.append(error)
+
+    root = logging.getLogger()
+    root.addHandler(errors)
+    try:
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            loop = runner.get_loop()
+            loop.set_task_factory(start)
+            loop.set_exception_handler(note)
+            runner.run(main)
+    finally:
+        root.removeHandler(errors)
+    for task in tasks:
+        error = None if not task.done() or task.cancelled() else task.exception()
+        if error is not None and not _is_ours(error):
+            errors.found.append(error)
+    if errors.found:
+        raise errors.found[0]

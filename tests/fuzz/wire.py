@@ -1,0 +1,295 @@
+"""The wire without I/O: messages, frames, signed things, trees. What is taken must mean the same when sent on."""
+
+import base64
+import json
+from collections.abc import Sequence
+from functools import cache
+from hashlib import sha256
+from typing import Any, Final
+
+from cosine_p2p.audit_rule import accuses
+from cosine_p2p.evidence import evidence_of_json
+from cosine_p2p.postings import PostingChecker, RecordOpener, RecordStore, StoredValue, dht_key, subkey_bytes
+from cosine_p2p.signed_drafts import SignedDraft, SignedDrafts
+from cosine_p2p.speculation.tree import MAX_LIVE_NODES, LiveTree
+from cosine_protocol import messages as m
+from cosine_protocol.audit_messages import AskAudit, Audited, AuditVerdict, SignedTranscript
+from cosine_protocol.audits import TRANSCRIPT_KIND, VERDICT_KIND, open_claim, open_verdict
+from cosine_protocol.codec import decode, decode_body, encode, encode_body
+from cosine_protocol.digests import encode_request, extend_digest, request_digest, roll_digest
+from cosine_protocol.errors import CosineError
+from cosine_protocol.framing import FrameDecoder, encode_frame
+from cosine_protocol.identity import Identity, public_key_of
+from cosine_protocol.limits import DIGEST_BYTES
+from cosine_protocol.mandates import KIND as MANDATE_KIND
+from cosine_protocol.mandates import open_mandate
+from cosine_protocol.member_messages import SignedCertificate, SignedRevocations
+from cosine_protocol.membership import (
+    CERTIFICATE_KIND,
+    REVOCATIONS_KIND,
+    check_certificate,
+    from_line,
+    read_certificate,
+    read_revocations,
+)
+from cosine_protocol.nodes import NodeBlock
+from cosine_protocol.records import RECORD_KIND, SignedRecord, cell_key, open_record
+from cosine_protocol.request import Request
+from tests.protocol import vectors
+from tests.protocol.samples import NOW_S, OTHER, OWNER, SWARM, record_of, request_of
+from tests.protocol.strategies import BODIES
+
+from .mutation import mutated_json, mutated_message, mutated_moves, mutated_signed
+from .target import FuzzTarget, moves, script
+
+NETWORK: Final = "main"
+CELL: Final = cell_key(network=NETWORK, role="verifier", target="someone/model", owner=OWNER.peer_id, depth=2)
+SIGNED: Final = 1
+"""The bit of an input's first byte that says: the rest is a body, which its sender signs, whatever it says."""
+SIGNED_BODIES: Final = ("audit", "mandate", "fragment", "transcript")
+"""The vectors of bodies that are signed as they are."""
+
+
+@cache
+def frames() -> tuple[bytes, ...]:
+    """The frame of every message, from the protocol's vectors."""
+    return tuple(bytes.fromhex(vector["frame"]) for vector in vectors.read("frames"))
+
+
+def bodies() -> list[bytes]:
+    """The body of every message, from the vectors."""
+    return [frame[4:] for frame in frames()]
+
+
+def message_of(cls: type) -> Any:
+    """The first example of a message in the vectors."""
+    return next(found for found in map(decode, bodies()) if isinstance(found, cls))
+
+
+def _same(taken: Any, again: Any) -> None:
+    assert taken == again, f"{taken} means {again} when it is sent on"
+
+
+def check_message(data: bytes) -> None:
+    """A message that is taken means the same when it is sent on, and a request in it has one digest."""
+    message = decode(data)
+    _same(message, decode(encode(message)))
+    request = getattr(message, "request", None)
+    if isinstance(request, Request):
+        encode_request(request)
+        assert len(roll_digest(request_digest(request), request.prompt[:8])) == DIGEST_BYTES
+
+
+def check_stream(data: bytes) -> None:
+    """However a stream is cut, the same frames come of it; the first byte says how it is cut."""
+    step, stream = 1 + data[0] if data else 1, data[1:]
+    pieces, whole = FrameDecoder(), FrameDecoder()
+    found = [frame for at in range(0, len(stream), step) for frame in pieces.feed(stream[at : at + step])]
+    assert found == whole.feed(stream) and pieces.is_between_frames == whole.is_between_frames
+    assert b"".join(map(encode_frame, found)) == stream[: sum(4 + len(frame) for frame in found)]
+    for frame in found:
+        check_message(frame)
+
+
+def check_bodies(data: bytes) -> None:
+    """Every body that may be signed."""
+    refused, taken = CosineError(), 0
+    for cls in (*BODIES, Request, NodeBlock, StoredValue):
+        try:
+            body = decode_body(cls, data)
+        except CosineError as error:
+            refused = error
+        else:
+            taken += 1
+            _same(body, decode_body(cls, encode_body(body)))
+    if not taken:
+        raise refused
+
+
+def _sealed(body: bytes, *, cell: str) -> bytes:
+    binding = dht_binding(cell)
+    return encode_body(SignedRecord(body, OWNER.sign(kind=RECORD_KIND, digest=binding, body=body)))
+
+
+def dht_binding(cell: str) -> bytes:
+    """The digest that a record's signature covers, as docs/protocol.md has it."""
+    return sha256(cell.encode()).digest()[:DIGEST_BYTES]
+
+
+def check_record(data: bytes) -> None:
+    """A record, and the value of the DHT around it, as nodes that store and read check them."""
+    is_signed, rest = bool(data) and data[0] & SIGNED, data[1:]
+    if is_signed:
+        rest = _sealed(rest[:4096], cell=CELL) if len(rest) < 3900 else rest
+        value, subkey = encode_body(StoredValue(CELL, rest[:4096])), subkey_bytes(OWNER.peer_id)
+        record = open_record(rest, key=CELL, owner=OWNER.peer_id, now_s=NOW_S)
+    else:
+        cut = data[0] >> 1 if data else 0
+        subkey, value = rest[:cut], rest[cut:]
+        record = None
+    checker, store = PostingChecker(NETWORK, RecordOpener()), RecordStore()
+    until_s = NOW_S + 200.0
+    posting = checker.check(key=dht_key(CELL), subkey=subkey, value=value, expires_at_s=until_s, now_s=NOW_S)
+    assert store.put(dht_key(CELL), posting, NOW_S) and store.get(dht_key(CELL), NOW_S) == [posting]
+    assert record is None or posting.record == record
+
+
+def record_seeds() -> list[bytes]:
+    sealed = encode_body(record_of())
+    subkey = subkey_bytes(OWNER.peer_id)
+    value = encode_body(StoredValue(CELL, _sealed(sealed, cell=CELL)))
+    names = ("record_with_generation_defaults", "record_with_certificate", "record_with_coordinate")
+    stored = [decode_body(SignedRecord, bytes.fromhex(vectors.read(name)["sealed"])).body for name in names]
+    return [b"\1" + sealed, bytes([2 * len(subkey)]) + subkey + value, *(b"\1" + body for body in stored)]
+
+
+def check_membership(data: bytes) -> None:
+    """Certificates and lists of revoked ones as bytes and as lines of text, from whoever makes a swarm."""
+    kind, rest = data[0] if data else 0, data[1:]
+    if kind & SIGNED and len(rest) < 400:
+        what = CERTIFICATE_KIND if kind & 2 else REVOCATIONS_KIND
+        signature = SWARM.sign(kind=what, digest=b"", body=rest)
+        envelope = SignedCertificate(rest, signature) if kind & 2 else SignedRevocations(rest, signature)
+        rest = encode_body(envelope)
+    elif kind & 4:
+        rest = from_line(rest.decode("latin-1"), prefix="cosine-member:")
+    if kind & 2:
+        certificate = read_certificate(rest)
+        check_certificate(certificate, swarm=SWARM.peer_id, member=OWNER.peer_id, now_s=NOW_S, revoked={})
+    else:
+        read_revocations(rest)
+
+
+def membership_seeds() -> list[bytes]:
+    certificate = bytes.fromhex(vectors.read("certificate")["certificate"])
+    revocations = bytes.fromhex(vectors.read("revocations")["revocations"])
+    signed = decode_body(SignedCertificate, certificate).body, decode_body(SignedRevocations, revocations).body
+    return [b"\2" + certificate, b"\0" + revocations, b"\3" + signed[0], b"\1" + signed[1], b"\6cosine-member:AAAA"]
+
+
+def check_mandate(data: bytes) -> None:
+    """A mandate that a client signs, whatever is in it."""
+    d_0 = request_digest(request_of())
+    signed = m.SignedMandate(data, OTHER.sign(kind=MANDATE_KIND, digest=d_0, body=data))
+    open_mandate(signed, client=OTHER.peer_id, d_0=d_0, delegate=OWNER.peer_id, now_s=NOW_S)
+
+
+def check_audit(data: bytes) -> None:
+    """A claim, and what an auditor says of it: two moves, each signed if its first bit says so."""
+    steps = [*moves(data), (0, b""), (0, b"")]
+    (how, asked), (how_answered, body) = steps[:2]
+    claim = decode(asked)
+    if not isinstance(claim, AskAudit):
+        return
+    d_0 = request_digest(claim.request)
+    if how & SIGNED:
+        signature = OWNER.sign(kind=TRANSCRIPT_KIND, digest=d_0, body=claim.transcript.body)
+        claim = AskAudit(
+            claim.number,
+            claim.request,
+            claim.tokens,
+            OWNER.peer_id,
+            SignedTranscript(claim.transcript.body, signature),
+        )
+    open_claim(claim)
+    body = body[:4096]
+    answer = Audited(claim.number, body, OTHER.sign(kind=VERDICT_KIND, digest=d_0, body=body))
+    if not how_answered & SIGNED:
+        answer = Audited(claim.number, body, bytes(64))
+    accuses(open_verdict(answer, auditor=OTHER.peer_id, claim=claim), claim.request)
+
+
+def audit_seeds() -> list[bytes]:
+    claim, answer = message_of(AskAudit), message_of(Audited)
+    assert isinstance(decode_body(AuditVerdict, answer.body), AuditVerdict)
+    return [script((SIGNED, encode(claim)), (SIGNED, answer.body)), script((0, encode(claim)), (0, answer.body))]
+
+
+def check_evidence(data: bytes) -> None:
+    """A file of evidence that somebody hands over."""
+    for piece in evidence_of_json(json.loads(data)):
+        piece.open()
+
+
+def evidence_seeds() -> list[bytes]:
+    claim, answer = (base64.b64encode(encode(message_of(cls))).decode() for cls in (AskAudit, Audited))
+    piece = {"claim": claim, "statements": [{"auditor": OTHER.peer_id, "answer": answer}]}
+    return [json.dumps([piece]).encode(), json.dumps([{"claim": claim, "statements": []}]).encode()]
+
+
+def check_identity(data: bytes) -> None:
+    """Key files and peer ids."""
+    if data[:1] == b"\x08":
+        assert Identity.from_file_bytes(data).to_file_bytes() == data
+    else:
+        assert len(public_key_of(data.decode("latin-1"))) == 32
+
+
+def check_tree(data: bytes) -> None:
+    """A live tree and the fragments that show its authors, under any drafts and commits.
+
+    A move's lowest bits say what it does and below which of the prefixes known so far.
+    """
+    d_0 = request_digest(request_of())
+    tree, drafts, known = LiveTree(d_0), SignedDrafts(), [d_0]
+    for how, sent in moves(data):
+        base = known[(how >> 2) % len(known)]
+        if how & 3 == 0:
+            token = int.from_bytes(sent[:2]) % 64
+            tree.advance([token])
+            known.append(tree.root.digest)
+            continue
+        message = decode(sent)
+        nodes, position = getattr(message, "nodes", None), getattr(message, "position", 0)
+        if not isinstance(nodes, NodeBlock):
+            continue
+        node = tree.get(base)
+        place = position if how & 2 or node is None else node.position + 1
+        touched = tree.attach(base, place, nodes, [1 + how % 3] * len(nodes))
+        known += [node.digest for node in touched][:8]
+        draft = m.Draft(1, 1, base, min(place, 131_072), nodes)
+        drafts.add(SignedDraft(1, m.Fragment(b"", bytes(64)), draft))
+    walked = list(tree.walk())
+    assert len(walked) == len(tree) <= MAX_LIVE_NODES
+    for node in walked:
+        assert node.parent is not None and node.digest == extend_digest(node.parent.digest, node.token)
+        assert node.position == node.parent.position + 1
+
+
+def tree_seeds() -> list[bytes]:
+    block = encode(message_of(m.Tree))
+    return [
+        script((1, block)),
+        script((5, block), (0, b"\0\x0d"), (9, block), (3, block), (0, b"\0\1")),
+    ]
+
+
+def first_of(vector: str) -> bytes:
+    return bytes.fromhex(vectors.read(vector)["body"])
+
+
+def _identity_seeds() -> Sequence[bytes]:
+    return [OWNER.to_file_bytes(), OWNER.peer_id.encode()]
+
+
+TARGETS: Final = {
+    "message": FuzzTarget(check=check_message, seeds=bodies, runs=60_000, mutate=mutated_message),
+    "stream": FuzzTarget(check=check_stream, seeds=lambda: [b"\0" + frame for frame in frames()], runs=20_000),
+    "body": FuzzTarget(
+        check=check_bodies,
+        seeds=lambda: [*map(first_of, ("audit", "mandate"))],
+        runs=20_000,
+        mutate=mutated_message,
+    ),
+    "record": FuzzTarget(check=check_record, seeds=record_seeds, runs=15_000, mutate=mutated_signed),
+    "membership": FuzzTarget(check=check_membership, seeds=membership_seeds, runs=20_000, mutate=mutated_signed),
+    "mandate": FuzzTarget(
+        check=check_mandate, seeds=lambda: [first_of("mandate")], runs=10_000, mutate=mutated_message
+    ),
+    "audit": FuzzTarget(check=check_audit, seeds=audit_seeds, runs=20_000, mutate=mutated_moves),
+    "evidence": FuzzTarget(
+        check=check_evidence, seeds=evidence_seeds, runs=20_000, mutate=mutated_json, refusals=(ValueError,)
+    ),
+    "identity": FuzzTarget(check=check_identity, seeds=_identity_seeds, runs=10_000),
+    "tree": FuzzTarget(check=check_tree, seeds=tree_seeds, runs=10_000, mutate=mutated_moves),
+}
