@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-# Tests start many processes: without compiled modules each compiles all of ours, and pytest all tests in every worker.
+# Tests start many processes: without compiled modules each compiles all of ours, and pytest all tests in every
+# worker.
 unexport PYTHONDONTWRITEBYTECODE
 
 # `test` runs what matters of every part, `check` runs everything, `explore` the property tests on examples no run has

@@ -1,4 +1,8 @@
-"""Which cases run in `make test`, and which in `make check` alone."""
+"""Which cases run in `make test`, and which in `make check` alone.
+
+`make test` keeps the main path of every part. A test that takes a second and shows one more case of what a quick
+one shows (another model, seed, key, lie or command) is `thorough`, as is whatever takes many seconds by its nature.
+"""
 
 from collections.abc import Iterable
 from typing import Any, Final

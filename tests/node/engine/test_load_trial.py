@@ -231,7 +231,7 @@ def test_sound_models_are_accepted(make: Callable[[], Any], dtype: torch.dtype) 
 
 @pytest.mark.parametrize("dtype", quick_first(DTYPES), ids=str)
 @pytest.mark.parametrize("plant", _named(FAULTS))
-@pytest.mark.parametrize("family", quick_first(FAMILIES, quick=2))
+@pytest.mark.parametrize("family", quick_first(FAMILIES))
 def test_every_fault_is_refused(
     family: str, plant: Plant, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
