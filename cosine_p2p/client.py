@@ -19,7 +19,7 @@ from cosine_p2p.distances import Distances
 from cosine_p2p.drafter_search import DrafterSearch
 from cosine_p2p.evidence import EvidenceFile
 from cosine_p2p.fragments import Offload
-from cosine_p2p.generation import Chunk, Generation
+from cosine_p2p.generation import AppliedConfig, Chunk, Generation
 from cosine_p2p.generation_config import apply_defaults
 from cosine_p2p.job import Job
 from cosine_p2p.lifetime import Lifetime
@@ -271,7 +271,17 @@ class AsyncClient:
         sessions = self._sessions(
             place, requests, strategy, drafters, deadline_s, cache_scope, Coordination(asked["coordination"])
         )
-        audit = partial(self._auditing.begin, share=asked["audit"])
+        return self._run(place, sessions, codec, asked, applied)
+
+    def _run(
+        self,
+        place: _Place,
+        sessions: Iterator[Session],
+        codec: TextCodec,
+        asked: ClientOptions,
+        applied: AppliedConfig,
+    ) -> Run:
+        """A generation by these sessions, with what follows its end."""
         give = partial(give_receipts, links=place.links, mandates=place.swarm.mandates)
         return Run(
             sessions,
@@ -280,7 +290,7 @@ class AsyncClient:
             stop=asked["stop"],
             observer=self._observer,
             applied=applied,
-            audit=audit,
+            audit=partial(self._auditing.begin, share=asked["audit"]),
             give_receipts=give if asked["share_receipts"] else None,
         )
 

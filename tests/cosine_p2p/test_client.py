@@ -262,7 +262,7 @@ def test_lines_of_one_request_name_it_alike_everywhere(caplog: pytest.LogCapture
     assert set(by_logger) == {
         "cosine_p2p.run",
         "cosine_node.verifier.served",
-        "cosine_node.drafter.service",
+        "cosine_node.drafter.followed_request",
     }
     assert [line.partition(": ")[2] for line in by_logger["cosine_p2p.run"]] == [
         "6 prompt tokens",

@@ -188,6 +188,10 @@ def generate(
     }
     asked: Prompt = [{"role": "user", "content": text}] if chat else text
     done = run_interruptibly(_generate(several(initial_peers), asked, options, line, is_quiet=as_json))
+    _tell(done, as_json=as_json)
+
+
+def _tell(done: "Generation", *, as_json: bool) -> None:
     told = json.dumps(json_safe(done)) if as_json else _summary(done)
     show(sys.stdout if as_json else sys.stderr, told + "\n")
 

@@ -126,10 +126,7 @@ def serve(
     from cosine_node.gateway.app import GatewayOptions
     from cosine_node.gateway.server import listening, serve_gateway
 
-    if not 0 <= port <= MAX_PORT:
-        raise UsageError(f"--port must lie between 0 and {MAX_PORT}.")
-    if max_requests < 1:
-        raise UsageError("--max-requests must be 1 or more.")
+    _check_numbers(port=port, max_requests=max_requests)
     options = GatewayOptions(
         model_name=model_name(target),
         api_keys=_checked_keys(several(api_key)),
@@ -186,3 +183,10 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _check_numbers(*, port: int, max_requests: int) -> None:
+    if not 0 <= port <= MAX_PORT:
+        raise UsageError(f"--port must lie between 0 and {MAX_PORT}.")
+    if max_requests < 1:
+        raise UsageError("--max-requests must be 1 or more.")
