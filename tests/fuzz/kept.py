@@ -33,6 +33,7 @@ def keep(name: str, target: FuzzTarget, inputs: Iterable[bytes]) -> None:
         if not steps <= reached:
             reached |= steps
             fresh.append(data)
+    (FOLDER / "corpus").mkdir(exist_ok=True)
     (FOLDER / "corpus" / f"{name}.txt").write_text("".join(f"{data.hex()}\n" for data in fresh))
 
 
