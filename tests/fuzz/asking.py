@@ -17,6 +17,7 @@ from cosine_p2p.mandates import Coordination, Mandates
 from cosine_p2p.peer_failures import PeerFailures
 from cosine_p2p.peer_speeds import PeerSpeeds
 from cosine_p2p.postings import RecordOpener
+from cosine_p2p.receipts import give_receipts
 from cosine_p2p.session import Session
 from cosine_p2p.speed_trial import SpeedTrial
 from cosine_p2p.strategies import STRATEGIES
@@ -33,6 +34,8 @@ from cosine_protocol.file_messages import FilePiece
 from cosine_protocol.framing import FrameDecoder
 from cosine_protocol.identity import Identity
 from cosine_protocol.protocols import DISCOVER, DRAFT, VERIFY
+from cosine_protocol.receipt_messages import Earning
+from cosine_protocol.receipts import sign_earning
 from cosine_protocol.records import seal_record
 from tests.cosine_p2p.samples import identity_of, record_of, request_of
 
@@ -101,7 +104,9 @@ def mended(message: Any, *, peer: HostilePeer, is_signed: bool) -> Any:
         account = decode_body(m.Account, message.body)
         digest = roll_digest(D_0, peer.tokens)
         body = encode_body(replace(account, number=NUMBER, tokens=len(peer.tokens), digest=digest))
-        return m.Final(body, peer.sign("final", body))
+        earning = Earning(REQUEST.target_digest, CLIENT.peer_id, PEERS[2].peer_id, 1, len(peer.tokens) or 1, 0.0)
+        earned = (sign_earning(peer.identity, earning, d_0=D_0),) if is_signed else message.earned
+        return m.Final(body, peer.sign("final", body), earned)
     if isinstance(message, m.Fragment | m.Credit):
         draft = decode_body(m.Draft, message.body)
         told = [heard for heard in peer.heard if isinstance(heard, m.Assign | m.Open | m.Tree | m.Verify)]
@@ -150,6 +155,7 @@ async def _ask(data: bytes) -> None:
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
     assert len(session.output) <= REQUEST.max_new_tokens
+    give_receipts(session, links, Mandates(CLIENT, clock=lambda: 0.0))
     await links.close()
 
 

@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, Final, Protocol
 
 from cosine_node.discover_service import DiscoverService
+from cosine_node.drafter.receipt_ledger import ReceiptLedger
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.runner import InlineRunner
@@ -37,6 +38,8 @@ from cosine_protocol.framing import FrameDecoder, encode_frame
 from cosine_protocol.identity import Identity
 from cosine_protocol.mandates import KIND as MANDATE_KIND
 from cosine_protocol.member_messages import Member, Revoked
+from cosine_protocol.receipt_messages import Earning, Receipt, Receipted
+from cosine_protocol.receipts import sign_earning, sign_receipt
 from cosine_protocol.request import Request
 from tests.cosine_p2p.private_swarm import PrivateSwarm
 from tests.node.peers import FLAT, SERVER, TARGET, TOKENIZER, request_of
@@ -171,6 +174,10 @@ class _Caller:
                 body = encode_body(mandate)
                 signed_mandate = m.SignedMandate(body, identity.sign(kind=MANDATE_KIND, digest=d_0, body=body))
                 return replace(message, number=1 + message.number % 3, mandate=signed_mandate)
+            case Receipted():
+                earning = Earning(TARGET, known.client, SERVER.peer_id, 1, 1, NOW_S)
+                receipt = Receipt(DRAFTER.peer_id, (), sign_earning(DRAFTER, earning, d_0=d_0))
+                return replace(message, receipt=sign_receipt(identity, receipt, d_0=d_0))
             case m.Tree() | m.Verify() | m.Assign():
                 position, digest = self._place(d_0, stream)
                 return replace(message, number=1 + message.number % 3, base=digest, position=position)
@@ -229,6 +236,7 @@ async def _draft(data: bytes) -> None:
         identity=SERVER,
         config=DrafterConfig(tokenizer_digest=TOKENIZER, max_requests=2),
         clock=lambda: NOW_S,
+        receipts=ReceiptLedger(SERVER.peer_id, expertise=(), clock=lambda: NOW_S),
     )
     async with _running(service, engine):
         await play(data, service.handle, _Caller(engine).mend)
@@ -279,7 +287,7 @@ async def _admit(data: bytes) -> None:
 def _verify_seeds() -> list[bytes]:
     hello, own = encode(message_of(m.Hello)), request_of(CALLERS[0].peer_id, max_new_tokens=200)
     free = replace(message_of(m.Open), request=own, committed=())
-    asked = (m.Tree, m.Delegate, m.Cancel, m.Revoke)
+    asked = (m.Tree, m.Delegate, m.Cancel, m.Revoke, Receipted)
     stepped = encode(replace(free, pacing=m.Pacing.STEPPED))
     says = [(MENDED | 8, encode(message_of(cls))) for cls in asked]
     return [
@@ -293,7 +301,7 @@ def _verify_seeds() -> list[bytes]:
 def _draft_seeds() -> list[bytes]:
     hello = encode(message_of(m.Hello))
     start = encode(replace(message_of(m.Start), request=request_of(CALLERS[0].peer_id), committed=()))
-    says = [(MENDED | 16, encode(message_of(cls))) for cls in (m.Assign, m.Advance, m.Assign, m.Release)]
+    says = [(MENDED | 16, encode(message_of(cls))) for cls in (m.Assign, m.Advance, m.Release, Receipted)]
     return [
         script((0, hello), (MENDED | 16, start), *says),
         script((1, hello), (MENDED | 1, start), (MENDED, start)),

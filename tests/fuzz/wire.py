@@ -3,10 +3,14 @@
 import base64
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from typing import Any, Final
 
+import msgpack
+
+from cosine_node.drafter.receipt_ledger import ReceiptLedger
 from cosine_p2p.audit_rule import accuses
 from cosine_p2p.evidence import evidence_of_json
 from cosine_p2p.postings import PostingChecker, RecordOpener, RecordStore, StoredValue, dht_key, subkey_bytes
@@ -33,6 +37,8 @@ from cosine_protocol.membership import (
     read_revocations,
 )
 from cosine_protocol.nodes import NodeBlock
+from cosine_protocol.receipt_messages import Earning, Receipt, SignedEarning, SignedReceipt
+from cosine_protocol.receipts import EARNING_KIND, RECEIPT_KIND, read_receipt
 from cosine_protocol.records import RECORD_KIND, SignedRecord, cell_key, open_record
 from cosine_protocol.request import Request
 from tests.protocol import vectors
@@ -217,6 +223,34 @@ def evidence_seeds() -> list[bytes]:
     return [json.dumps([piece]).encode(), json.dumps([{"claim": claim, "statements": []}]).encode()]
 
 
+def check_receipt(data: bytes) -> None:
+    """A receipt, read by itself and by the drafter that it is for: the bodies that verifier and client sign."""
+    (_, earned), (_, said) = [*moves(data), (0, b""), (0, b"")][:2]
+    request = request_of(client=OWNER.peer_id)
+    d_0 = request_digest(request)
+    inner = SignedEarning(earned, OTHER.sign(kind=EARNING_KIND, digest=d_0, body=earned))
+    receipt = replace(decode_body(Receipt, said), verifier=OTHER.peer_id)
+    body = _unchecked(receipt, inner)
+    signed = SignedReceipt(d_0, body, OWNER.sign(kind=RECEIPT_KIND, digest=d_0, body=body))
+    ledger = ReceiptLedger(SWARM.peer_id, expertise=receipt.expertise, clock=lambda: NOW_S)
+    ledger.expect(request, d_0, sent_nodes=40)
+    taken = ledger.take(signed)
+    read = read_receipt(signed)
+    read.check()
+    assert taken in (0, read.earning.tokens) and len(ledger.kept) == bool(taken)
+
+
+def _unchecked(receipt: Receipt, earning: SignedEarning) -> bytes:
+    """The body of a receipt whose earning may be longer than allowed, as a stranger would send it."""
+    return bytes(msgpack.packb([receipt.verifier, receipt.expertise, [earning.body, earning.signature]]))
+
+
+def receipt_seeds() -> list[bytes]:
+    request = request_of()
+    earning = Earning(request.target_digest, OWNER.peer_id, SWARM.peer_id, 3, 9, NOW_S)
+    return [script((0, encode_body(earning)), (0, first_of("receipt"))), script((0, first_of("earning")), (0, b""))]
+
+
 def check_identity(data: bytes) -> None:
     """Key files and peer ids."""
     if data[:1] == b"\x08":
@@ -290,6 +324,7 @@ TARGETS: Final = {
     "evidence": FuzzTarget(
         check=check_evidence, seeds=evidence_seeds, runs=20_000, mutate=mutated_json, refusals=(ValueError,)
     ),
+    "receipt": FuzzTarget(check=check_receipt, seeds=receipt_seeds, runs=10_000, mutate=mutated_moves),
     "identity": FuzzTarget(check=check_identity, seeds=_identity_seeds, runs=10_000),
     "tree": FuzzTarget(check=check_tree, seeds=tree_seeds, runs=10_000, mutate=mutated_moves),
 }
