@@ -20,6 +20,7 @@ from cosine_protocol.errors import UsageError
 
 EXPERIMENTS: Mapping[str, tuple[str, ...]] = {
     "near": ("near",),
+    "capacity": ("capacity",),
     "rtt": ("rtt",),
     "strategies": ("crowd", "routing", "cooperation", "liars"),
     "crowd": ("crowd",),
@@ -45,7 +46,8 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="here, near, rtt, strategies, scale, acceptance, load, engine, llama or report; or one of strategies.",
+        help="here, near, capacity, rtt, strategies, scale, acceptance, load, engine, llama or report; or one of "
+        "strategies.",
     ),
 ]
 Out = Annotated[
