@@ -39,7 +39,7 @@ def capacity_of(rows: Sequence[JsonRow], way: str, temperature: float, *, promis
 
 def findings_of(rows: Sequence[JsonRow]) -> JsonRow:
     """The most clients of every way for the promise and the laxer one, and `cosine` against the others."""
-    promise_ms, lax_ms = rows[0]["promises_ms"]
+    promise_ms, lax_ms = rows[0]["promise_ms"], rows[0]["lax_promise_ms"]
     temperatures = list(dict.fromkeys(row["temperature"] for row in rows))
     capacities = [
         capacity_of(rows, way, temperature, promise_ms=promise_ms)

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from cosine_node.bench import acceptance, cooperation, crowd, here, liars, near, routing, rtt, scale
+from cosine_node.bench import acceptance, capacity, cooperation, crowd, here, liars, near, routing, rtt, scale
 from cosine_node.bench.experiment import run_cell, shipped_traces
+from cosine_node.bench.rtt_findings import ALONE
 from cosine_node.bench.tuning import Place
 from cosine_node.cli.results import rounded
 from tests.docs.pages import DOCS
@@ -124,6 +125,21 @@ def test_near_the_verifier() -> None:
     again = near.row_of(ours, run_cell(ours.cell), run_cell(plain.cell).seconds, seed=options.seed)
     row = published_row("near", way=near.BOTH, rtt_ms=100.0, **setting.fields)
     assert rounded(again) == same_fields(row, again)
+
+
+@pytest.mark.thorough
+def test_the_clients_that_a_drafter_at_the_verifier_serves() -> None:
+    """With nobody else drafting: the other ways of `cosine` take minutes."""
+    options = capacity.CapacityOptions()
+    [found] = [
+        entry
+        for entry in published("capacity")["findings"]["capacities"]
+        if entry["way"] == ALONE and entry["temperature"] == 0.0
+    ]
+    search = capacity.search_of(options, ALONE, 0.0, {})
+    again = capacity.row_of(search, found["clients"], run_cell(search.cell(found["clients"])))
+    row = published_row("capacity", way=ALONE, temperature=0.0, clients=found["clients"])
+    assert rounded(again) == row
 
 
 @pytest.mark.thorough
