@@ -46,7 +46,7 @@ from cosine_node.zoo.family import Family
 from cosine_protocol.records import Role
 
 KEPT_PERCENT: Final = 95.0
-"""The share of requests that the promise is about."""
+"""The share of requests that the promise is about. A choice, as usual for services."""
 FREE: Final[Mapping[str, Mapping[str, Any]]] = {
     OURS.name: SHIPPED,
     REMOTE: {**SHIPPED, "home": ""},
@@ -309,6 +309,7 @@ def row_of(search: CapacitySearch, clients: int, result: CellResult) -> JsonRow:
         "clients": clients,
         "drafters": len(drafters),
         "token_p50_ms": float(np.percentile(token_ms, 50)),
+        "token_p90_ms": float(np.percentile(token_ms, 90)),
         "token_p95_ms": float(np.percentile(token_ms, KEPT_PERCENT)),
         "interval": bootstrap_interval(token_ms, _slow_ones, seed=options.seed),
         "promise_ms": options.promise_ms,

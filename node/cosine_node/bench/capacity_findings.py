@@ -68,6 +68,8 @@ def _against(found: dict[str, JsonRow]) -> JsonRow:
     return {
         "temperature": ours["temperature"],
         "clients": ours["clients"],
+        "drafters": ours["drafters"],
+        "plain_clients": found[PLAIN.name]["clients"],
         "best_other": best["way"],
         "best_other_clients": best["clients"],
         "ratio": ours["clients"] / best["clients"] if best["clients"] else None,
@@ -81,8 +83,15 @@ def _against(found: dict[str, JsonRow]) -> JsonRow:
 
 def sentences_of(findings: JsonRow) -> str:
     """The findings in words, what ships first."""
-    return " ".join(
-        f"At T {shown(entry['temperature'])} `cosine` as it ships serves {entry['clients']}, and the best of the "
-        f"others ({entry['best_other']}) {entry['best_other_clients']}."
+    told = [
+        f"At T {shown(entry['temperature'])} `cosine` as it ships serves {entry['clients']} with "
+        f"{entry['drafters']} drafters elsewhere; the best of the others ({entry['best_other']}) serves "
+        f"{entry['best_other_clients']}, plain decoding {entry['plain_clients']}."
         for entry in findings["against"]
-    )
+    ]
+    for entry in findings["lax"]:
+        place = f"{shown(entry['promise_ms'])} ms and T {shown(entry['temperature'])}"
+        told.append(
+            f"At {place} there are {entry['clients']} with {entry['way'].replace('plain', 'plain decoding')}."
+        )
+    return " ".join(told)

@@ -2,8 +2,28 @@
 
 from typing import Final
 
+from cosine_node.bench.entrants import OURS
+from cosine_node.bench.markdown import Row, Rows
 from cosine_node.bench.plots import LinePlot
-from cosine_node.bench.report_parts import EXACT, KEPT, MACHINES, FindingLine, Section, columns, found, rows
+from cosine_node.bench.report_parts import (
+    EXACT,
+    KEPT,
+    MACHINES,
+    FindingLine,
+    Section,
+    columns,
+    found,
+    pivoted,
+    rows,
+)
+
+
+def with_as_many_clients(result: Row) -> Rows:
+    """Rows of everybody with the numbers of clients that what ships was tried with, the fewest first."""
+    tried = {(row["temperature"], row["clients"]) for row in result["rows"] if row["way"] == OURS.name}
+    among = [row for row in result["rows"] if (row["temperature"], row["clients"]) in tried]
+    return sorted(among, key=lambda row: int(row["clients"]))
+
 
 CAPACITY: Final = Section(
     "How many clients one verifier serves",
@@ -31,8 +51,16 @@ CAPACITY: Final = Section(
             "The most clients that keep {promise_ms} ms a token, the 95th percentile of their requests with its "
             "interval, and the next number tried, which does not keep it:",
             found("capacities"),
-            "temperature way clients drafters tokens_per_s token_p50_ms token_p95_ms interval next_clients "
-            "next_p95_ms next_interval",
+            "temperature way clients drafters tokens_per_s token_p50_ms token_p90_ms token_p95_ms interval "
+            "next_clients next_p95_ms next_interval",
+        ),
+        pivoted(
+            "With as many clients, ms a token of the median request, the 90th percentile, and the 95th with its "
+            "interval:",
+            with_as_many_clients,
+            "T {temperature}: {way}",
+            "{clients}",
+            "{token_p50_ms}, {token_p90_ms}, {token_p95_ms} ({interval})",
         ),
         columns(
             "Where the verifier's time goes with those clients, or with one where it serves none: passes of the "

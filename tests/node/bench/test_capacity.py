@@ -25,7 +25,7 @@ from cosine_node.bench.capacity_findings import (
 )
 from cosine_node.bench.entrants import OURS, PLAIN
 from cosine_node.bench.experiment import run_cell, staged
-from cosine_node.bench.report_capacity import CAPACITY
+from cosine_node.bench.report_capacity import CAPACITY, with_as_many_clients
 from cosine_node.bench.rtt_findings import ALONE, BASELINE, REMOTE
 from tests.node.bench.quick import quick_result
 
@@ -129,6 +129,7 @@ def row(way: str, clients: int, token_ms: float) -> dict[str, Any]:
         "gamma": 3.0,
         "draft_ms": 4.0,
         "pass_ms": 60.0,
+        "drafters": 5,
         "mismatches": 0,
         "violations": 0,
     }
@@ -156,4 +157,7 @@ def test_what_ships_is_held_against_the_best_of_the_others_and_the_formula() -> 
     assert entry["measured_ratio"] == pytest.approx(0.9)
     assert {one["way"]: one["clients"] for one in found["capacities"]} == ends
     assert {one["way"]: one["clients"] for one in found["lax"]} == {ALONE: 11, PLAIN.name: 1}
-    assert "serves 12" in sentences_of(found)
+    assert "serves 12 with 5 drafters elsewhere" in sentences_of(found)
+    same = with_as_many_clients({"rows": rows})
+    assert {one["clients"] for one in same} <= {12, 13}
+    assert [one["clients"] for one in same] == sorted(one["clients"] for one in same)
