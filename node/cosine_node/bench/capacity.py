@@ -61,7 +61,10 @@ ROUNDS: Final[Mapping[str, tuple[tuple[str, OptionValues], ...]]] = {
 }
 """Ways of rounds, by label, with the strategies and option values that the best is chosen from."""
 SLOW: Final = (OURS.name, REMOTE)
-"""Ways that take long to simulate: their search begins next to where that of `ALONE` ended."""
+"""Ways that take long to simulate: their search begins next to where that of `ALONE` ended.
+
+`REMOTE` is measured at the first temperature alone.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,9 +209,8 @@ def run(options: CapacityOptions, *, say: Say) -> JsonRow:
     }
     rows = _found(options, first_counts, tuned, say)
     beside = {t: capacity_of(rows, ALONE, t, promise_ms=options.promise_ms) for t in options.temperatures}
-    first_counts = {
-        (way, t): beside[t]["next_clients"] or options.counts[-1] for way, t in product(SLOW, options.temperatures)
-    }
+    slow = [*product([OURS.name], options.temperatures), (REMOTE, options.temperatures[0])]
+    first_counts = {(way, t): beside[t]["next_clients"] or options.counts[-1] for way, t in slow}
     rows += _found(options, first_counts, tuned, say)
     rows.sort(key=lambda row: (row["temperature"], WAYS.index(row["way"]), row["clients"]))
     findings = findings_of(rows)
