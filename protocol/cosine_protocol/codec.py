@@ -62,14 +62,17 @@ _TAG_OF: Final = {cls: tag for tag, cls in TAGS.items()}
 def _unpack(data: bytes) -> object:
     """Strict msgpack: bounded, no extension types, no maps with odd keys."""
     try:
+        # Room for an array is made before its values are read, on a thousand levels: see first that they are there.
+        whole = msgpack.Unpacker(max_buffer_size=len(data))
+        whole.feed(data)
+        whole.skip()
         return msgpack.unpackb(
             data,
             raw=False,
             strict_map_key=True,
             max_bin_len=MAX_FRAME_BYTES,
             max_str_len=MAX_FRAME_BYTES,
-            # A value takes a byte at least. Room is made for all that an array claims, on each of 1,024 levels.
-            max_array_len=min(len(data), MAX_PROMPT_TOKENS),
+            max_array_len=MAX_PROMPT_TOKENS,
             max_map_len=0,
             max_ext_len=0,
         )
