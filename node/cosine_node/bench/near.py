@@ -29,6 +29,7 @@ from cosine_node.bench.experiment import (
 )
 from cosine_node.bench.intervals import speedup_fields
 from cosine_node.bench.tuning import Place, Search, tune
+from cosine_node.simulation.cities import rtt_s
 from cosine_node.simulation.scenario import SCENARIOS
 from cosine_node.zoo.family import Family
 from cosine_p2p.mandates import Coordination
@@ -51,20 +52,35 @@ WAYS: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 """Ways that run as they ship, the default first, with their fields of `Scenario`."""
 STEADY: Final = "steady"
-LINKS: Final[Mapping[str, Mapping[str, float]]] = {
+LINKS: Final[Mapping[str, Mapping[str, Any]]] = {
     STEADY: {},
     "10 ms of jitter": {"jitter_ms": 10.0},
     "1 % of packets lost": {"loss": 0.01},
     "a home's": {name: getattr(SCENARIOS["home"], name) for name in ("jitter_ms", "loss", "rate_bytes_per_s")},
 }
 """Links between any two machines, with their fields of `Scenario`; the last is of `cosine-node simulate home`."""
+MAPS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    f"{client} to {verifier}": {
+        "client_cities": (client,),
+        "verifier_cities": (verifier,),
+        "drafter_cities": tuple(drafters),
+    }
+    for client, verifier, *drafters in (
+        ("frankfurt", "london", "frankfurt", "london", "madrid", "warsaw", "new-york", "tokyo"),
+        ("frankfurt", "new-york", "frankfurt", "london", "new-york", "tokyo", "sao-paulo", "sydney"),
+        ("sydney", "los-angeles", "sydney", "singapore", "tokyo", "los-angeles", "chicago", "frankfurt"),
+    )
+}
+"""Cities of client and verifier, with fields of `Scenario`: on one continent, on the next, and an ocean apart, the
+drafters spread over both and others. A choice; each drafter has one expertise, whatever its city."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearOptions(ExperimentOptions):
     """The sweep: `prompts` prompts of each family and temperature; `long_prompts` over passages, at `long_rtts_ms`.
 
-    The first family and profile are measured over every kind of link as well, at `link_rtts_ms`.
+    The first family and profile are measured over every kind of link as well, at `link_rtts_ms`, and on `maps`,
+    where distances are not equal and the round-trip time of a row is that of client and verifier.
 
     `tuning_prompts`, `tuning_tokens` and `trials` are those of `Search`, for the rounds.
     """
@@ -78,13 +94,17 @@ class NearOptions(ExperimentOptions):
     long_rtts_ms: tuple[float, ...] = (20.0, 100.0)
     links: tuple[str, ...] = tuple(LINKS)
     link_rtts_ms: tuple[float, ...] = (60.0,)
+    maps: tuple[str, ...] = tuple(MAPS)
     max_new_tokens: int = RECORDED_TOKENS
     tuning_prompts: int = 6
     tuning_tokens: int = 64
     trials: int = 12
 
     def distances(self, setting: "NearSetting") -> tuple[float, ...]:
-        """The round-trip times at which a setting is measured."""
+        """The round-trip times of client and verifier at which a setting is measured."""
+        if setting.link in MAPS:
+            [client], [verifier] = (MAPS[setting.link][f"{role}_cities"] for role in ("client", "verifier"))
+            return (round(1e3 * rtt_s(client, verifier), 1),)
         if setting.link != STEADY:
             return self.link_rtts_ms
         return self.long_rtts_ms if setting.is_long else self.rtts_ms
@@ -99,6 +119,7 @@ class NearOptions(ExperimentOptions):
             prompts=2,
             long_prompts=0,
             links=(STEADY,),
+            maps=(),
             max_new_tokens=24,
             tuning_prompts=1,
             tuning_tokens=8,
@@ -153,12 +174,13 @@ def run(options: NearOptions, *, say: Say) -> JsonRow:
     rows = rows_of(options, measured)
     return {
         "what": "How many times as fast as plain decoding one request is with a drafter at the verifier, with "
-        "drafters elsewhere, and with both, by the round-trip time between any two machines.",
+        "drafters elsewhere, and with both, by the round-trip time between machines.",
         "setup": {
             **setup_of(options),
             **emulated(options.profiles, options.rtts_ms),
             "drafter_at_the_verifier": f"the {GENERALIST} one of the family, on a device like the drafters'",
             "drafters": "one of the family for each of its domains, a general one, one that copies text",
+            "cities": {name: MAPS[name] for name in options.maps},
             "intervals": "95 %, by bootstrap over the prompts",
         },
         "rows": rows,
@@ -177,7 +199,7 @@ def settings_of(options: NearOptions) -> list[NearSetting]:
     ]
     linked = [
         replace(setting, link=link)
-        for link in options.links
+        for link in (*options.links, *options.maps)
         if link != STEADY
         for setting in short[: len(options.temperatures)]
     ]
@@ -219,7 +241,8 @@ def planned(
     rounds = Cell(strategy=ROUNDS, choice=choice, scenario={**near, "domains": (GENERALIST,)}, prompts=prompts)
     yield PlannedCell(setting, BESIDE_ROUNDS, 0.0, rounds)
     for rtt_ms in dict.fromkeys((0.0, *options.distances(setting))):
-        at = {**fields, "rtt_ms": rtt_ms, **(LINKS[setting.link] if rtt_ms else {})}
+        between = LINKS.get(setting.link) or MAPS.get(setting.link, {})
+        at = {**fields, "rtt_ms": rtt_ms, **(between if rtt_ms else {})}
         yield PlannedCell(setting, PLAIN.name, rtt_ms, Cell(strategy=PLAIN.name, scenario=at, prompts=prompts))
         for way, more in WAYS.items() if rtt_ms in options.distances(setting) else ():
             scenario = {**at, "coordination": Coordination.AUTO, **more}

@@ -5,9 +5,8 @@ from typing import Final
 
 from cosine_node.bench.crowd import LATENCY, SATURATED
 from cosine_node.bench.markdown import Row, Rows, words
-from cosine_node.bench.near import STEADY
+from cosine_node.bench.near import LINKS, MAPS, STEADY
 from cosine_node.bench.plots import BarPlot, LinePlot
-from cosine_node.bench.report_capacity import CAPACITY
 from cosine_node.bench.report_parts import (
     ALIKE,
     CLOCK,
@@ -95,7 +94,7 @@ SECTIONS: Final[Mapping[str, Section]] = {
                 least=0.98,
             ),
             FindingLine(
-                "the same with jitter, with lost packets, and over a home's links",
+                "the same with jitter, with lost packets, over a home's links, and between cities",
                 "lowest_speedup_of_links",
                 found(),
                 least=0.98,
@@ -126,9 +125,16 @@ SECTIONS: Final[Mapping[str, Section]] = {
             ),
             pivoted(
                 "Over other links, at an RTT of {rtt_ms} ms:",
-                lambda result: [row for row in result["rows"] if row["link"] != STEADY],
+                lambda result: [row for row in result["rows"] if row["link"] in LINKS and row["link"] != STEADY],
                 "{family}, {profile}, T {temperature}: {way}",
                 "{link}",
+                "{speedup} ({interval})",
+            ),
+            pivoted(
+                "With client, verifier and drafters in cities at unequal distances:",
+                lambda result: [row for row in result["rows"] if row["link"] in MAPS],
+                "{family}, {profile}, T {temperature}: {way}",
+                "{link}, {rtt_ms} ms",
                 "{speedup} ({interval})",
             ),
             pivoted(
@@ -141,7 +147,6 @@ SECTIONS: Final[Mapping[str, Section]] = {
         ),
     ),
     "rtt": RTT,
-    "capacity": CAPACITY,
     "crowd": Section(
         "Many requests at once",
         (
@@ -180,6 +185,51 @@ SECTIONS: Final[Mapping[str, Section]] = {
                 "{token_p50_ms}",
             ),
             pivoted("Tokens/s, {clients} clients:", rows(load=SATURATED), "{strategy}", MACHINES, "{tokens_per_s}"),
+        ),
+    ),
+    "paper": Section(
+        "The CoSine paper in its own setting",
+        (
+            FindingLine(
+                "{batch} at once, {strategy}: percent less time a token than the strongest baseline ({baseline})",
+                "latency_saved_percent",
+                found("strongest"),
+                least=23.2,
+            ),
+            FindingLine(
+                "{batch} at once, {strategy}: throughput over that of the strongest baseline ({baseline})",
+                "throughput_ratio",
+                found("strongest"),
+                least=1.325,
+            ),
+            FindingLine(
+                "{batch} at once, cosine: throughput over that of {baseline}",
+                "throughput_ratio",
+                found("objection"),
+            ),
+            FindingLine(
+                "{batch} at once, cosine-paper: throughput over that with one drafter",
+                "throughput_ratio",
+                found("cooperation"),
+            ),
+            EXACT,
+            KEPT,
+        ),
+        (),
+        (
+            columns(
+                "The targets are the paper's. By the number of requests at once:",
+                rows(),
+                "batch strategy ms_per_token tokens_per_s accepted_tokens_per_round rows_per_pass "
+                "tokens_fed_per_pass verifier_busy_share",
+            ),
+            pivoted(
+                "How many times as fast a token comes as with each baseline, and the ratio of throughputs:",
+                found("against"),
+                "{strategy}, {batch} at once",
+                "{baseline}",
+                "{times_as_fast} ({interval}), {throughput_ratio}",
+            ),
         ),
     ),
     "cooperation": Section(

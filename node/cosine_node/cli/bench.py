@@ -20,10 +20,10 @@ from cosine_protocol.errors import UsageError
 
 EXPERIMENTS: Mapping[str, tuple[str, ...]] = {
     "near": ("near",),
-    "capacity": ("capacity",),
     "rtt": ("rtt",),
     "strategies": ("crowd", "routing", "cooperation", "liars"),
     "crowd": ("crowd",),
+    "paper": ("paper",),
     "routing": ("routing",),
     "cooperation": ("cooperation",),
     "liars": ("liars",),
@@ -46,8 +46,8 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="here, near, capacity, rtt, strategies, scale, acceptance, load, engine, llama or report; or one of "
-        "strategies.",
+        help="here, near, rtt, strategies, paper, scale, acceptance, load, engine, llama or report; "
+        "or one of strategies.",
     ),
 ]
 Out = Annotated[

@@ -9,6 +9,7 @@ Memory, bandwidth and speed (dense bf16 with fp32 accumulation):
 
 - laptop-cpu: 8 Zen 4 cores at 3.3 GHz with 64 bf16 operations a cycle each; 32 GiB of DDR5-5600, two channels.
 - rtx-3060: NVIDIA's specifications; the speed is the 3090's per multiprocessor and clock (28 at 1.78 GHz).
+- rtx-2080ti: NVIDIA Turing GPU architecture whitepaper (the reference board, fp16 with fp32 accumulation).
 - rtx-3090: NVIDIA Ampere GA102 whitepaper. rtx-4090: NVIDIA Ada GPU architecture whitepaper.
 - a100-80gb, h200: NVIDIA's data sheets, SXM.
 
@@ -29,7 +30,7 @@ The efficiencies were chosen by published tokens/s of single streams, from which
 
 At 512 tokens it is further off. Prompts of 8B f16 run in llama.cpp at 4,445 tokens/s on rtx-3090 (-41 %) and 9,382
 on rtx-4090 (-35 %), with fp16 accumulation, and at 7,741 on an A100 PCIe (+47 %). No comparable figure was found
-for rtx-3060, laptop-cpu and h200.
+for rtx-2080ti, rtx-3060, laptop-cpu and h200.
 """
 
 from collections.abc import Mapping
@@ -108,6 +109,14 @@ DEVICES: Final[Mapping[str, Device]] = MappingProxyType(
             bandwidth_efficiency=0.7,
             all_reduce_s=1e-3,
             all_reduce_bytes_per_s=0.125e9,
+        ),
+        "rtx-2080ti": Device(
+            memory_bytes=11 * 2**30,
+            bandwidth_bytes_per_s=616e9,
+            operations_per_s=53.8e12,
+            bandwidth_efficiency=0.85,
+            all_reduce_s=50e-6,
+            all_reduce_bytes_per_s=12e9,
         ),
         "rtx-3060": Device(
             memory_bytes=12 * 2**30,

@@ -10,6 +10,7 @@ from cosine_node.bench.near import (
     BESIDE_ROUNDS,
     BOTH,
     COPYING,
+    MAPS,
     REMOTE,
     STEADY,
     WAYS,
@@ -19,6 +20,7 @@ from cosine_node.bench.near import (
     planned,
     settings_of,
 )
+from cosine_node.simulation.cities import rtt_s
 from cosine_node.zoo.family import Family
 from tests.node.bench.quick import quick_result
 
@@ -52,6 +54,19 @@ def test_other_links_lie_between_machines_and_not_within_them() -> None:
     tuned = {(setting.family, setting.profile, setting.temperature): {"drafters": 1}}
     losses = {plan.rtt_ms: plan.cell.scenario.get("loss", 0.0) for plan in planned(options, setting, tuned)}
     assert losses == {0.0: 0.0, 60.0: 0.01}
+
+
+def test_on_a_map_a_row_is_told_by_the_way_between_client_and_verifier() -> None:
+    options = NearOptions()
+    name = "frankfurt to new-york"
+    setting = next(setting for setting in settings_of(options) if setting.link == name)
+    tuned = {(setting.family, setting.profile, setting.temperature): {"drafters": 1}}
+    [rtt_ms] = options.distances(setting)
+    assert rtt_ms == pytest.approx(1e3 * rtt_s("frankfurt", "new-york"), abs=0.05)
+    cities = {
+        plan.rtt_ms: plan.cell.scenario.get("drafter_cities", ()) for plan in planned(options, setting, tuned)
+    }
+    assert cities == {0.0: (), rtt_ms: MAPS[name]["drafter_cities"]}
 
 
 def test_the_real_familys_answers_are_replayed_with_its_own_vocabulary() -> None:

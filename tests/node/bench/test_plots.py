@@ -12,19 +12,10 @@ from cosine_node.bench.report_sections import SECTIONS
 from cosine_protocol.errors import UsageError
 from tests.docs.pages import DOCS
 
-OLDER = "rtt.json is of an older form, and is to be measured again"
-"""The reason why a published file cannot be drawn now."""
 FIGURES = [(name, figure) for name, section in SECTIONS.items() for figure in section.figures]
 
 
-@pytest.mark.parametrize(
-    ("experiment", "figure"),
-    [
-        pytest.param(*one, id=one[1].name, marks=[pytest.mark.xfail(reason=OLDER, strict=True)] * is_older)
-        for one in FIGURES
-        for is_older in [one[1].name == "rtt"]
-    ],
-)
+@pytest.mark.parametrize(("experiment", "figure"), [pytest.param(*one, id=one[1].name) for one in FIGURES])
 def test_a_figure_of_what_was_published_is_an_svg_that_does_not_change(
     experiment: str, figure: plots.LinePlot | plots.BarPlot, tmp_path: Path
 ) -> None:

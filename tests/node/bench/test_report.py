@@ -227,7 +227,6 @@ def test_a_file_that_is_no_result_is_named(text: str, tmp_path: Path) -> None:
         write_report(tmp_path)
 
 
-@pytest.mark.xfail(reason="rtt.json is of an older form, and is to be measured again", strict=True)
 def test_the_published_page_is_that_of_the_published_files() -> None:
     folder = DOCS / "benchmarks"
     assert (DOCS / "benchmarks.md").read_text("utf-8") == page_text(read_results(folder), folder)
