@@ -125,7 +125,7 @@ SECTIONS: Final[Mapping[str, Section]] = {
             ),
             pivoted(
                 "Over other links, at an RTT of {rtt_ms} ms:",
-                lambda result: [row for row in result["rows"] if row["link"] in LINKS and row["link"] != STEADY],
+                lambda result: [row for row in result["rows"] if row["link"] in LINKS.keys() - {STEADY}],
                 "{family}, {profile}, T {temperature}: {way}",
                 "{link}",
                 "{speedup} ({interval})",
