@@ -1,12 +1,13 @@
 """The search for the drafters of one request: looked up, and chosen by the way that their drafts will go."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from cosine_p2p.delegation import Coordinator, expected_coordinator
 from cosine_p2p.distances import Distances
+from cosine_p2p.earned_credit import EarnedCredit
 from cosine_p2p.link import PeerLinks
 from cosine_p2p.mandates import Coordination, Mandates
 from cosine_p2p.options import ClientOptions
@@ -27,13 +28,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterSearch:
-    """Finds drafters for a request with some options. Times are those of the event loop's clock."""
+    """Finds drafters for a request with some options. Times are those of the event loop's clock.
+
+    Receipts of verifiers that are `known` to the client give drafters `credit`, by the clock of its mandates.
+    """
 
     finds: RecentFinds
     links: PeerLinks
     mandates: Mandates | None
     failures: PeerFailures
     distances: Distances
+    credit: EarnedCredit
+    known: Collection[str]
     strategy: StrategyKind
     options: ClientOptions
 
@@ -79,4 +85,13 @@ class DrafterSearch:
             chance=chance,
             trust=self.options["trust"],
             rtts_s=rtts_s,
+            levels=self._levels(able, verifier),
+        )
+
+    def _levels(self, drafters: Sequence[NodeRecord], verifier: NodeRecord) -> dict[str, int]:
+        if self.mandates is None:
+            return {}
+        now_s = self.mandates.clock()
+        return self.credit.levels(
+            drafters, target_digest=verifier.target_digest, known=self.known, now_s=now_s
         )

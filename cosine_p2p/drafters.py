@@ -14,6 +14,7 @@ from cosine_protocol import messages as m
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.limits import MAX_COMMIT_TOKENS
 from cosine_protocol.protocols import DRAFT
+from cosine_protocol.receipt_messages import SignedReceipt
 from cosine_protocol.request import Request
 
 START_TIMEOUT_S: Final = 5.0
@@ -52,7 +53,8 @@ class Drafters:
     `output` is the session's own stream, which grows. `deliver` gets fragments whose signature was checked, all
     other messages, and a `Delivery` that is lost for each drafter that cannot be reached or signs wrongly.
     `event_of` then says what a delivery means; `failures` is told of those that cannot be reached, `observers` of
-    each checked fragment. `mandate` goes with every `Start`, where the session is not the client's own.
+    each checked fragment. `mandate` goes with every `Start`, where the session is not the client's own. `show` is told of the receipts that drafters
+    show.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Drafters:
         failures: PeerFailures,
         observers: Sequence[FragmentObserver] = (),
         mandate: m.SignedMandate | None = None,
+        show: Callable[[str, Sequence[SignedReceipt]], None] | None = None,
     ) -> None:
         self._ledger = ledger
         self._number = number
@@ -79,6 +82,7 @@ class Drafters:
         self._failures = failures
         self._observers = tuple(observers)
         self._mandate = mandate
+        self._show = show
         self._gate = FragmentGate(
             d_0,
             offload,
@@ -134,9 +138,11 @@ class Drafters:
         """
         author = self._ledger.author_of(delivery.peer_id)
         match delivery.message:
-            case m.Started(_, prompt_nll, token_us) if author in self._followers:
+            case m.Started(_, prompt_nll, token_us, receipts) if author in self._followers:
                 rtt_s = self._followers[author].link.rtt_s
                 self._ledger.note_rtt(author, rtt_s)
+                if receipts and self._show is not None:
+                    self._show(delivery.peer_id, receipts)
                 self.advance(author, len(self._output))
                 return DrafterStarted(author, prompt_nll, token_us / 1e6, rtt_s)
             case m.Final():

@@ -1,6 +1,6 @@
 """The work of a session: one request, and who may serve it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -9,6 +9,7 @@ from cosine_p2p.mandates import Coordination, Mandates
 from cosine_p2p.speed_trial import SpeedTrial
 from cosine_p2p.strategies.base import StrategyKind
 from cosine_protocol.messages import SignedMandate
+from cosine_protocol.receipt_messages import SignedReceipt
 from cosine_protocol.request import Request
 
 
@@ -46,7 +47,7 @@ class Job:
 
     `committed` is the output so far. `mandates` signs those that the client may give, as `coordination` says;
     `mandate` is the one by which somebody else than the client runs this session. `distances` is told how far from
-    a verifier that coordinates the drafters are.
+    a verifier that coordinates the drafters are, `show` of the receipts that drafters show.
     """
 
     number: int
@@ -64,3 +65,4 @@ class Job:
     coordination: Coordination = Coordination.CLIENT
     mandate: SignedMandate | None = None
     distances: Distances | None = None
+    show: Callable[[str, Sequence[SignedReceipt]], None] | None = None

@@ -29,7 +29,7 @@ class Mandates:
 
     def __init__(self, identity: Identity, clock: Callable[[], float]) -> None:
         self.identity = identity
-        self._clock = clock
+        self.clock = clock
         self.failures = PeerFailures()
         self._undrafted: Counter[str] = Counter()
 
@@ -43,7 +43,7 @@ class Mandates:
             delegate=delegate,
             drafters=drafters,
             most_tokens=most_tokens,
-            issued_at_s=self._clock(),
+            issued_at_s=self.clock(),
             lifetime_s=lifetime_s,
         )
 

@@ -1,14 +1,21 @@
-"""The receipts that a client gives the drafters of a request once it has ended."""
+"""The receipts that a client gives the drafters of a request once it has ended, and those that they show it."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
 
+from cosine_p2p.earned_credit import EarnedCredit
+from cosine_p2p.fragments import Offload
 from cosine_p2p.link import PeerLinks
 from cosine_p2p.mandates import Mandates
 from cosine_p2p.session import Session
 from cosine_protocol.errors import RemoteProtocolError
 from cosine_protocol.protocols import DRAFT, RECEIPTS, VERIFY
 from cosine_protocol.receipt_messages import Receipt, Receipted, SignedReceipt
-from cosine_protocol.receipts import open_earning, sign_receipt
+from cosine_protocol.receipts import ReadReceipt, open_earning, read_receipt, sign_receipt
+
+MAX_WAITING: Final = 64
+"""Bounds memory and work: drafters whose receipts wait to be read, eight times those of a request."""
 
 
 def give_receipts(session: Session, links: PeerLinks, mandates: Mandates | None) -> int:
@@ -44,3 +51,51 @@ def _receipts_of(session: Session, mandates: Mandates | None) -> Iterator[tuple[
         expertise = ledger.expertise_of(ledger.author_of(earning.drafter))
         receipt = Receipt(verifier, expertise, signed)
         yield verifier, earning.drafter, sign_receipt(mandates.identity, receipt, d_0=session.d_0)
+
+
+class ReceiptReader:
+    """Reads what drafters show, in the background, once their verifiers may be known: when a request has ended."""
+
+    def __init__(self, credit: EarnedCredit, offload: Offload) -> None:
+        self._credit = credit
+        self._offload = offload
+        self._waiting: dict[str, tuple[SignedReceipt, ...]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def show(self, drafter: str, receipts: Sequence[SignedReceipt]) -> None:
+        """A drafter shows its receipts."""
+        if len(self._waiting) < MAX_WAITING:
+            self._waiting[drafter] = tuple(receipts)
+
+    def read(self, known: Collection[str]) -> None:
+        """Check what waits of receipts that verifiers this client knows have signed; forget the others."""
+        waiting, self._waiting = self._waiting, {}
+        claims = {drafter: _claims(receipts, known) for drafter, receipts in waiting.items()}
+        if claims := {drafter: found for drafter, found in claims.items() if found}:
+            task = asyncio.ensure_future(self._check(claims))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _check(self, claims: dict[str, list[ReadReceipt]]) -> None:
+        """Let those count whose signatures hold; of a drafter that shows a forged one, none does."""
+        for drafter, found in claims.items():
+            try:
+                for one in found:
+                    await self._offload(one.check)
+            except RemoteProtocolError:
+                found = []
+            self._credit.note(drafter, found)
+
+    async def close(self) -> None:
+        """Read no more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _claims(receipts: Sequence[SignedReceipt], known: Collection[str]) -> list[ReadReceipt]:
+    """The receipts that may count, unchecked; none where one cannot be read."""
+    try:
+        return [one for one in map(read_receipt, receipts) if one.verifier in known]
+    except RemoteProtocolError:
+        return []

@@ -29,6 +29,7 @@ EXPLORE_EVERY: Final = 8
 BEHIND_ALL: Final = 1e6
 """More than any number of steps of `NEAR_EQUAL` between two waits."""
 NOT_KNOWN: Final[Mapping[str, float]] = MappingProxyType({})  # nothing was measured
+NO_LEVELS: Final[Mapping[str, int]] = MappingProxyType({})
 
 Chance = Callable[[], float]
 """Gives numbers from 0 to below 1, such as `random.Random(seed).random`."""
@@ -59,7 +60,7 @@ def rank_verifiers(
     ]
     if not allowed:
         return ()
-    ranked = _ranked(allowed, _earned_passes_us(allowed, passes_s), rtts_s, chance, measured=passes_s)
+    ranked = _ranked(allowed, _earned_passes_us(allowed, passes_s), rtts_s, chance, levels=dict.fromkeys(passes_s, 1))
     if any(record.peer_id in passes_s for record in ranked) and chance() * EXPLORE_EVERY < 1:
         ranked = _explored(ranked, passes_s)
     return tuple(sorted(ranked, key=lambda record: record.peer_id in avoided) if avoided else ranked)
@@ -163,8 +164,12 @@ def pick_drafters(
     chance: Chance,
     trust: Collection[str] = (),
     rtts_s: Mapping[str, float] = NOT_KNOWN,
+    levels: Mapping[str, int] = NO_LEVELS,
 ) -> tuple[NodeRecord, ...]:
-    """At most `limit` drafters, one of each expertise before a second of any; each kind ranked as verifiers are."""
+    """At most `limit` drafters, one of each expertise before a second of any; each kind ranked as verifiers are.
+
+    Among near-equals those of a higher level come first, except in one of `EXPLORE_EVERY` requests.
+    """
     allowed = [
         record
         for record in records
@@ -172,7 +177,9 @@ def pick_drafters(
     ]
     by_expertise: dict[tuple[str, ...], list[NodeRecord]] = defaultdict(list)
     announced_us = [float(record.pass_us or 1) for record in allowed]
-    for record in _ranked(allowed, announced_us, rtts_s, chance):
+    if levels and chance() * EXPLORE_EVERY < 1:
+        levels = NO_LEVELS
+    for record in _ranked(allowed, announced_us, rtts_s, chance, levels=levels):
         by_expertise[record.expertise].append(record)
     # With more kinds of expertise than drafters it is not the last in the alphabet that are always left out.
     groups = [group for _, group in sorted(islice(by_expertise.items(), limit))]
@@ -187,17 +194,18 @@ def _ranked(
     rtts_s: Mapping[str, float],
     chance: Chance,
     *,
-    measured: Collection[str] = (),
+    levels: Mapping[str, int] = NO_LEVELS,
 ) -> list[NodeRecord]:
-    """Best first, those measured before near-equals; each full one far behind all that have a place free."""
+    """Best first, near-equals by level; each full one far behind all that have a place free."""
     if not records:
         return []
     waits_us = _waits_us(records, passes_us, rtts_s)
     log2, per_band, shortest = math.log2, 1 / math.log2(NEAR_EQUAL), math.log2(min(waits_us))
     keys = [int((log2(wait_us) - shortest) * per_band) + chance() for wait_us in waits_us]
-    if measured:
+    if levels:
+        top = max(levels.values())
         keys = [
-            (key + int(key) + (record.peer_id not in measured)) / 2
+            int(key) + (key - int(key) + top - levels.get(record.peer_id, 0)) / (top + 1)
             for key, record in zip(keys, records, strict=True)
         ]
     for index in [i for i, record in enumerate(records) if _is_full(record)]:

@@ -92,6 +92,7 @@ class Session:
             failures=failures,
             observers=tuple(filter(None, (self.delegation, observer))),
             mandate=job.mandate,
+            show=job.show,
         )
         self._dials = VerifierDials(self._queue, links, use=self._use, lose=self._note_failure)
         self._count = DrafterCount(job.trial if job.drafters else None, left_tokens=job.request.max_new_tokens)
@@ -127,8 +128,7 @@ class Session:
             for peer_id in self._dials.late(_now_s()):
                 self._failures.note_failed(peer_id, now_s=_now_s())
             checking.cancel()
-            closing = (self._dials.close(), self._drafters.close())
-            await asyncio.gather(checking, *closing, return_exceptions=True)
+            await asyncio.gather(checking, self._dials.close(), self._drafters.close(), return_exceptions=True)
 
     async def _fill_slots(self) -> None:
         """Have the request opened wherever a slot for a verifier is free; waits only while nobody serves it.

@@ -36,6 +36,8 @@ MAX_EARNINGS: Final = 16
 """A choice that bounds what a verifier signs at the end of a request: twice the drafters that a client asks."""
 MAX_RECEIPT_BYTES: Final = 1536
 """Room for an earning, a peer id, and the longest expertise that a record may announce."""
+MAX_SHOWN_RECEIPTS: Final = 8
+"""A choice: each costs its reader two checks of a signature."""
 MAX_AUDIT_FINDINGS: Final = 64
 """A choice that bounds a verdict: far more differences than a conviction needs."""
 MAX_SCORE_GAP: Final = 1e6

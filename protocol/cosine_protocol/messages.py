@@ -26,7 +26,13 @@ from cosine_protocol.fields import (
 from cosine_protocol.file_messages import AskFile, FilePiece
 from cosine_protocol.member_messages import Member, Revoked
 from cosine_protocol.nodes import NodeBlock
-from cosine_protocol.receipt_messages import EarningItems, Receipted, SignedEarning
+from cosine_protocol.receipt_messages import (
+    EarningItems,
+    Receipted,
+    ReceiptItems,
+    SignedEarning,
+    SignedReceipt,
+)
 from cosine_protocol.request import Request
 
 Nodes = Annotated[NodeBlock, Struct(NodeBlock)]
@@ -278,11 +284,15 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The drafter follows. `prompt_nll` is its mean negative log-likelihood of the prompt, nats a token."""
+    """The drafter follows. `prompt_nll` is its mean negative log-likelihood of the prompt, nats a token.
+
+    The first one of a stream may show receipts.
+    """
 
     number: Number
     prompt_nll: Annotated[float, Real(1e6)]
     token_us: Microseconds
+    receipts: Annotated[tuple[SignedReceipt, ...] | None, Added(ReceiptItems)] = None
 
 
 @dataclass(frozen=True, slots=True)

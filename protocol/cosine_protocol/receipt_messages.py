@@ -65,6 +65,9 @@ class SignedReceipt:
     signature: Signature
 
 
+ReceiptItems = Items(Struct(SignedReceipt), limits.MAX_SHOWN_RECEIPTS)
+
+
 @dataclass(frozen=True, slots=True)
 class Receipted:
     """The drafter's receipt for a request that has ended."""

@@ -149,6 +149,21 @@ class ReceiptLedger:
                 min((kept for kept in self._kept if kept.verifier == most), key=lambda kept: worth(kept, now_s))
             )
 
+    def best(self, count: int) -> tuple[SignedReceipt, ...]:
+        """The receipts to show: of each verifier in turn the one worth most, of different clients where it can."""
+        now_s = self._clock()
+        left = sorted(self._kept, key=lambda one: -worth(one, now_s))
+        verifiers: Counter[str] = Counter()
+        clients: Counter[str] = Counter()
+        shown: list[SignedReceipt] = []
+        while left and len(shown) < count:
+            chosen = min(left, key=lambda one: (verifiers[one.verifier], clients[one.client]))
+            left.remove(chosen)
+            verifiers[chosen.verifier] += 1
+            clients[chosen.client] += 1
+            shown.append(chosen.signed)
+        return tuple(shown)
+
     def write(self) -> None:
         """Keep all for the next run."""
         self._written_s = self._clock()

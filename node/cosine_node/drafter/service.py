@@ -27,10 +27,10 @@ from cosine_protocol.codec import encode_body
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.identity import Identity
-from cosine_protocol.limits import MAX_NEW_TOKENS
+from cosine_protocol.limits import MAX_NEW_TOKENS, MAX_SHOWN_RECEIPTS
 from cosine_protocol.nodes import NodeBlock
-from cosine_protocol.protocols import DRAFT
-from cosine_protocol.receipt_messages import Receipted
+from cosine_protocol.protocols import DRAFT, RECEIPTS
+from cosine_protocol.receipt_messages import Receipted, SignedReceipt
 from cosine_protocol.request import Request
 
 LOG = logging.getLogger(__name__)
@@ -89,6 +89,7 @@ class DrafterService:
         self._wait_for_work = wait_for_work
         self._followed: dict[tuple[Channel, int], FollowedRequest] = {}
         self._released: list[FollowedRequest] = []
+        self._showed: set[Channel] = set()
         self._admissions = count()
         self._ticking: asyncio.TimerHandle | None = None
         self._work = asyncio.Event()
@@ -145,6 +146,7 @@ class DrafterService:
         LOG.debug("client %s: %s", channel.peer_id, reason)
         for followed in [followed for followed in self._followed.values() if followed.channel is channel]:
             self._release(followed, "lost")
+        self._showed.discard(channel)
         self._work.set()
 
     def _receive(self, channel: Channel, message: m.Message) -> None:
@@ -334,8 +336,16 @@ class DrafterService:
             followed.has_started = True
             self.counts.prompt_tokens += len(row.tokens)
             token_us = round(1e6 * self.pass_s)
-            followed.channel.post(m.Started(followed.number, result.nll or 0.0, token_us))
+            started = m.Started(followed.number, result.nll or 0.0, token_us, self._shown(followed.channel))
+            followed.channel.post(started)
         self._send(followed, block)
+
+    def _shown(self, channel: Channel) -> tuple[SignedReceipt, ...] | None:
+        """The receipts for a client's own stream, once."""
+        if self.receipts is None or channel in self._showed or RECEIPTS not in channel.features:
+            return None
+        self._showed.add(channel)
+        return self.receipts.best(MAX_SHOWN_RECEIPTS) or None
 
     def _send(self, followed: FollowedRequest, block: Block | None) -> None:
         """Post drafted nodes as a signed fragment, unless the client reads too slowly."""

@@ -120,6 +120,19 @@ def test_one_verifier_with_many_clients_pushes_nothing_of_others_out() -> None:
     assert made.earnings().tokens == 10 + 20 * (MAX_KEPT + 19)
 
 
+def test_the_best_are_of_different_verifiers_and_clients() -> None:
+    made = ledger()
+    signers = [(VERIFIER, CLIENT), (VERIFIER, CLIENT), (VERIFIER, OTHER), (OTHER, CLIENT)]
+    digests = []
+    for number, (verifier, client) in enumerate(signers):
+        asked = request(number, client)
+        made.expect(asked, request_digest(asked), sent_nodes=30)
+        made.take(signed(asked, signer=client, verifier=verifier, tokens=20 - number))
+        digests.append(request_digest(asked))
+    assert [digests.index(each.d_0) for each in made.best(8)] == [0, 3, 2, 1]
+    assert len(made.best(2)) == 2
+
+
 def test_it_is_worth_half_in_a_week() -> None:
     made = expecting(request())
     made.take(signed(request()))
