@@ -41,7 +41,7 @@ from cosine_p2p.peer_failures import PeerFailures
 from cosine_p2p.peer_file import PeerFile
 from cosine_p2p.peer_speeds import PeerSpeeds
 from cosine_p2p.prompt import PromptEncoder, read_prompt
-from cosine_p2p.receipts import give_receipts
+from cosine_p2p.receipts import ShownReceipts, give_receipts
 from cosine_p2p.recent_finds import REUSE_S, RecentFinds
 from cosine_p2p.run import Run
 from cosine_p2p.selection import Chance, rank_verifiers, requests_of
@@ -161,6 +161,8 @@ class AsyncClient:
         checkers, encoders, long_encoders = (offload or threads for threads in self._threads)
         self._offload = checkers
         self._encoder = PromptEncoder(encoders, long_encoders)
+        doubts = (self._speeds, self._failures, self._auditing)
+        self._shown = ShownReceipts(checkers, *doubts, trust=self._options["trust"])
 
     async def __aenter__(self) -> "AsyncClient":
         self._lifetime.begin()
@@ -185,6 +187,7 @@ class AsyncClient:
             return
         self._lifetime.end()
         await self._auditing.close()
+        await self._shown.close()
         if self._trial_file is not None:
             self._trial_file.write(self._trials)
         if self._peer_file is not None:
@@ -245,6 +248,7 @@ class AsyncClient:
             mandates=place.swarm.mandates,
             failures=self._failures,
             distances=self._distances,
+            shown=self._shown,
             strategy=strategy,
             options=asked,
         )
@@ -271,17 +275,13 @@ class AsyncClient:
         sessions = self._sessions(
             place, requests, strategy, drafters, deadline_s, cache_scope, Coordination(asked["coordination"])
         )
-        return self._run(place, sessions, codec, asked, applied)
+        return self._run(sessions, codec, asked, applied)
 
     def _run(
-        self,
-        place: _Place,
-        sessions: Iterator[Session],
-        codec: TextCodec,
-        asked: ClientOptions,
-        applied: AppliedConfig,
+        self, sessions: Iterator[Session], codec: TextCodec, asked: ClientOptions, applied: AppliedConfig
     ) -> Run:
         """A generation by these sessions, with what follows its end."""
+        place = self._joined()
         give = partial(give_receipts, links=place.links, mandates=place.swarm.mandates)
         return Run(
             sessions,
@@ -320,6 +320,7 @@ class AsyncClient:
                 mandates=place.swarm.mandates,
                 coordination=coordination,
                 distances=self._distances,
+                show=self._shown.take,
             )
             yield Session(job, place.links, self._offload, failures=self._failures, speeds=self._speeds)
 

@@ -1,17 +1,17 @@
 """The search for the drafters of one request: looked up, and chosen by the way that their drafts will go."""
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from cosine_p2p.delegation import Coordinator, expected_coordinator
 from cosine_p2p.distances import Distances
-from cosine_p2p.earned_credit import EarnedCredit
 from cosine_p2p.link import PeerLinks
 from cosine_p2p.mandates import Coordination, Mandates
 from cosine_p2p.options import ClientOptions
 from cosine_p2p.peer_failures import PeerFailures
+from cosine_p2p.receipts import ShownReceipts
 from cosine_p2p.recent_finds import RecentFinds
 from cosine_p2p.selection import Chance, pick_drafters
 from cosine_p2p.strategies.base import StrategyKind
@@ -28,18 +28,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterSearch:
-    """Finds drafters for a request with some options. Times are those of the event loop's clock.
-
-    Receipts of verifiers that are `known` to the client give drafters `credit`, by the clock of its mandates.
-    """
+    """Finds drafters for a request with some options. Times are those of the event loop's clock."""
 
     finds: RecentFinds
     links: PeerLinks
     mandates: Mandates | None
     failures: PeerFailures
     distances: Distances
-    credit: EarnedCredit
-    known: Collection[str]
+    shown: ShownReceipts
     strategy: StrategyKind
     options: ClientOptions
 
@@ -53,6 +49,7 @@ class DrafterSearch:
         """Drafters of a target by its name; none where none are wanted or the directory does not answer."""
         if not self.strategy.wants_drafters or not self.limit:
             return []
+        self.shown.read()
         wanted = None if self.options["trust"] else max(WANTED_DRAFTERS, self.limit)
         try:
             return await self.finds.find(Role.DRAFTER, target, wanted=wanted)
@@ -91,7 +88,4 @@ class DrafterSearch:
     def _levels(self, drafters: Sequence[NodeRecord], verifier: NodeRecord) -> dict[str, int]:
         if self.mandates is None:
             return {}
-        now_s = self.mandates.clock()
-        return self.credit.levels(
-            drafters, target_digest=verifier.target_digest, known=self.known, now_s=now_s
-        )
+        return self.shown.levels(drafters, target_digest=verifier.target_digest, now_s=self.mandates.clock())

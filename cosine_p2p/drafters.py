@@ -53,8 +53,8 @@ class Drafters:
     `output` is the session's own stream, which grows. `deliver` gets fragments whose signature was checked, all
     other messages, and a `Delivery` that is lost for each drafter that cannot be reached or signs wrongly.
     `event_of` then says what a delivery means; `failures` is told of those that cannot be reached, `observers` of
-    each checked fragment. `mandate` goes with every `Start`, where the session is not the client's own. `show` is told of the receipts that drafters
-    show.
+    each checked fragment. `mandate` goes with every `Start`, where the session is not the client's own.
+    `show` is told of the receipts that drafters show.
     """
 
     def __init__(

@@ -56,6 +56,10 @@ class PeerSpeeds:
         speeds = {peer_id: self._fresh(peer_id, now_s) for peer_id in peer_ids}
         return {peer_id: speed.pass_s for peer_id, speed in speeds.items() if speed and speed.pass_s is not None}
 
+    def measured(self, *, now_s: float) -> frozenset[str]:
+        """The peers that have served this client lately."""
+        return frozenset(peer_id for peer_id in self._peers if self._fresh(peer_id, now_s))
+
     def usual(self, peer_ids: Iterable[str], *, now_s: float) -> UsualSpeeds:
         """The medians of some peers."""
         speeds = [speed for peer_id in peer_ids if (speed := self._fresh(peer_id, now_s))]

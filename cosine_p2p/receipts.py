@@ -4,15 +4,19 @@ import asyncio
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
+from cosine_p2p.auditing import Auditing
 from cosine_p2p.earned_credit import EarnedCredit
 from cosine_p2p.fragments import Offload
 from cosine_p2p.link import PeerLinks
 from cosine_p2p.mandates import Mandates
+from cosine_p2p.peer_failures import PeerFailures
+from cosine_p2p.peer_speeds import PeerSpeeds
 from cosine_p2p.session import Session
 from cosine_protocol.errors import RemoteProtocolError
 from cosine_protocol.protocols import DRAFT, RECEIPTS, VERIFY
 from cosine_protocol.receipt_messages import Receipt, Receipted, SignedReceipt
 from cosine_protocol.receipts import ReadReceipt, open_earning, read_receipt, sign_receipt
+from cosine_protocol.records import NodeRecord
 
 MAX_WAITING: Final = 64
 """Bounds memory and work: drafters whose receipts wait to be read, eight times those of a request."""
@@ -53,28 +57,54 @@ def _receipts_of(session: Session, mandates: Mandates | None) -> Iterator[tuple[
         yield verifier, earning.drafter, sign_receipt(mandates.identity, receipt, d_0=session.d_0)
 
 
-class ReceiptReader:
-    """Reads what drafters show, in the background, once their verifiers may be known: when a request has ended."""
+class ShownReceipts:
+    """The receipts that drafters have shown a client, and the credit that they give.
 
-    def __init__(self, credit: EarnedCredit, offload: Offload) -> None:
-        self._credit = credit
+    Signatures are checked in the background, and only of what verifiers have signed that the client knows: those
+    that served it, by `speeds`, or that the user names in `trust`, unless `failures` or `auditing` speaks against
+    one.
+    """
+
+    def __init__(
+        self,
+        offload: Offload,
+        speeds: PeerSpeeds,
+        failures: PeerFailures,
+        auditing: Auditing,
+        *,
+        trust: Collection[str] = (),
+    ) -> None:
         self._offload = offload
+        self._speeds = speeds
+        self._failures = failures
+        self._auditing = auditing
+        self._trust = frozenset(trust)
+        self._credit = EarnedCredit()
         self._waiting: dict[str, tuple[SignedReceipt, ...]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def show(self, drafter: str, receipts: Sequence[SignedReceipt]) -> None:
-        """A drafter shows its receipts."""
+    def take(self, drafter: str, receipts: Sequence[SignedReceipt]) -> None:
+        """A drafter shows its receipts: they are read at the next request, once their verifiers may be known."""
         if len(self._waiting) < MAX_WAITING:
             self._waiting[drafter] = tuple(receipts)
 
-    def read(self, known: Collection[str]) -> None:
-        """Check what waits of receipts that verifiers this client knows have signed; forget the others."""
+    def read(self) -> None:
+        """Begin to check what has come; what strangers signed is forgotten."""
         waiting, self._waiting = self._waiting, {}
-        claims = {drafter: _claims(receipts, known) for drafter, receipts in waiting.items()}
-        if claims := {drafter: found for drafter, found in claims.items() if found}:
+        if waiting and (known := self._known()):
+            claims = {drafter: _claims(receipts, known) for drafter, receipts in waiting.items()}
             task = asyncio.ensure_future(self._check(claims))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    def levels(self, drafters: Sequence[NodeRecord], *, target_digest: bytes, now_s: float) -> dict[str, int]:
+        """The level of each drafter that has one above 0. `now_s` is in Unix seconds."""
+        return self._credit.levels(drafters, target_digest=target_digest, known=self._known(), now_s=now_s)
+
+    def _known(self) -> frozenset[str]:
+        now_s = asyncio.get_running_loop().time()
+        doubtful = self._failures.avoided(now_s) | self._auditing.convicted
+        return (self._speeds.measured(now_s=now_s) | self._trust) - doubtful
 
     async def _check(self, claims: dict[str, list[ReadReceipt]]) -> None:
         """Let those count whose signatures hold; of a drafter that shows a forged one, none does."""

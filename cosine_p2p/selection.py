@@ -60,7 +60,9 @@ def rank_verifiers(
     ]
     if not allowed:
         return ()
-    ranked = _ranked(allowed, _earned_passes_us(allowed, passes_s), rtts_s, chance, levels=dict.fromkeys(passes_s, 1))
+    ranked = _ranked(
+        allowed, _earned_passes_us(allowed, passes_s), rtts_s, chance, levels=dict.fromkeys(passes_s, 1)
+    )
     if any(record.peer_id in passes_s for record in ranked) and chance() * EXPLORE_EVERY < 1:
         ranked = _explored(ranked, passes_s)
     return tuple(sorted(ranked, key=lambda record: record.peer_id in avoided) if avoided else ranked)

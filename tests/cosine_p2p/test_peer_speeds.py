@@ -85,3 +85,11 @@ def test_an_average_lies_among_what_was_measured(passes_s: list[float]) -> None:
         speeds.note_pass("a", pass_s, now_s=0.0)
     average_s = speeds.passes_s("a", now_s=0.0)["a"]
     assert min(passes_s) * (1 - 1e-9) <= average_s <= max(passes_s) * (1 + 1e-9)
+
+
+def test_those_that_were_measured_lately_are_known() -> None:
+    speeds = PeerSpeeds()
+    speeds.note_pass("a", 0.1, now_s=0.0)
+    speeds.note_prefill("b", 0.1, now_s=FORGOTTEN_S)
+    assert speeds.measured(now_s=FORGOTTEN_S - 1) == {"a", "b"}
+    assert speeds.measured(now_s=FORGOTTEN_S) == {"b"}

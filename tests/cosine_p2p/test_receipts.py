@@ -1,22 +1,28 @@
 """A client countersigns what agrees with its own count, and sends it to whom it has a stream with."""
 
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from cosine_p2p.auditing import Auditing
 from cosine_p2p.drafter_ledger import DrafterLedger
 from cosine_p2p.mandates import Mandates
-from cosine_p2p.receipts import give_receipts
+from cosine_p2p.peer_failures import PeerFailures
+from cosine_p2p.peer_speeds import PeerSpeeds
+from cosine_p2p.receipts import ShownReceipts, give_receipts
 from cosine_p2p.session import Session
 from cosine_p2p.signed_streams import SignedStreams
 from cosine_p2p.upstream import Upstream
 from cosine_protocol.digests import request_digest
 from cosine_protocol.messages import Message
 from cosine_protocol.protocols import DRAFT, RECEIPTS, VERIFY
-from cosine_protocol.receipt_messages import Earning, Receipted, SignedEarning
-from cosine_protocol.receipts import read_receipt, sign_earning
-from tests.cosine_p2p.samples import identity_of
+from cosine_protocol.receipt_messages import Earning, Receipt, Receipted, SignedEarning, SignedReceipt
+from cosine_protocol.receipts import read_receipt, sign_earning, sign_receipt
+from tests.cosine_p2p.samples import identity_of, record_of
 from tests.protocol.samples import NOW_S, request_of
 
 CLIENT, VERIFIER, DRAFTER, OTHER = map(identity_of, (1, 2, 3, 4))
@@ -117,3 +123,55 @@ def test_who_knows_no_receipts_gets_none(features: frozenset[str] | None) -> Non
 
 def test_a_client_without_a_key_signs_nothing() -> None:
     assert give_receipts(session(earning()), cast("Any", Links((DRAFTER.peer_id, DRAFT))), None) == 0
+
+
+def signed(number: int = 0, *, forged: bool = False, verifier: Any = VERIFIER) -> SignedReceipt:
+    """A receipt of 100 tokens; a forged one is signed by the drafter in its client's name."""
+    d_0 = number.to_bytes(16)
+    inner = earning(100, d_0=d_0, signer=verifier, text_tokens=100)
+    return sign_receipt(DRAFTER if forged else CLIENT, Receipt(verifier.peer_id, ("code",), inner), d_0=d_0)
+
+
+def levels(receipts: Sequence[SignedReceipt], *, failed: bool = False, **options: Any) -> tuple[int, int]:
+    """The level of a drafter that shows these to a client that has measured the verifier, and the checks made."""
+    checks = 0
+
+    async def offload(check: Callable[[], None]) -> None:
+        nonlocal checks
+        checks += 1
+        check()
+
+    async def run() -> int:
+        speeds, failures = PeerSpeeds(), PeerFailures()
+        now_s = asyncio.get_running_loop().time()
+        speeds.note_pass(VERIFIER.peer_id, 0.1, now_s=now_s)
+        if failed:
+            failures.note_failed(VERIFIER.peer_id, now_s=now_s)
+        shown = ShownReceipts(offload, speeds, failures, Auditing(failures), **options)
+        shown.take(DRAFTER.peer_id, receipts)
+        shown.read()
+        await asyncio.sleep(0.01)
+        record = record_of(DRAFTER, now_s=0.0, expertise=("code",))
+        found = shown.levels([record], target_digest=REQUEST.target_digest, now_s=NOW_S)
+        await shown.close()
+        return found.get(DRAFTER.peer_id, 0)
+
+    return asyncio.run(run()), checks
+
+
+def test_what_a_drafter_shows_counts_once_it_is_checked() -> None:
+    assert levels([signed(0), signed(1)]) == (1, 2)
+
+
+def test_of_one_that_shows_something_forged_nothing_counts() -> None:
+    assert levels([signed(0), signed(1, forged=True)])[0] == 0
+    assert levels([signed(0), replace(signed(1), body=b"")]) == (0, 0)
+
+
+def test_strangers_receipts_are_not_even_checked() -> None:
+    assert levels([signed(verifier=OTHER)]) == (0, 0)
+    assert levels([signed(verifier=OTHER)], trust=[OTHER.peer_id]) == (1, 1)
+
+
+def test_nor_those_of_a_verifier_in_doubt() -> None:
+    assert levels([signed()], failed=True) == (0, 0)

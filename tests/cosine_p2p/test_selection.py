@@ -213,3 +213,16 @@ def test_the_order_of_records_favours_nobody(order: list[int], seed: int) -> Non
     nodes = [record(number) for number in order]
     first = Counter(ranked(nodes, seed=100 * seed + turn)[0].peer_id for turn in range(120))
     assert first[nodes[0].peer_id] < 50
+
+
+def test_among_near_equal_drafters_those_with_a_level_come_first_but_not_always() -> None:
+    fast, first, second, plain = record(0, pass_us=500), *(record(number, pass_us=1000) for number in (1, 2, 3))
+    levels = {first.peer_id: 2, second.peer_id: 1}
+    orders = Counter(picked([plain, second, first, fast], limit=4, seed=seed, levels=levels) for seed in range(200))
+    assert {order[0] for order in orders} == {fast}, "a level is worth less than a shorter way"
+    assert 200 * (1 - 2 / EXPLORE_EVERY) < orders[fast, first, second, plain] < 200
+
+
+def test_a_full_drafter_is_last_whatever_it_has_earned() -> None:
+    full, free = record(0, load_requests=4), record(1)
+    assert picked([full, free], limit=2, levels={full.peer_id: 2}) == (free, full)

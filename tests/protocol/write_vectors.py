@@ -109,6 +109,7 @@ def _draft_messages() -> list[m.Message]:
         m.Start(NUMBER, REQUEST, TOKENS),
         m.Start(NUMBER, REQUEST, TOKENS, SIGNED_MANDATE),
         m.Started(NUMBER, 2.5, 900),
+        m.Started(NUMBER, 2.5, 900, (RECEIPT,)),
         m.Assign(NUMBER, DIGEST, len(TOKENS), (13, 21), depth=8, width=2, window=32),
         m.Assign(NUMBER, DIGEST, len(TOKENS), (), depth=8, width=2, window=32, rarity=300),
         m.Fragment(DRAFT, OWNER.sign(kind="fragment", digest=D_0, body=DRAFT)),

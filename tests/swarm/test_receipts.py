@@ -2,14 +2,17 @@
 
 import asyncio
 import random
+from collections import Counter
 from typing import Any, Final
 
 import pytest
 
 from cosine_node.drafter.service import DrafterService
-from cosine_node.simulation.swarm import Member, SimulatedSwarm
+from cosine_node.simulation.swarm import Member, SimulatedSwarm, numbered_identity
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.generation import Generation
+from cosine_protocol.receipt_messages import Earning, Receipt
+from cosine_protocol.receipts import read_receipt, sign_earning, sign_receipt
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
 
@@ -54,3 +57,51 @@ def test_a_client_that_shares_none_sends_none() -> None:
     done, tokens = generated(share_receipts=False)
     assert done.accepted and not done.receipts
     assert set(tokens.values()) == {0}
+
+
+REQUESTS: Final = 24
+
+
+def fakes(newcomer: Member, target_digest: bytes, *, verifier: str = "") -> None:
+    """Let a drafter show a hundred receipts of its own making; with a `verifier`, forged in its name."""
+    service, name = newcomer.service, newcomer.identity.peer_id
+    assert isinstance(service, DrafterService) and service.receipts is not None
+    for number in range(100):
+        own_verifier, own_client = numbered_identity(10_000 + number), numbered_identity(20_000 + number)
+        d_0 = number.to_bytes(16)
+        earning = Earning(target_digest, own_client.peer_id, name, 100, 100, 0.0)
+        receipt = Receipt(verifier or own_verifier.peer_id, ("code",), sign_earning(own_verifier, earning, d_0=d_0))
+        service.receipts.keep(read_receipt(sign_receipt(own_client, receipt, d_0=d_0)))
+
+
+def choices(lie: str) -> Counter[str]:
+    """The requests in which a new client, which may ask one drafter, has asked each of two that claim the same.
+
+    One of them has drafted for other clients, the other is new, or shows what it has made up.
+    """
+
+    async def run() -> Counter[str]:
+        async with SimulatedSwarm() as swarm:
+            verifier = await swarm.verifier(target_engine())
+            honest = await swarm.drafter(draft_engine(0.8, 1))
+            for _ in range(3):
+                await (await swarm.client()).generate(PROMPT, max_new_tokens=TOKENS)
+            newcomer = await swarm.drafter(draft_engine(0.8, 2))
+            if lie:
+                fakes(newcomer, swarm.facts.digest(), verifier=verifier.identity.peer_id if lie == "forged" else "")
+            names = {honest.identity.peer_id: "honest", newcomer.identity.peer_id: "newcomer"}
+            client = await swarm.client()
+            await client.generate(PROMPT, max_new_tokens=TOKENS)
+            asked: Counter[str] = Counter()
+            for _ in range(REQUESTS):
+                done = await client.generate(PROMPT, max_new_tokens=12, max_drafters=1)
+                asked.update(names[report.peer_id] for report in done.drafters)
+            return asked
+
+    return run_virtual(run())
+
+
+@pytest.mark.parametrize("lie", ["", "own verifiers and clients", "forged"])
+def test_who_has_earned_receipts_is_preferred_to_who_claims_the_same(lie: str) -> None:
+    asked = choices(lie)
+    assert asked["honest"] >= 0.75 * REQUESTS, asked

@@ -119,7 +119,7 @@ class ReceiptLedger:
             return 0
         self._tokens += one.earning.tokens
         self._receipts += 1
-        self._keep(one)
+        self.keep(one)
         if self._clock() - self._written_s >= WRITE_EVERY_S:
             self.write()
         return one.earning.tokens
@@ -136,8 +136,8 @@ class ReceiptLedger:
         if not -LATE_S <= earning.ended_at_s - self._clock() <= MAX_RECORD_SKEW_S:
             raise MalformedMessage("its time is not now")
 
-    def _keep(self, one: ReadReceipt) -> None:
-        """Add a receipt; of too many, the one worth least goes of the verifier that signed most of them.
+    def keep(self, one: ReadReceipt) -> None:
+        """Add a receipt that holds; of too many, the one worth least goes of the verifier that signed most of them.
 
         So one verifier, with however many clients, cannot push out what others have signed.
         """
