@@ -66,7 +66,7 @@ class LinePlot:
     """A figure of some rows of a result, `name` its file's: a panel for each text of the template `panel`.
 
     In it is a line for each text of the template `line`, through the fields `x` and `y` of its rows; around it is a
-    paler band between the two ends that the field `band` holds.
+    paler band between the two ends that the field `band` holds. The field `level` has the height of a dashed line.
     """
 
     name: str
@@ -76,6 +76,7 @@ class LinePlot:
     x: str
     y: str
     band: str = ""
+    level: str = ""
 
     def draw(self, rows: Rows, path: Path) -> None:
         """Draw rows into an SVG file. Raises `UsageError`."""
@@ -103,6 +104,8 @@ class LinePlot:
                     axes.set_xscale("symlog", linthresh=2.0)
                     axes.set_xticks(values, [f"{value:g}" for value in values])
                     axes.minorticks_off()
+                if self.level:
+                    axes.axhline(own[0][self.level], color="#000000", linestyle="--", label=words(self.level))
                 axes.set_ylim(bottom=0.0)
                 axes.set_xlabel(words(self.x))
             panels[0][0].set_ylabel(words(self.y))

@@ -7,6 +7,7 @@ from cosine_node.bench.crowd import LATENCY, SATURATED
 from cosine_node.bench.markdown import Row, Rows, words
 from cosine_node.bench.near import LINKS, MAPS, STEADY
 from cosine_node.bench.plots import BarPlot, LinePlot
+from cosine_node.bench.report_capacity import CAPACITY
 from cosine_node.bench.report_parts import (
     ALIKE,
     CLOCK,
@@ -147,6 +148,7 @@ SECTIONS: Final[Mapping[str, Section]] = {
         ),
     ),
     "rtt": RTT,
+    "capacity": CAPACITY,
     "crowd": Section(
         "Many requests at once",
         (

@@ -20,6 +20,7 @@ from cosine_protocol.errors import UsageError
 
 EXPERIMENTS: Mapping[str, tuple[str, ...]] = {
     "near": ("near",),
+    "capacity": ("capacity",),
     "rtt": ("rtt",),
     "strategies": ("crowd", "routing", "cooperation", "liars"),
     "crowd": ("crowd",),
@@ -46,7 +47,7 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="here, near, rtt, strategies, paper, scale, acceptance, load, engine, llama or report; "
+        help="here, near, capacity, rtt, strategies, paper, scale, acceptance, load, engine, llama or report; "
         "or one of strategies.",
     ),
 ]

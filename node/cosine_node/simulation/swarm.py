@@ -5,7 +5,7 @@ import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import count
 from types import TracebackType
@@ -16,9 +16,9 @@ from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.scripted import ScriptedEngine
-from cosine_node.runner import InlineRunner, Runner
+from cosine_node.runner import Runner
 from cosine_node.simulation.links import seeded
-from cosine_node.simulation.machine import SimulatedMachine, WatchedTransport, Wire
+from cosine_node.simulation.machine import MachineUse, SimulatedMachine, WatchedTransport, Wire
 from cosine_node.simulation.records import DIGEST, LIFETIME_S, TARGET, facts_of, record_of
 from cosine_node.status_service import StatusService
 from cosine_node.surroundings import Surroundings
@@ -77,7 +77,7 @@ def numbered_identity(number: int) -> Identity:
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """A node of the swarm. `restart` makes another with its identity."""
+    """A node of the swarm. `restart` makes another with its identity. `home_use` is of a verifier's own drafter."""
 
     identity: Identity
     role: Role
@@ -90,6 +90,7 @@ class Member:
     wire: Wire
     vivaldi: Vivaldi | None
     tasks: tuple[asyncio.Task[None], ...]
+    home_use: MachineUse = field(default_factory=MachineUse)
     is_killed: bool = False
 
     async def kill(self) -> None:
@@ -189,9 +190,11 @@ class SimulatedSwarm:
         engine = engine or ScriptedEngine()
         identity = identity or self._next_identity()
         machine = SimulatedMachine(engine, curve, runner=runner)
-        home = None
+        home, home_use = None, MachineUse()
         if home_engine is not None:
-            home = HomeDrafter(engine=home_engine, runner=InlineRunner(home_engine, home_curve), curve=home_curve)
+            home_machine = SimulatedMachine(home_engine, home_curve)
+            home_use = home_machine.use
+            home = HomeDrafter(engine=home_engine, runner=home_machine, curve=home_curve)
         transport, clock = self.join(identity), asyncio.get_running_loop().time
         coordinator = None
         if coordination is not None:
@@ -206,7 +209,9 @@ class SimulatedSwarm:
             coordinator=coordinator,
             clock=clock,
         )
-        return await self._add(identity, transport, service, engine, machine, Role.VERIFIER, domain, curve)
+        member = await self._add(identity, transport, service, engine, machine, Role.VERIFIER, domain, curve)
+        member.home_use = home_use
+        return member
 
     async def drafter(
         self,

@@ -9,8 +9,21 @@ from typing import Any
 
 import pytest
 
-from cosine_node.bench import acceptance, cooperation, crowd, here, liars, near, paper, routing, rtt, scale
+from cosine_node.bench import (
+    acceptance,
+    capacity,
+    cooperation,
+    crowd,
+    here,
+    liars,
+    near,
+    paper,
+    routing,
+    rtt,
+    scale,
+)
 from cosine_node.bench.experiment import run_cell, shipped_traces
+from cosine_node.bench.rtt_findings import ALONE
 from cosine_node.bench.tuning import Place
 from cosine_node.cli.results import rounded
 from tests.docs.pages import DOCS
@@ -134,6 +147,21 @@ def test_the_setting_of_the_cosine_paper() -> None:
     again = paper.row_of(1, "plain", cell, run_cell(cell))
     row = published_row("paper", batch=1, strategy="plain")
     assert rounded(again) == same_fields(row, again)
+
+
+@pytest.mark.thorough
+def test_the_clients_that_a_drafter_at_the_verifier_serves() -> None:
+    """With nobody else drafting: the other ways of `cosine` take minutes."""
+    options = capacity.CapacityOptions()
+    [found] = [
+        entry
+        for entry in published("capacity")["findings"]["capacities"]
+        if entry["way"] == ALONE and entry["temperature"] == 0.0
+    ]
+    search = capacity.search_of(options, ALONE, 0.0, {})
+    again = capacity.row_of(search, found["clients"], run_cell(search.cell(found["clients"])))
+    row = published_row("capacity", way=ALONE, temperature=0.0, clients=found["clients"])
+    assert rounded(again) == row
 
 
 @pytest.mark.thorough

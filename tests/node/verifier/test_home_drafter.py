@@ -48,6 +48,9 @@ def generate(home: ScriptedEngine | None, *, strategy: str = "cosine", clients: 
                 assert (HOME_SOURCE in sources) == bool(done[-1].home_tokens)
             assert isinstance(member.service, VerifierService)
             assert member.service.counts.home_nodes == sum(each.home_tokens for each in done)
+            # Its passes are the verifier's time, beside those of the target.
+            assert (member.home_use.passes > 0) == (member.home_use.busy_s > 0.0)
+            assert member.home_use.passes > 0 or not member.service.counts.home_nodes
             return done
 
     return run_virtual(run())
