@@ -120,7 +120,8 @@ def own_options() -> set[str]:
     """Every option of every command of ours."""
     cli: Any = get_command(app)
     parsers: list[Any] = [cli, get_command(monitor), *cli.commands.values()]
-    return {option for parser in parsers for parameter in parser.params for option in parameter.opts} | {"--help"}
+    parameters = [parameter for parser in parsers for parameter in parser.params]
+    return {option for one in parameters for option in (*one.opts, *one.secondary_opts)} | {"--help"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
