@@ -13,7 +13,7 @@ from cosine_p2p.job import Job
 from cosine_p2p.link import Delivery, PeerLink, PeerLinks
 from cosine_p2p.peer_failures import PeerFailures
 from cosine_p2p.peer_speeds import PeerSpeeds
-from cosine_p2p.session_counts import SessionCounts, timed_out
+from cosine_p2p.session_counts import PeerFailure, SessionCounts, timed_out
 from cosine_p2p.signed_streams import SignedStreams
 from cosine_p2p.stall import Stalled, TooSlow, Watch
 from cosine_p2p.strategies.base import (
@@ -123,7 +123,6 @@ class Session:
             self._count.end()
             self.delegation.end(_now_s())
             for upstream in self._upstreams.values():
-                upstream.note_pace(self._speeds, _now_s(), is_stepped=self.job.strategy.is_stepped)
                 self._hang_up(upstream)
             for peer_id in self._dials.late(_now_s()):
                 self._failures.note_failed(peer_id, now_s=_now_s())
@@ -229,7 +228,7 @@ class Session:
             try:
                 upstream.check_progress(_now_s(), is_lone=is_lone)
             except (Stalled, TooSlow) as slow:
-                self._drop(upstream, PeerLost(upstream.peer_id, str(slow)))
+                self._drop(upstream, PeerLost(upstream.peer_id, str(slow)), is_slow=True)
                 if isinstance(slow, TooSlow) and not has_offers:
                     self._queue.ask_last(upstream.peer_id)
 
@@ -339,26 +338,27 @@ class Session:
             for author in self.ledger.authors:
                 self._drafters.follow(author)
 
-    def _drop(self, upstream: Upstream, error: PeerError | PeerLost | RemoteProtocolError) -> None:
+    def _drop(self, upstream: Upstream, error: PeerFailure, *, is_slow: bool = False) -> None:
         if self._count.allowed is not None:
             # What was measured is true of the verifier that is lost.
             self._count.end()
             self._on_event(DraftersAllowed(max(self.job.strategy.drafter_counts)))
             self._allow_drafters()
         self._note_failure(upstream.peer_id, error)
-        upstream.note_pace(self._speeds, _now_s(), is_stepped=self.job.strategy.is_stepped)
-        self._upstreams.pop(upstream.peer_id)
-        self._hang_up(upstream)
+        if isinstance(error, PeerLost) and upstream.is_opened and not is_slow:
+            self._queue.ask_again(upstream.peer_id, now_s=_now_s())
+        self._hang_up(self._upstreams.pop(upstream.peer_id))
         self.delegation.lose(upstream.peer_id)
         # A verifier that leaves after the last token owes only its account; nobody else could add to the stream.
         if not isinstance(error, RemoteProtocolError) and self.finish is None:
             self.finish = end_of(self.output, self.job.request)
 
     def _hang_up(self, upstream: Upstream) -> None:
+        upstream.note_pace(self._speeds, _now_s(), is_stepped=self.job.strategy.is_stepped)
         upstream.link.post(m.Cancel(upstream.number))
         upstream.link.unsubscribe(upstream.number)
 
-    def _note_failure(self, peer_id: str, error: PeerError | PeerLost | RemoteProtocolError) -> None:
+    def _note_failure(self, peer_id: str, error: PeerFailure) -> None:
         self._failures.note_error(peer_id, error, now_s=_now_s())
         if isinstance(error, PeerError) and error.retry_after_s is not None:
             self._queue.back_off(peer_id, until_s=_now_s() + error.retry_after_s)
@@ -376,8 +376,8 @@ class Session:
                     upstream.post_block(action, now_s=_now_s())
             case SendAssign(author, base, position, guess, depth, width, window, why, rarity):
                 self._note_why(author, why)
-                where = (self.job.number, base, position, guess)
-                self._drafters.post(author, m.Assign(*where, depth, width, window, rarity))
+                assign = m.Assign(self.job.number, base, position, guess, depth, width, window, rarity)
+                self._drafters.post(author, assign)
             case SendAdvance(author, position, tokens):
                 self._drafters.advance(author, position + len(tokens))
             case ReleaseDrafter(author, why):

@@ -13,6 +13,9 @@ MAX_WHY: Final = 64
 LATEST_WHY: Final = 16
 """Bounds memory: the latest reasons, which a display of progress shows."""
 
+PeerFailure = PeerError | PeerLost | RemoteProtocolError
+"""What ends a verifier's part in a request."""
+
 
 @dataclass(slots=True)
 class SessionCounts:
@@ -44,7 +47,7 @@ class SessionCounts:
         self.accepted += sum(map(bool, authors)) - home_tokens
         self.tokens_by_verifier[peer_id] = self.tokens_by_verifier.get(peer_id, 0) + len(authors)
 
-    def note_tried(self, peer_id: str, error: PeerError | PeerLost | RemoteProtocolError) -> None:
+    def note_tried(self, peer_id: str, error: PeerFailure) -> None:
         """Keep how a verifier failed, in words."""
         match error:
             case PeerError():

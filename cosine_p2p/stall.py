@@ -10,8 +10,9 @@ from typing import Final
 
 from cosine_p2p.peer_speeds import UsualSpeeds
 
-STALL_S: Final = 4.0
-"""A choice: a verifier that commits nothing for so long stalls, unless what was measured says otherwise."""
+STALL_S: Final = 3.5
+"""A choice: a verifier that commits nothing for so long stalls, unless what was measured says otherwise. With the
+time until that is noticed, and another has gone on, a user waits 4 s."""
 SLACK: Final = 5
 """A choice: a verifier may take so many times what it or others took before."""
 COUNTING: Final = 5

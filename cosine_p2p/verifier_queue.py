@@ -7,6 +7,9 @@ from typing import Final
 MAX_BACKOFFS: Final = 8
 """A choice: a verifier that is overloaded so often is given up."""
 
+ASK_AGAIN_S: Final = 2.0
+"""A choice: a network daemon that died, at either end, is back after one to two seconds."""
+
 
 class VerifierQueue:
     """Verifiers not yet asked come first; one that backs off comes after all of these, when its time has come."""
@@ -23,6 +26,10 @@ class VerifierQueue:
         self._backoffs[peer_id] += 1
         if self._backoffs[peer_id] <= MAX_BACKOFFS:
             self._backing_off[peer_id] = until_s
+
+    def ask_again(self, peer_id: str, *, now_s: float) -> None:
+        """Ask this one, which served the request until the connection ended, once nobody fresh is left."""
+        self.back_off(peer_id, until_s=now_s + ASK_AGAIN_S)
 
     def ask_last(self, peer_id: str) -> None:
         """Ask this one, which was left for being slow, once more when all others have failed."""

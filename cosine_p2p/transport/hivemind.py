@@ -46,7 +46,8 @@ class HivemindTransport:
     """Implements `Transport` and the DHT's `Cells`. Made by `start`; end it with `close`.
 
     When p2pd dies its streams end, and p2pd and the DHT node come back with the same identity, port, handlers
-    and stored records; `restarts` counts that.
+    and stored records; `restarts` counts that. Who dials or asks the DHT meanwhile waits for it, for as long as a
+    dial may take.
     """
 
     def __init__(self, config: TransportConfig) -> None:
@@ -64,6 +65,7 @@ class HivemindTransport:
         self._streams: set[SocketStream] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._on_restart: list[Restarted] = []
+        self._is_up = asyncio.Event()
         self._daemon: Daemon | None = None
         self._dht: Any = None
         self._cells: DhtCells | None = None
@@ -103,14 +105,14 @@ class HivemindTransport:
     async def dial(self, peer_id: str, protocol: str) -> Stream:
         """Open a stream; raises `PeerLost` with the reason, soon after `dial_timeout_s` at the latest."""
         self.config.gate.check_dial(peer_id)
-        daemon = self._running(peer_id)
+        daemon = await self._running(peer_id)
         reader, writer = await daemon.open(peer_id, protocol, self.config.dial_timeout_s)
         stream = self._track(SocketStream(peer_id, reader, writer, self._streams.discard))
         return await self.config.gate.enter(stream)
 
     async def connect(self, maddr: str) -> None:
         """Connect to a peer at its full address, so that it can be dialled. Raises `PeerLost`."""
-        await self._running(maddr).connect(maddr, self.config.dial_timeout_s)
+        await (await self._running(maddr)).connect(maddr, self.config.dial_timeout_s)
 
     async def serve(self, protocol: str, handler: StreamHandler) -> None:
         self._handlers[protocol] = handler
@@ -127,12 +129,13 @@ class HivemindTransport:
         return self._maddrs
 
     async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
-        return await self._running_cells().read(cells)
+        return await (await self._running_cells()).read(cells)
 
     async def write(
         self, cell: str, owner: str, data: bytes, expires_at_s: float, *, is_renewal: bool = False
     ) -> Placement:
-        return await self._running_cells().write(cell, owner, data, expires_at_s, is_renewal=is_renewal)
+        running = await self._running_cells()
+        return await running.write(cell, owner, data, expires_at_s, is_renewal=is_renewal)
 
     async def close(self) -> None:
         """Leave the network: stop serving, end every stream, end the daemon."""
@@ -162,20 +165,23 @@ class HivemindTransport:
             finally:
                 ended.cancel()
 
-    def _running(self, peer_id: str) -> "Daemon":
-        if self._daemon is None:
-            raise PeerLost(peer_id, "the local network daemon is being started again")
+    async def _running(self, peer_id: str) -> "Daemon":
+        await self._wait_until_up(peer_id)
+        assert self._daemon is not None
         return self._daemon
 
-    def _running_dht(self) -> Any:
-        if self._dht is None:
-            raise PeerLost(self.peer_id, "the local network daemon is being started again")
-        return self._dht
-
-    def _running_cells(self) -> "DhtCells":
-        if self._cells is None:
-            raise PeerLost(self.peer_id, "the local network daemon is being started again")
+    async def _running_cells(self) -> "DhtCells":
+        await self._wait_until_up(self.peer_id)
+        assert self._cells is not None
         return self._cells
+
+    async def _wait_until_up(self, peer_id: str) -> None:
+        """Raises `PeerLost` where the daemon does not come back in the time that a dial may take."""
+        try:
+            async with asyncio.timeout(self.config.dial_timeout_s):
+                await self._is_up.wait()
+        except TimeoutError:
+            raise PeerLost(peer_id, "the local network daemon is being started again") from None
 
     async def _build(self, peers: Sequence[str]) -> None:
         from cosine_p2p.transport.relay import ask_granted_bytes, start_relay
@@ -193,6 +199,7 @@ class HivemindTransport:
         from cosine_p2p.transport.hivemind_library import PeerID
         from cosine_p2p.transport.host_addresses import peer_of, with_ports
 
+        self._is_up.clear()
         self._daemon = self._dht = self._cells = None
         daemon = await start_daemon(self.config, host_maddrs=self._host_maddrs, peers=peers)
         try:
@@ -219,9 +226,11 @@ class HivemindTransport:
         self._cells = DhtCells(dht, checker=self._checker, store=self._store, anchors=anchors)
         if not self.config.client_mode:
             self._host_maddrs = with_ports(self._host_maddrs, maddrs)
+        self._is_up.set()
         return daemon
 
     async def _rebuild(self) -> None:
+        self._is_up.clear()
         daemon, self._daemon, self._dht, self._cells = self._daemon, None, None, None
         if daemon is not None:
             await daemon.close()
@@ -260,7 +269,7 @@ class HivemindTransport:
         from cosine_p2p.transport.host_addresses import peer_of
 
         await self.connect(maddr)
-        await self._running_dht().protocol.call_ping(PeerID.from_base58(peer_of(maddr)))
+        await self._dht.protocol.call_ping(PeerID.from_base58(peer_of(maddr)))
 
     async def _await_circuit(self) -> None:
         """A node behind NAT is reachable only once a relay has given it an address."""

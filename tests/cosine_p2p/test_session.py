@@ -37,6 +37,7 @@ from cosine_p2p.strategies.base import (
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.memory import MemoryNetwork
 from cosine_p2p.verifier_dials import DIAL_NEXT_S
+from cosine_p2p.verifier_queue import ASK_AGAIN_S
 from cosine_protocol import messages as m
 from cosine_protocol.audit_messages import Transcript
 from cosine_protocol.audits import open_claim, sign_transcript
@@ -307,6 +308,26 @@ def test_an_overloaded_verifier_is_asked_again_when_it_said() -> None:
     done = played({1: behave})
     assert (done.tokens, done.error, opened) == ([1, 2, 3], "", 2)
     assert 2.5 <= done.seconds < 3
+
+
+def test_the_only_verifier_is_asked_to_go_on_when_its_connection_was_lost() -> None:
+    opened: list[m.Open] = []
+
+    async def behave(channel: Channel, message: m.Message) -> None:
+        if isinstance(message, m.Open):
+            opened.append(message)
+            if len(opened) == 1:
+                await timed((0.0, lambda n: commit(n, (1,))))(channel, message)
+                await asyncio.sleep(0.1)
+                await channel.__aexit__()
+            else:
+                rest = timed((0.0, lambda n: commit(n, (2, 3), after=(1,))), (0.0, lambda n: final(n, (1, 2, 3))))
+                await rest(channel, message)
+
+    done = played({1: behave})
+    assert (done.tokens, done.error) == ([1, 2, 3], "")
+    assert [asked.committed for asked in opened] == [(), (1,)]
+    assert ASK_AGAIN_S <= done.seconds < ASK_AGAIN_S + 1.0
 
 
 class TestTwoVerifiers:

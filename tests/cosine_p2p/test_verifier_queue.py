@@ -1,4 +1,4 @@
-from cosine_p2p.verifier_queue import MAX_BACKOFFS, VerifierQueue
+from cosine_p2p.verifier_queue import ASK_AGAIN_S, MAX_BACKOFFS, VerifierQueue
 
 
 def test_all_are_asked_in_their_order_and_then_nobody() -> None:
@@ -38,3 +38,22 @@ def test_who_was_too_slow_is_asked_once_more_after_all_others() -> None:
     assert [queue.next(4.0), queue.next(5.0), queue.next(5.0)] == [None, "b", "a"]
     queue.ask_last("a")
     assert queue.next(9.0) is None
+
+
+def test_one_whose_connection_ended_is_asked_again_once_nobody_fresh_is_left() -> None:
+    queue = VerifierQueue(["a", "b"])
+    assert queue.next(0.0) == "a"
+    queue.ask_again("a", now_s=0.0)
+    assert queue.next(ASK_AGAIN_S) == "b"
+    assert queue.next(ASK_AGAIN_S / 2) is None
+    assert queue.next_at_s == ASK_AGAIN_S
+    assert queue.next(ASK_AGAIN_S) == "a"
+
+
+def test_one_whose_connection_ends_again_and_again_is_given_up() -> None:
+    queue = VerifierQueue(["a"])
+    asked = 0
+    while (peer_id := queue.next(asked * ASK_AGAIN_S)) is not None:
+        asked += 1
+        queue.ask_again(peer_id, now_s=(asked - 1) * ASK_AGAIN_S)
+    assert asked == 1 + MAX_BACKOFFS
