@@ -360,7 +360,7 @@ class Session:
 
     def _note_failure(self, peer_id: str, error: PeerFailure) -> None:
         self._failures.note_error(peer_id, error, now_s=_now_s())
-        if isinstance(error, PeerError) and error.retry_after_s is not None:
+        if not isinstance(error, RemoteProtocolError) and error.retry_after_s is not None:
             self._queue.back_off(peer_id, until_s=_now_s() + error.retry_after_s)
         self.counts.note_tried(peer_id, error)
 

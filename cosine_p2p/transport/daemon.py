@@ -28,6 +28,10 @@ from cosine_p2p.transport.socket_folder import make_socket_folder
 from cosine_protocol.errors import BadSignature, PeerLost, UsageError
 from cosine_protocol.identity import public_key_of
 
+DIAL_BACKOFF: Final = "dial backoff"
+"""p2pd's words where it does not dial a peer that it could not reach lately."""
+DIAL_AGAIN_S: Final = 2.0
+"""A choice: p2pd waits 5 s after a first failure, and longer after more (go-libp2p, swarm_dial.go)."""
 # asyncio's default of 100 loses streams in bursts of some hundred.
 BACKLOG: Final = 4096
 CONTROL_TIMEOUT_S: Final = 5.0
@@ -167,10 +171,12 @@ class Daemon:
         except TimeoutError:
             raise PeerLost(peer_id, f"no answer to our dial within {timeout_s:g} s") from None
         except (OSError, EOFError):
-            raise PeerLost(peer_id, "the local network daemon is not running") from None
+            reason = "the local network daemon is not running"
+            raise PeerLost(peer_id, reason, retry_after_s=DIAL_AGAIN_S) from None
         if error is not None:
             writer.transport.abort()
-            raise PeerLost(peer_id, plain_reason(error))
+            retry_after_s = DIAL_AGAIN_S if DIAL_BACKOFF in error else None
+            raise PeerLost(peer_id, plain_reason(error), retry_after_s=retry_after_s)
         return reader, writer
 
 
@@ -213,7 +219,15 @@ async def _listen(p2p: Any) -> None:
     """Take inbound streams with a long backlog; hivemind leaves the listening to a task that exists."""
     control = p2p._client.control
     path = control.listen_maddr.value_for_protocol("unix")
-    server = await asyncio.start_unix_server(control._handler, path=path, backlog=BACKLOG)
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await control._handler(reader, writer)
+        except EOFError:
+            # The peer died before p2pd could say whose stream it is.
+            writer.close()
+
+    server = await asyncio.start_unix_server(accept, path=path, backlog=BACKLOG)
 
     async def serve() -> None:
         try:
@@ -279,6 +293,6 @@ def plain_reason(error: str) -> str:
         return "another peer answers at its address"
     if "connection refused" in error:
         return "nothing listens at its address any more"
-    if "dial backoff" in error:
+    if DIAL_BACKOFF in error:
         return "it could not be reached a moment ago"
     return " ".join(error.split())[:200]

@@ -78,12 +78,16 @@ class PeerError(CosineError):
 
 
 class PeerLost(CosineError):
-    """A peer cannot be reached or went silent; `reason` is a short clause."""
+    """A peer cannot be reached or went silent; `reason` is a short clause.
 
-    def __init__(self, peer_id: str, reason: str) -> None:
+    `retry_after_s` is set where nothing was tried, but may be after that time.
+    """
+
+    def __init__(self, peer_id: str, reason: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(f"{peer_id}: {reason}")
         self.peer_id = peer_id
         self.reason = reason
+        self.retry_after_s = retry_after_s
 
 
 class GenerationFailed(CosineError):

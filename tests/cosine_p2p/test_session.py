@@ -43,7 +43,7 @@ from cosine_protocol.audit_messages import Transcript
 from cosine_protocol.audits import open_claim, sign_transcript
 from cosine_protocol.codec import encode_body
 from cosine_protocol.digests import request_digest, roll_digest
-from cosine_protocol.errors import GenerationFailed
+from cosine_protocol.errors import GenerationFailed, PeerLost
 from cosine_protocol.protocols import DRAFT, VERIFY
 from tests.cosine_p2p.samples import identity_of, record_of, request_of
 
@@ -105,8 +105,12 @@ def played(
     unreachable: tuple[int, ...] = (),
     lost_drafters: tuple[int, ...] = (),
     trial: SpeedTrial | None = None,
+    dials_held_back: int = 0,
 ) -> Outcome:
-    """Run a session against scripted peers, by number. Verifiers are asked in order, `unreachable` ones first."""
+    """Run a session against scripted peers, by number. Verifiers are asked in order, `unreachable` ones first.
+
+    The first `dials_held_back` dials are not tried, as by a daemon that dialled a peer in vain a moment ago.
+    """
 
     async def run() -> Outcome:
         silent = {identity_of(n).peer_id for n in unreachable}
@@ -114,7 +118,17 @@ def played(
         for protocol, peers in ((VERIFY, verifiers), (DRAFT, drafters)):
             for number, behave in peers.items():
                 await network.join(identity_of(number).peer_id).serve(protocol, _handler(protocol, behave))
-        links = Links(network.join("client"))
+        transport = network.join("client")
+        held_back = iter(range(dials_held_back))
+        at_once = transport.dial
+
+        async def dial(peer_id: str, protocol: str) -> Stream:
+            if next(held_back, None) is not None:
+                raise PeerLost(peer_id, "it could not be reached a moment ago", retry_after_s=2.0)
+            return await at_once(peer_id, protocol)
+
+        transport.dial = dial  # type: ignore[method-assign]  # as if its daemon were of that mind
+        links = Links(transport)
         job = Job(
             number=NUMBER,
             deadline_s=60.0,
@@ -308,6 +322,16 @@ def test_an_overloaded_verifier_is_asked_again_when_it_said() -> None:
     done = played({1: behave})
     assert (done.tokens, done.error, opened) == ([1, 2, 3], "", 2)
     assert 2.5 <= done.seconds < 3
+
+
+def test_a_verifier_that_is_not_dialled_yet_is_waited_for_where_nobody_else_is() -> None:
+    script = timed((0.0, lambda n: commit(n, (1, 2, 3))), (0.0, lambda n: final(n, (1, 2, 3))))
+    done = played({1: script}, dials_held_back=3)
+    assert (done.tokens, done.error) == ([1, 2, 3], "")
+    assert 6.0 <= done.seconds < 7.0
+    given_up = played({1: script}, dials_held_back=99)
+    assert given_up.tokens == []
+    assert "it could not be reached a moment ago" in given_up.error
 
 
 def test_the_only_verifier_is_asked_to_go_on_when_its_connection_was_lost() -> None:

@@ -54,7 +54,7 @@ class Victim(StrEnum):
     DRAFTERS = "both drafters"
     DRAFTERS_DAEMONS = "the p2pd of both drafters"
     BOOTSTRAP = "the bootstrap node"
-    CLIENTS_DAEMON = "the client's own p2pd"
+    CLIENTS_DAEMONS = "the p2pd of all clients"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def processes_of(swarm: FaultSwarm, victim: Victim, run: Run) -> Sequence[int]:
         Victim.DRAFTERS: lambda: drafters,
         Victim.DRAFTERS_DAEMONS: lambda: [pid for drafter in drafters for pid in daemons_of(drafter)],
         Victim.BOOTSTRAP: lambda: [swarm.nodes["boot"].process.pid],
-        Victim.CLIENTS_DAEMON: lambda: daemons_of(os.getpid())[:1],
+        Victim.CLIENTS_DAEMONS: lambda: daemons_of(os.getpid()),
     }[victim]()
 
 

@@ -15,7 +15,7 @@ def test_a_text_is_right_after_every_fault(tmp_path: Path) -> None:
         return asyncio.run(rounds_of(swarm, [fault], victims, rounds=1, say=print))
 
     with swarm_of(tmp_path) as swarm:
-        killed = (Victim.VERIFIERS_DAEMON, Victim.DRAFTERS_DAEMONS, Victim.BOOTSTRAP, Victim.CLIENTS_DAEMON)
+        killed = (Victim.VERIFIERS_DAEMON, Victim.DRAFTERS_DAEMONS, Victim.BOOTSTRAP, Victim.CLIENTS_DAEMONS)
         played = [
             *rows(swarm, Fault.STOPPED, Victim.VERIFIER, Victim.DRAFTERS),
             *rows(swarm, Fault.KILLED, *killed),

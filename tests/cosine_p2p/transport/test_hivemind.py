@@ -346,6 +346,7 @@ async def dialled_again(dialler: HivemindTransport, peer_id: str, expected: str 
         except PeerLost as lost:
             if expected in lost.reason:
                 return
+            assert (lost.retry_after_s is None) == ("a moment ago" not in lost.reason)
             await asyncio.sleep(0.2)
         else:
             return
