@@ -218,6 +218,9 @@ async def rounds_of(
         await client.generate(PROMPT, max_new_tokens=NEW_TOKENS)
         for fault in faults:
             for victim in victims:
+                if (fault, victim) == (Fault.STOPPED, Victim.CLIENTS_DAEMONS):
+                    # Nobody else is left who could go on.
+                    continue
                 played = []
                 for _ in range(rounds):
                     played.append(await play(swarm, client, fault, victim))
