@@ -135,16 +135,22 @@ def swarm_of(folder: Path) -> Iterator[FaultSwarm]:
 
 def processes_of(swarm: FaultSwarm, victim: Victim, run: Run) -> Sequence[int]:
     """The ids of the processes that a fault is for."""
-    verifier = swarm.named(run.verifiers[0]).process.pid
+    [serving, *_] = run.result().verifiers
+    verifier = swarm.named(serving.peer_id).process.pid
     drafters = [swarm.nodes[name].process.pid for name in ("draft-literature", "ngram")]
-    return {
-        Victim.VERIFIER: lambda: [verifier],
-        Victim.VERIFIERS_DAEMON: lambda: daemons_of(verifier),
-        Victim.DRAFTERS: lambda: drafters,
-        Victim.DRAFTERS_DAEMONS: lambda: [pid for drafter in drafters for pid in daemons_of(drafter)],
-        Victim.BOOTSTRAP: lambda: [swarm.nodes["boot"].process.pid],
-        Victim.CLIENTS_DAEMONS: lambda: daemons_of(os.getpid()),
-    }[victim]()
+    match victim:
+        case Victim.VERIFIER:
+            return [verifier]
+        case Victim.VERIFIERS_DAEMON:
+            return daemons_of(verifier)
+        case Victim.DRAFTERS:
+            return drafters
+        case Victim.DRAFTERS_DAEMONS:
+            return [pid for drafter in drafters for pid in daemons_of(drafter)]
+        case Victim.BOOTSTRAP:
+            return [swarm.nodes["boot"].process.pid]
+        case Victim.CLIENTS_DAEMONS:
+            return daemons_of(os.getpid())
 
 
 async def play(swarm: FaultSwarm, client: AsyncClient, fault: Fault, victim: Victim) -> FaultRound:

@@ -28,6 +28,7 @@ from cosine_node.bench.experiment import (
     sum_of_checks,
 )
 from cosine_node.bench.intervals import speedup_fields
+from cosine_node.bench.rtt_findings import ALONE
 from cosine_node.bench.tuning import Place, Search, tune
 from cosine_node.simulation.cities import rtt_s
 from cosine_node.simulation.scenario import SCENARIOS
@@ -41,13 +42,12 @@ LONG_PROMPTS: Final = "prompts over a passage"
 
 COPYING: Final = "the verifier copies"
 BESIDE_ROUNDS: Final = "SpecInfer rounds beside the verifier"
-BESIDE_ALONE: Final = "a drafter at the verifier, nobody else"
 REMOTE: Final = "cosine"
 BOTH: Final = "cosine, a drafter at the verifier"
 WAYS: Final[Mapping[str, Mapping[str, Any]]] = {
     REMOTE: {},
     BOTH: {"home": GENERALIST},
-    BESIDE_ALONE: {"home": GENERALIST, "max_drafters": 0},
+    ALONE: {"home": GENERALIST, "max_drafters": 0},
     COPYING: {"max_drafters": 0},
 }
 """Ways that run as they ship, the default first, with their fields of `Scenario`."""
@@ -302,7 +302,7 @@ def findings_of(rows: Sequence[JsonRow]) -> JsonRow:
             other
             for other in rows
             if all(other[name] == row[name] for name in kinds)
-            and other["way"] in (BESIDE_ROUNDS, BESIDE_ALONE, COPYING)
+            and other["way"] in (BESIDE_ROUNDS, ALONE, COPYING)
             and other["rtt_ms"] == row["rtt_ms"]
         ]
         best = max(beside, key=lambda other: float(other["speedup"]))

@@ -138,7 +138,7 @@ def cell_of(
 
 
 def _tuned(options: PaperOptions, say: Say) -> dict[tuple[int, str], OptionValues]:
-    """The option values with the most tokens a second for every strategy that has any, by batch and name."""
+    """The option values with the least time for every strategy that has any, by batch and name."""
     tried = [
         (batch, name, choice)
         for batch in options.batches

@@ -6,7 +6,6 @@ import pytest
 
 from cosine_node.bench.experiment import Cell, Prompts, run_cell
 from cosine_node.bench.near import (
-    BESIDE_ALONE,
     BESIDE_ROUNDS,
     BOTH,
     COPYING,
@@ -20,6 +19,7 @@ from cosine_node.bench.near import (
     planned,
     settings_of,
 )
+from cosine_node.bench.rtt_findings import ALONE
 from cosine_node.simulation.cities import rtt_s
 from cosine_node.zoo.family import Family
 from tests.node.bench.quick import quick_result
@@ -93,7 +93,7 @@ def test_cosine_is_held_against_the_best_that_needs_no_network() -> None:
     setting = NearSetting(family=Family.TOY, profile="60/6", temperature=0.0)
     kind = {**setting.fields, "rtt_ms": 20.0}
     checks = {"mismatches": 0, "violations": 0}
-    speeds = {REMOTE: 1.5, BOTH: 2.0, BESIDE_ALONE: 1.6, COPYING: 1.1, BESIDE_ROUNDS: 1.8}
+    speeds = {REMOTE: 1.5, BOTH: 2.0, ALONE: 1.6, COPYING: 1.1, BESIDE_ROUNDS: 1.8}
     rows = [{**kind, **checks, "way": way, "speedup": speed} for way, speed in speeds.items()]
     rows.append({**rows[-1], "rtt_ms": 0.0, "speedup": 9.0})
     found = findings_of(rows)
