@@ -8,7 +8,7 @@ author is accused of what goes beyond them (compare Token-DiFR, arXiv 2511.20621
   Had movements the tail of an exponential distribution, one of `WIDE` times that margin, four times the most in
   3,456, would come once in 3456**4, or 10**14, positions. So a single wide difference accuses.
 - Unless a filter stands in between. Where top-k, top-p or min-p rules a token out for one verifier and just not for
-  the other, their choices differ widely: `FILTER_FLIP_RATE` of the positions may.
+  the other, their choices differ widely: `filter_flip_rate_of` the positions may.
 
 One auditor's word may be a lie: a conviction takes two accusers, and more of them than auditors that disagree.
 """
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
 
-from cosine_p2p.near_ties import flip_rate_of, is_near_tie, near_tie_of
+from cosine_p2p.near_ties import filter_flip_rate_of, flip_rate_of, is_near_tie, near_tie_of
 from cosine_protocol.audit_messages import AuditVerdict
 from cosine_protocol.request import Request, Sampling
 
@@ -28,8 +28,6 @@ FALSE_ALARM: Final = 1e-6
 """A choice: the chance that an audit of an honest stream accuses, once in ten million streams at 5 % audited."""
 IMPOSSIBLE: Final = 12.0
 """Standard deviations below a mean of 144 or more: the chance of fewer events is below 1e-35."""
-FILTER_FLIP_RATE: Final = 0.004
-"""Three times the 14 of 10,000 positions in bfloat16 with top-k 20 and min-p 0.05; in float32 there were none."""
 
 
 class AuditState(StrEnum):
@@ -62,7 +60,7 @@ def accuses(verdict: AuditVerdict, request: Request) -> bool:
         for finding in verdict.findings
         if not is_near_tie(finding.gap, sampling=sampling, near_tie=wide_gap)
     ]
-    filtered = FILTER_FLIP_RATE * positions if _filters(sampling) else 0.0
+    filtered = filter_flip_rate_of(request.numerics) * positions if _filters(sampling) else 0.0
     explained = filtered + flip_rate_of(request.numerics) * positions
     return len(wide) > most_by_chance(filtered) or verdict.near_ties + verdict.different > most_by_chance(explained)
 

@@ -24,14 +24,8 @@ positions of which nine differed, at margins up to 0.25."""
 
 
 def near_tie_of(numerics: str) -> float:
-    """The margin of an engine's numerics, such as `bfloat16/int8` or `gguf:Q4_1+llama.cpp`.
-
-    It is that of the type that is computed with; float32's where that is not known.
-    """
-    weights, _, computed = numerics.removeprefix("gguf:").rpartition("+")
-    if computed == "llama.cpp":
-        return LLAMA_NEAR_TIES.get(weights, LLAMA_FEW_BITS)
-    return NEAR_TIES.get(computed.split("/")[0], NEAR_TIES["float32"])
+    """The margin of an engine's numerics, such as `bfloat16/int8` or `gguf:Q4_1+llama.cpp`."""
+    return _of(numerics, NEAR_TIES, LLAMA_NEAR_TIES, few_bits=LLAMA_FEW_BITS)
 
 
 FLIP_RATES: Final[Mapping[str, float]] = MappingProxyType({"float32": 1e-4, "bfloat16": 0.015, "float16": 0.003})
@@ -45,12 +39,26 @@ LLAMA_FEW_BITS_FLIP_RATE: Final = 0.06
 """Three times the nine positions of 468."""
 
 
+FILTER_FLIP_RATES: Final[Mapping[str, float]] = MappingProxyType(
+    {"float32": 1e-4, "bfloat16": 0.004, "float16": 0.001}
+)
+"""The share of positions at which a filter may keep a token for one of them and rule it out for the other: above
+the 14 of 10,000 in bfloat16 with top-k 20 and min-p 0.05, and one of 2,000 in float16; in float32 a choice."""
+LLAMA_FILTER_FLIP_RATES: Final[Mapping[str, float]] = MappingProxyType(
+    {"F32": 1e-4, "F16": 0.001, "BF16": 0.004, "Q8_0": 0.004}
+)
+"""A choice: as of the types above that move margins as far."""
+LLAMA_FEW_BITS_FILTER_FLIP_RATE: Final = 0.004
+
+
 def flip_rate_of(numerics: str) -> float:
     """The share of positions at which rounding may change the choice, by an engine's numerics."""
-    weights, _, computed = numerics.removeprefix("gguf:").rpartition("+")
-    if computed == "llama.cpp":
-        return LLAMA_FLIP_RATES.get(weights, LLAMA_FEW_BITS_FLIP_RATE)
-    return FLIP_RATES.get(computed.split("/")[0], FLIP_RATES["float32"])
+    return _of(numerics, FLIP_RATES, LLAMA_FLIP_RATES, few_bits=LLAMA_FEW_BITS_FLIP_RATE)
+
+
+def filter_flip_rate_of(numerics: str) -> float:
+    """The share of positions at which rounding may change what a filter keeps."""
+    return _of(numerics, FILTER_FLIP_RATES, LLAMA_FILTER_FLIP_RATES, few_bits=LLAMA_FEW_BITS_FILTER_FLIP_RATE)
 
 
 def is_near_tie(margin: float, *, sampling: Sampling, near_tie: float) -> bool:
@@ -59,3 +67,11 @@ def is_near_tie(margin: float, *, sampling: Sampling, near_tie: float) -> bool:
     A temperature below 1 spreads scores, and their errors with them.
     """
     return margin * min(1.0, sampling.temperature or 1.0) < near_tie
+
+
+def _of(numerics: str, types: Mapping[str, float], of_llama: Mapping[str, float], *, few_bits: float) -> float:
+    """The value of the type that is computed with; float32's where that is not known."""
+    weights, _, computed = numerics.removeprefix("gguf:").rpartition("+")
+    if computed == "llama.cpp":
+        return of_llama.get(weights, few_bits)
+    return types.get(computed.split("/")[0], types["float32"])
