@@ -1,8 +1,8 @@
 """Measures audits with real engines: `python -m tests.node.verifier.measure_audits honest|liars|cost`.
 
 honest: how often the stream of an honest verifier looks otherwise to another one, by numerics and way to sample.
-The author writes one text alone, sixteen at once and with token trees; the auditor reads in pieces of 64, in PyTorch
-with two threads instead of one. liars: the share of audits that accuse a verifier that lies in one token of 200,
+The author writes alone, sixteen texts at once and with token trees; the auditor reads in pieces of 64, PyTorch with
+two threads instead of one. liars: the share of audits that accuse a verifier that lies in one token of 200,
 draws from another seed, or runs other weights under the name of these numerics. cost: processor time of both.
 """
 
