@@ -65,6 +65,12 @@ class CallBudget:
         """Take units for what turned out to be no honest call, more than the peer has if need be."""
         self._bucket(self._peers, peer_id, now_s, 1.0).tokens -= units
 
+    def owe(self, peer_id: str, units: float, *, now_s: float) -> float:
+        """Take units for what has to be paid for anyhow; the seconds until the peer owes none."""
+        bucket = self._bucket(self._peers, peer_id, now_s, 1.0)
+        bucket.tokens -= units
+        return max(0.0, -bucket.tokens / self._peer_rate)
+
     def is_silenced(self, peer_id: str, *, now_s: float) -> bool:
         """True while the peer is answered nothing."""
         bucket = self._peers.get(peer_id)

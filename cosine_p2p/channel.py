@@ -8,6 +8,7 @@ from itertools import count
 from typing import Final
 
 from cosine_p2p.__version__ import __version__
+from cosine_p2p.call_budget import CallBudget
 from cosine_p2p.transport.base import Stream
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode, encode
@@ -27,6 +28,12 @@ AGENT: Final = f"cosine-p2p/{__version__}"  # as others read it in a hello or re
 FEATURES: Final = (MANDATES, RECEIPTS)  # those of this version
 MAX_OPEN_PINGS: Final = 8
 """Bounds memory: pings whose answer may still come, twice what fits into the silence allowed."""
+READ_RATE: Final = 4000.0
+"""Units a second that are read of a peer: a message is one, and each KiB of it another. To read and act on one took
+12 to 67 microseconds (`python -m tests.node.verifier.measure_floods`), so a flood takes a quarter of a core.
+A gateway with sixteen requests, each with three drafters of 80 tokens a second, stays below."""
+READ_BURST: Final = 2000.0
+"""A choice: the units of half a second, 0.13 s of work at most, and more than the largest frame is."""
 _RTT_WEIGHT: Final = 0.3
 """A choice: the weight of the newest sample in the average."""
 
@@ -39,14 +46,27 @@ class StepCounts:
     prefill_tokens: int = 0
 
 
+def read_budget() -> CallBudget:
+    """A budget of what is read of each peer, for all streams that share it."""
+    return CallBudget(peer_rate=READ_RATE, peer_burst=READ_BURST)
+
+
 class Channel:
     """One stream as messages. Use `async with`; exactly one task may call `receive`.
 
+    Whoever sends more than its part of `budget` is read later, so that others are read meanwhile.
     `receive` answers pings by itself and raises `PeerLost` when the stream ends or stays silent for
     `SILENCE_S`, and `RemoteProtocolError` when the peer breaks the protocol.
     """
 
-    def __init__(self, stream: Stream, protocol: str, *, progress: StepCounts | None = None) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        protocol: str,
+        *,
+        progress: StepCounts | None = None,
+        budget: CallBudget | None = None,
+    ) -> None:
         self.peer_id = stream.peer_id
         self.protocol = protocol
         self.features: frozenset[str] = frozenset()
@@ -56,6 +76,7 @@ class Channel:
         self.bytes_sent = 0
         self.bytes_received = 0
         self._stream = stream
+        self._budget = budget or read_budget()
         self._decoder = FrameDecoder()
         self._received: deque[bytes] = deque()
         self._outgoing: deque[bytes] = deque()
@@ -132,7 +153,12 @@ class Channel:
                 raise PeerLost(self.peer_id, "the stream ended")
             self.bytes_received += len(data)
             self._received.extend(self._decoder.feed(data))
-        message = decode(self._received.popleft())
+        frame = self._received.popleft()
+        now_s = asyncio.get_running_loop().time()
+        wait_s = self._budget.owe(self.peer_id, 1 + len(frame) / 1024, now_s=now_s)
+        if wait_s:
+            await asyncio.sleep(wait_s)
+        message = decode(frame)
         check_allowed(self.protocol, message)
         return message
 
@@ -170,12 +196,15 @@ async def serve_channel(
     *,
     on_end: Callable[[Channel, str], None] | None = None,
     progress: StepCounts | None = None,
+    budget: CallBudget | None = None,
 ) -> None:
     """Serve one stream until it ends: every message goes to `handle`, the end with its reason to `on_end`.
 
+    The streams that one service serves share its `budget`.
+
     A peer that breaks the protocol is told so with an `Error` and loses its stream.
     """
-    async with Channel(stream, protocol, progress=progress) as channel:
+    async with Channel(stream, protocol, progress=progress, budget=budget) as channel:
         reason = "serving it was given up"
         try:
             while True:

@@ -7,7 +7,7 @@ from typing import Final
 
 from cosine_node.recent_cells import ReadCell, RecentCells
 from cosine_p2p.call_budget import CallBudget
-from cosine_p2p.channel import Channel
+from cosine_p2p.channel import Channel, read_budget
 from cosine_p2p.tokenizer_files import TokenizerFiles
 from cosine_p2p.transport.base import Stream
 from cosine_protocol import limits
@@ -44,12 +44,13 @@ class DiscoverService:
         self._read_records = RecentCells(read_records, clock)
         self._budget = CallBudget(peer_rate=QUESTION_RATE, peer_burst=QUESTION_BURST)
         self._clock = clock
+        self._reads = read_budget()
         self._files = files
         self._digest = files.digest if files is not None else None
 
     async def handle(self, stream: Stream) -> None:
         """A `StreamHandler` for `DISCOVER`."""
-        async with Channel(stream, DISCOVER) as channel:
+        async with Channel(stream, DISCOVER, budget=self._reads) as channel:
             try:
                 while True:
                     channel.post(await self._answer(await channel.receive(), stream.peer_id))

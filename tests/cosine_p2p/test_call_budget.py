@@ -39,6 +39,15 @@ def test_a_fine_is_more_than_there_is() -> None:
     assert budget.spend("a", 1, now_s=2.2)
 
 
+def test_what_is_owed_takes_its_time() -> None:
+    budget = CallBudget(peer_rate=10, peer_burst=5)
+    assert budget.owe("a", 5, now_s=0.0) == 0.0
+    assert budget.owe("a", 20, now_s=0.0) == 2.0
+    assert budget.owe("b", 5, now_s=0.0) == 0.0
+    assert budget.owe("a", 0, now_s=1.5) == 0.5
+    assert budget.owe("a", 0, now_s=2.5) == 0.0
+
+
 def test_a_range_has_as_much_as_four_peers_and_others_have_their_own() -> None:
     budget = CallBudget(peer_rate=0, peer_burst=10)
     spent = sum(budget.spend(f"peer {number}", 1, address_range="one", now_s=0.0) for number in range(1000))

@@ -6,7 +6,17 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_p2p.channel import HEARTBEAT_S, MAX_WAITING_BYTES, SILENCE_S, Channel, StepCounts, serve_channel
+from cosine_p2p.channel import (
+    HEARTBEAT_S,
+    MAX_WAITING_BYTES,
+    READ_BURST,
+    READ_RATE,
+    SILENCE_S,
+    Channel,
+    StepCounts,
+    read_budget,
+    serve_channel,
+)
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.memory import MemoryNetwork
 from cosine_protocol import messages as m
@@ -195,3 +205,29 @@ def test_what_was_posted_last_still_leaves() -> None:
         return heard
 
     assert run_virtual(run()) == [m.AskStatus(9)]
+
+
+def test_the_streams_of_one_peer_are_read_as_fast_as_one_and_others_beside() -> None:
+    """Two peers send without a pause, one of them over four streams: of each as much is read."""
+
+    async def run() -> dict[str, int]:
+        network, budget, heard = MemoryNetwork(), read_budget(), {"one": 0, "four": 0}
+
+        def count(channel: Channel, message: m.Message) -> None:
+            heard[channel.peer_id] += 1
+
+        async def handle(stream: Stream) -> None:
+            await serve_channel(stream, STATUS, count, budget=budget)
+
+        await network.join("server").serve(STATUS, handle)
+        for name, streams in (("one", 1), ("four", 4)):
+            transport = network.join(name)
+            for _ in range(streams):
+                stream = await transport.dial("server", STATUS)
+                await stream.write(encode_frame(encode(HELLO)))
+                await stream.write(encode_frame(encode(m.AskStatus(3))) * 50_000)
+        await asyncio.sleep(2.0)
+        return heard
+
+    for count in run_virtual(run()).values():
+        assert count == pytest.approx(READ_BURST + 2.0 * READ_RATE, rel=0.02)

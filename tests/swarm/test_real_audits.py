@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from cosine_node import zoo
+from cosine_node.engine.llama_engine import LlamaEngine
 from cosine_node.engine.llama_library import is_installed
-from cosine_node.engine.paged import PagedEngine
+from cosine_node.engine.torch_engine import TorchEngine
 from cosine_node.simulation.swarm import SimulatedSwarm
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.audit_rule import AuditState
@@ -27,10 +28,10 @@ QUANTISED: Final = [
 ]
 
 
-def engine_called(claimed: str, numerics: str) -> PagedEngine:
+def engine_called(claimed: str, numerics: str) -> TorchEngine | LlamaEngine:
     """An engine of the embedded target that says it has other numerics."""
     engine = engine_of(numerics)
-    assert isinstance(engine, PagedEngine)
+    assert isinstance(engine, TorchEngine | LlamaEngine)
     engine._numerics = claimed
     return engine
 

@@ -12,7 +12,7 @@ from cosine_node.verifier.audit_quota import RETRY_AFTER_S, AuditQuota
 from cosine_node.verifier.audited_stream import AuditedStream
 from cosine_node.verifier.request import KvState
 from cosine_node.verifier.served import ServedRequests, log_of
-from cosine_p2p.channel import Channel, serve_channel
+from cosine_p2p.channel import Channel, read_budget, serve_channel
 from cosine_p2p.near_ties import near_tie_of
 from cosine_p2p.request_log import PEER_LETTERS
 from cosine_p2p.transport.base import Stream, Transport
@@ -49,6 +49,7 @@ class AuditService:
         self._counts = counts
         self._wake = wake
         self._quota = AuditQuota()
+        self._reads = read_budget()
         self._capacity_tokens = engine.free_tokens
         self.is_draining = False
 
@@ -58,7 +59,7 @@ class AuditService:
 
     async def handle(self, stream: Stream) -> None:
         """Serve one client's stream until it ends; its audits go with it."""
-        await serve_channel(stream, AUDIT, self._receive, on_end=self._end)
+        await serve_channel(stream, AUDIT, self._receive, on_end=self._end, budget=self._reads)
 
     def _end(self, channel: Channel, reason: str) -> None:
         for request in self._requests:

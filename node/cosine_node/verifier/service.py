@@ -26,7 +26,7 @@ from cosine_node.verifier.request import KvState, OwnDrafts, VerifierRequest
 from cosine_node.verifier.scheduler import pass_budget_tokens
 from cosine_node.verifier.served import ServedRequests, idle_s, log_of
 from cosine_node.verifier.step_loop import RETRY_AFTER_S, StepLoop
-from cosine_p2p.channel import Channel, StepCounts, serve_channel
+from cosine_p2p.channel import Channel, StepCounts, read_budget, serve_channel
 from cosine_p2p.near_ties import near_tie_of
 from cosine_p2p.request_log import PEER_LETTERS
 from cosine_p2p.speed_trials import SpeedTrials
@@ -41,7 +41,6 @@ from cosine_protocol.request import Request
 LOG = logging.getLogger(__name__)
 EVERY_CLIENT: Final = ""
 """The scope of prefixes that all clients share; a client's own is its peer id, which is never empty."""
-
 IDLE_S: Final = 30.0
 """A choice: a client of a stepped request asks for the next pass within seconds, or has forgotten it."""
 TICK_S: Final = 0.5
@@ -89,6 +88,7 @@ class VerifierService:
         self.pass_s = curve.seconds(1)
         self._config = config
         self.capacity_tokens = engine.free_tokens
+        self._reads = read_budget()
         self._requests = ServedRequests()
         self._admissions = count()
         self._is_draining = False
@@ -144,7 +144,9 @@ class VerifierService:
         """Serve one client's stream until it ends; its requests go with it."""
         self.counts.streams += 1
         try:
-            await serve_channel(stream, VERIFY, self._receive, on_end=self._end, progress=self.progress)
+            await serve_channel(
+                stream, VERIFY, self._receive, on_end=self._end, progress=self.progress, budget=self._reads
+            )
         finally:
             self.counts.streams -= 1
 
@@ -233,8 +235,7 @@ class VerifierService:
             self._refuse(channel, message.number, self._taken())
 
     def _taken(self) -> PeerError:
-        sentence = f"all {self._config.max_requests} places are taken"
-        return PeerError(ErrorCode.OVERLOADED, sentence, RETRY_AFTER_S)
+        return PeerError(ErrorCode.OVERLOADED, f"all {self._config.max_requests} places are taken", RETRY_AFTER_S)
 
     def _refuse(self, channel: Channel, number: int, refusal: PeerError) -> None:
         self.counts.refused[ErrorCode(refusal.code)] += 1
@@ -243,13 +244,12 @@ class VerifierService:
 
     def _checked(self, channel: Channel, message: m.Open) -> Request:
         """The request, if it can be served here at all. Raises `PeerError` with the reason if not."""
-        config = self._config
         asked = admitted(
             message,
             channel.peer_id,
             engine=self._engine,
-            target_digest=config.target_digest,
-            tokenizer_digest=config.tokenizer_digest,
+            target_digest=self._config.target_digest,
+            tokenizer_digest=self._config.tokenizer_digest,
         )
         if self._is_draining:
             raise _shutting_down()

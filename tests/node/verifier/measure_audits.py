@@ -83,7 +83,7 @@ class AuditTask:
         found = []
         for prompt, sampling, text in zip(self.prompts, self.samplings, texts, strict=True):
             request = request_of(
-                "c", prompt=prompt, sampling=sampling, max_new_tokens=len(text), numerics=self.numerics
+                "c", prompt=tuple(prompt), sampling=sampling, max_new_tokens=len(text), numerics=self.numerics
             )
             found.append((request, verdict_on(auditor, request, text)))
         return found

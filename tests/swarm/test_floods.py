@@ -1,0 +1,154 @@
+"""Peers that send without a pause over streams they keep: they are read later, and honest texts come as before."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from cosine_node.simulation.records import TARGET
+from cosine_node.simulation.swarm import SimulatedSwarm, numbered_identity
+from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_p2p.channel import READ_BURST, READ_RATE, Channel, serve_channel
+from cosine_p2p.generation import Generation
+from cosine_p2p.transport.base import Stream
+from cosine_protocol import codec
+from cosine_protocol import messages as m
+from cosine_protocol.codec import encode
+from cosine_protocol.framing import encode_frame
+from cosine_protocol.nodes import Node, NodeBlock
+from cosine_protocol.protocols import DRAFT, VERIFY, VERSION
+from cosine_protocol.records import Role
+from cosine_protocol.request import Sampling
+from tests.node.peers import request_of
+from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
+
+TOKENS: Final = 40
+PROMPT: Final = prompt_of(random.Random("floods"))
+EXPECTED: Final = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
+FLOODER: Final = numbered_identity(9400)
+STREAMS: Final = 4
+PAUSE_S: Final = 0.01
+"""Of virtual time, between pieces of a flood of so many bytes."""
+PIECE_BYTES: Final = 16_384
+REQUEST: Final = request_of(FLOODER.peer_id, max_new_tokens=2000)
+NODES: Final = NodeBlock.of([Node(index - 1, 1, 1.0) for index in range(60)])
+LARGEST: Final = request_of(FLOODER.peer_id, prompt=tuple(range(32)) * 4000)
+FLOODS: Final[dict[str, tuple[str, m.Message]]] = {
+    "pings at the verifier": (VERIFY, m.Ping(3, 1, 1)),
+    "the largest requests": (VERIFY, m.Open(1, LARGEST, (), m.Pacing.FREE, ())),
+    "requests of another target": (VERIFY, m.Open(1, REQUEST, (), m.Pacing.FREE, ())),
+    "trees for nobody": (VERIFY, m.Tree(1, bytes(16), 0, NODES, bytes(60))),
+    "pings at the drafters": (DRAFT, m.Ping(3, 1, 1)),
+    "requests to draft for": (DRAFT, m.Start(1, REQUEST, ())),
+}
+
+
+async def flood(stream: Stream, message: m.Message) -> None:
+    """Say hello, and then the same for ever."""
+    await stream.write(encode_frame(encode(m.Hello(VERSION, (), "flood"))))
+    frame = encode_frame(encode(message))
+    while True:
+        await stream.write(frame * (PIECE_BYTES // len(frame) + 1))
+        await asyncio.sleep(PAUSE_S)
+
+
+def generated(*floods: tuple[str, m.Message]) -> list[Generation]:
+    """Three texts of an honest client, while peers flood the nodes of a swarm."""
+
+    async def run() -> list[Generation]:
+        async with SimulatedSwarm() as swarm:
+            await swarm.verifier(target_engine())
+            for _ in range(2):
+                await swarm.drafter(draft_engine(0.9))
+            client = await swarm.client(timeout_s=60.0, seed=0)
+            flooder = swarm.join(FLOODER)
+            attacks = [
+                asyncio.ensure_future(flood(await flooder.dial(member.identity.peer_id, protocol), message))
+                for protocol, message in floods
+                for member in swarm.members
+                if (member.role is Role.VERIFIER) == (protocol == VERIFY)
+                for _ in range(STREAMS)
+            ]
+            await asyncio.sleep(1.0)
+            texts = [await client.generate(PROMPT, max_new_tokens=TOKENS) for _ in range(3)]
+            for attack in attacks:
+                attack.cancel()
+            await asyncio.gather(*attacks, return_exceptions=True)
+            return texts
+
+    return run_virtual(run())
+
+
+QUIET: Final = generated()
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> Counter[type]:
+    """The messages that all channels have read, by kind: what a flood costs."""
+    counts: Counter[type] = Counter()
+
+    def counted(frame: bytes) -> Any:
+        message = codec.decode(frame)
+        counts[type(message)] += 1
+        return message
+
+    monkeypatch.setattr("cosine_p2p.channel.decode", counted)
+    return counts
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_a_flood_is_read_so_much_of_and_honest_texts_come_in_time(name: str, read: Counter[type]) -> None:
+    texts = generated(FLOODS[name])
+    for quiet, busy in zip(QUIET, texts, strict=True):
+        assert busy.token_ids == quiet.token_ids == EXPECTED
+        assert busy.seconds < 2 * quiet.seconds
+    # Sent were 64 KiB and more each 10 ms, to each node.
+    nodes = 1 if FLOODS[name][0] == VERIFY else 2
+    span_s = 2.0 + sum(busy.seconds for busy in texts)
+    of_flood = type(FLOODS[name][1])
+    assert 100 < read[of_flood] < nodes * (READ_BURST + READ_RATE * span_s) or name == "the largest requests"
+    if name == "the largest requests":
+        assert 2 < read[of_flood] < 40 * span_s
+
+
+@pytest.mark.parametrize(
+    "message_of",
+    [lambda number: m.Busy(number, 1.0), lambda number: m.Started(number, 1.0, 1000), lambda _: m.Ping(1, 1, 1)],
+    ids=["Busy", "Started", "Ping"],
+)
+def test_a_drafter_that_floods_its_client_costs_no_text(
+    message_of: Callable[[int], m.Message], read: Counter[type]
+) -> None:
+    async def run() -> list[Generation]:
+        attacks: list[asyncio.Task[None]] = []
+
+        async def handle(stream: Stream) -> None:
+            def receive(channel: Channel, told: m.Message) -> None:
+                if isinstance(told, m.Start):
+                    attacks.append(asyncio.ensure_future(flood(stream, message_of(told.number))))
+
+            await serve_channel(stream, DRAFT, receive)
+
+        async with SimulatedSwarm() as swarm:
+            await swarm.verifier(target_engine())
+            await swarm.drafter(draft_engine(0.9))
+            record = (await swarm.directory.find(Role.DRAFTER, TARGET))[0]
+            await swarm.join(FLOODER).serve(DRAFT, handle)
+            await swarm.directory.announce(replace(record, peer_id=FLOODER.peer_id, pass_us=1), [TARGET])
+            client = await swarm.client(timeout_s=60.0, seed=0)
+            texts = [await client.generate(PROMPT, max_new_tokens=TOKENS) for _ in range(3)]
+            for attack in attacks:
+                attack.cancel()
+            await asyncio.gather(*attacks, return_exceptions=True)
+            assert attacks
+            return texts
+
+    texts = run_virtual(run())
+    for busy in texts:
+        assert busy.token_ids == EXPECTED
+        assert busy.seconds < 2 * max(quiet.seconds for quiet in QUIET)
+    assert read[type(message_of(1))] < READ_BURST + READ_RATE * (2.0 + sum(busy.seconds for busy in texts))
