@@ -43,8 +43,8 @@ FILTER_FLIP_RATES: Final[Mapping[str, float]] = MappingProxyType(
     {"float32": 1e-6, "bfloat16": 0.004, "float16": 0.001}
 )
 """The share of positions at which a filter may keep a token for one of them and rule it out for the other: above
-the 14 of 10,000 in bfloat16 with top-k 20 and min-p 0.05, and one of 2,000 in float16. float32, which rounds 65,536 times
-finer than bfloat16, had none in 10,000."""
+the 14 of 10,000 in bfloat16 with top-k 20 and min-p 0.05, and one of 2,000 in float16. float32, which rounds
+65,536 times finer than bfloat16, had none in 10,000."""
 LLAMA_FILTER_FLIP_RATES: Final[Mapping[str, float]] = MappingProxyType(
     {"F32": 1e-6, "F16": 0.001, "BF16": 0.004, "Q8_0": 0.002}
 )
