@@ -213,6 +213,35 @@ def test_each_part_of_a_stream_that_went_on_elsewhere_is_audited_alone() -> None
     assert lied.state is done.audit.state is AuditState.CONVICTED
 
 
+def test_who_lies_and_falls_silent_is_convicted_of_its_part_alone() -> None:
+    """The verifier that goes on is given the lie and continues it; that is not its own."""
+
+    async def run() -> Generation:
+        async with SimulatedSwarm() as swarm:
+            liar = other_model()
+            await swarm.verifier(liar, identity=SUSPECT, runner=StallingRunner(liar, passes=60))
+            client = await swarm.client(strategy="plain", audit=1.0)
+            await client.generate(PROMPT, max_new_tokens=10, audit=0.0)
+            for _ in range(3):
+                await swarm.verifier(target_engine(), curve=SLOWER)
+            run = await client.start(PROMPT, max_new_tokens=TOKENS)
+            async for _ in run.chunks():
+                pass
+            await run.audited()
+            lied = run.result()
+            later = await client.generate(PROMPT, max_new_tokens=TOKENS, audit=0.0)
+            assert later.token_ids == plain_stream(PROMPT, Sampling(), tokens=TOKENS)
+            assert SUSPECT.peer_id not in authors(later)
+            return lied
+
+    done = run_virtual(run())
+    assert authors(done)[0] == SUSPECT.peer_id and len(authors(done)) == 2
+    assert done.audit is not None
+    lied, honest = (piece.open() for piece in done.audit.evidence)
+    assert (lied.claim.author, lied.state) == (SUSPECT.peer_id, AuditState.CONVICTED)
+    assert honest.state is AuditState.PASSED
+
+
 def test_an_audit_costs_an_auditor_a_prefill() -> None:
     """What a verifier writes in 200 passes of a token, another one reads in four of at most 64."""
 
