@@ -51,7 +51,8 @@ class CallBudget:
         if now_s < peer.silent_until_s:
             return False
         if peer.tokens < units or (of_range is not None and of_range.tokens < units):
-            peer.refused += 1
+            # Neighbours who use up the range are no fault of the peer's.
+            peer.refused += peer.tokens < units
             if peer.refused >= MAX_REFUSED:
                 peer.refused, peer.silent_until_s = 0, now_s + SILENCE_S
             return False

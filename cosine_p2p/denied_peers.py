@@ -1,13 +1,17 @@
 """Peers that nobody on this machine talks to: those named for one run, and those banned for longer."""
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
+from cosine_p2p.flood_bans import FloodBans
 from cosine_p2p.state_file import StateFile
 from cosine_protocol.errors import BadSignature, UsageError
 from cosine_protocol.identity import public_key_of
+
+logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_S: Final = 10.0
 """A choice: a running node takes up a ban so soon."""
@@ -55,6 +59,7 @@ class DeniedPeers:
         self._given = frozenset(given)
         self._bans = bans
         self._clock = clock
+        self._flood_bans = FloodBans()
         self._banned: dict[str, float] = {}
         self._look_again_at_s = 0.0
 
@@ -64,6 +69,23 @@ class DeniedPeers:
             self._look_again_at_s = now_s + LOOK_AGAIN_S
             self._banned = self._bans.read()
         return peer_id in self._given or self._banned.get(peer_id, 0.0) > now_s
+
+    def note_disconnected(self, peer_id: str) -> None:
+        """Count that a peer was disconnected for a flood, and ban it where it comes back each time."""
+        now_s = self._clock()
+        ban_s = self._flood_bans.note_disconnected(peer_id, now_s=now_s)
+        if not ban_s or self._bans is None:
+            return
+        logger.warning(
+            "peer %s is banned for %g h: it was disconnected again and again, and goes on. "
+            "`cosine-node ban %s --lift` ends that",
+            peer_id,
+            ban_s / 3600,
+            peer_id,
+        )
+        # A longer ban of the operator's stays.
+        self._bans.ban(peer_id, until_s=max(now_s + ban_s, self._bans.read().get(peer_id, 0.0)))
+        self._look_again_at_s = 0.0
 
 
 def parse_denied(values: Iterable[str]) -> frozenset[str]:

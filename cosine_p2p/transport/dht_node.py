@@ -175,7 +175,7 @@ async def start_dht(
             checker=checker,
             store=store,
             addresses=partial(_addresses, p2p),
-            hang_up=partial(_hang_up, p2p),
+            hang_up=partial(_hang_up, p2p, gate),
         )
         await protocol.add_p2p_handlers(p2p, GatedHandlers(service, gate))
     if peers and not await _greet(node, {PeerID.from_base58(peer_of(maddr)) for maddr in peers}):
@@ -198,7 +198,8 @@ async def _addresses(p2p: Any) -> dict[str, str]:
     return {peer.peer_id.to_base58(): str(peer.addrs[0]) for peer in peers if peer.addrs}
 
 
-async def _hang_up(p2p: Any, peer_id: str) -> None:
+async def _hang_up(p2p: Any, gate: PeerGate, peer_id: str) -> None:
+    gate.note_disconnected(peer_id)
     with suppress(OSError, EOFError, TimeoutError, P2PDaemonError):
         async with asyncio.timeout(CONTROL_TIMEOUT_S):
             await p2p._client.disconnect(PeerID.from_base58(peer_id))

@@ -47,6 +47,11 @@ class PeerGate:
         if self._denied is not None and peer_id in self._denied:
             raise NotAMember("it is denied")
 
+    def note_disconnected(self, peer_id: str) -> None:
+        """Count that a peer was disconnected for a flood; who comes back each time is banned."""
+        if self._denied is not None:
+            self._denied.note_disconnected(peer_id)
+
     def check(self, peer_id: str, certificate: bytes) -> None:
         """Raises `NotAMember` unless a peer that shows this certificate may be talked to."""
         self.check_denied(peer_id)

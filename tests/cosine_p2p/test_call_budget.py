@@ -32,6 +32,15 @@ def test_a_peer_that_goes_on_is_answered_nothing_for_a_minute() -> None:
     assert not budget.is_silenced("b", now_s=1.0)
 
 
+def test_who_is_refused_for_its_neighbours_is_not_silenced() -> None:
+    budget = CallBudget(peer_rate=0, peer_burst=10)
+    for number in range(int(RANGE_FACTOR)):
+        assert budget.spend(f"peer {number}", 10, address_range="one", now_s=0.0)
+    for _ in range(2 * MAX_REFUSED):
+        assert not budget.spend("honest", 1, address_range="one", now_s=0.0)
+    assert not budget.is_silenced("honest", now_s=0.0)
+
+
 def test_a_fine_is_more_than_there_is() -> None:
     budget = CallBudget(peer_rate=10, peer_burst=5)
     budget.fine("a", 25, now_s=0.0)

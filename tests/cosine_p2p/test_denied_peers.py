@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from cosine_p2p.denied_peers import LOOK_AGAIN_S, MAX_BANS, BanFile, DeniedPeers, parse_denied
+from cosine_p2p.flood_bans import APART_S, DISCONNECTED, FIRST_BAN_S
 from cosine_protocol.errors import UsageError
 
 from .private_swarm import Clock
@@ -40,6 +41,33 @@ def test_a_running_node_takes_up_a_ban_and_its_end(tmp_path: Path) -> None:
     assert PEER in denied
     clock.now_s += 2 * LOOK_AGAIN_S
     assert PEER not in denied and OTHER in denied
+
+
+def test_who_comes_back_after_each_disconnection_is_banned_for_an_hour(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, file = Clock(), tmp_path / "bans.json"
+    denied = DeniedPeers(bans=BanFile(file, clock=clock), clock=clock)
+    for _ in range(DISCONNECTED):
+        assert PEER not in denied
+        clock.now_s += APART_S
+        denied.note_disconnected(PEER)
+    assert PEER in denied and OTHER not in denied
+    assert BanFile(file, clock=clock).read() == {PEER: clock() + FIRST_BAN_S}
+    assert f"cosine-node ban {PEER} --lift" in caplog.text
+    assert BanFile(file, clock=clock).lift(PEER)
+    clock.now_s += LOOK_AGAIN_S
+    assert PEER not in denied
+
+
+def test_a_longer_ban_of_the_operators_stays(tmp_path: Path) -> None:
+    clock, bans = Clock(), BanFile(tmp_path / "bans.json")
+    bans.ban(PEER, until_s=1e11)
+    denied = DeniedPeers(bans=bans, clock=clock)
+    for _ in range(DISCONNECTED):
+        clock.now_s += APART_S
+        denied.note_disconnected(PEER)
+    assert bans.read() == {PEER: 1e11}
 
 
 def test_broken_bans_are_none_and_their_number_is_bounded(tmp_path: Path) -> None:

@@ -10,17 +10,20 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cosine_p2p.denied_peers import BanFile, DeniedPeers
 from cosine_p2p.dht import DhtDirectory
 from cosine_p2p.identity_file import load_identity
 from cosine_p2p.postings import MAX_OWNER_CELLS, StoredValue, dht_key, subkey_bytes
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.config import TransportConfig
 from cosine_p2p.transport.hivemind import MAX_STREAMS_EACH, HivemindTransport
+from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol import limits
 from cosine_protocol.codec import encode_body
 from cosine_protocol.errors import PeerLost, UsageError
@@ -615,6 +618,32 @@ def test_honest_peers_are_served_beside_floods_of_the_dht() -> None:
                 for flood in flooding:
                     flood.cancel()
                 await asyncio.gather(*flooding, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+@pytest.mark.thorough
+def test_who_floods_again_each_time_it_was_disconnected_is_banned(tmp_path: Path) -> None:
+    """By the node itself, for an hour of a clock that goes on with each look at it."""
+
+    async def run() -> None:
+        from cosine_p2p.transport.hivemind_library import DHTID, PeerID
+
+        ticks = count()
+        bans = BanFile(tmp_path / "bans.json", clock=lambda: 0.0)
+        denied = DeniedPeers(bans=bans, clock=lambda: float(next(ticks)))
+        async with swarm() as made:
+            honest = await made.node(gate=PeerGate(denied=denied))
+            _, flooder = await made.owner()
+            victim = PeerID.from_base58(honest.peer_id)
+            keys = [DHTID.generate(source=f"key {number}") for number in range(8000)]
+            async with asyncio.timeout(60.0):
+                while flooder.peer_id.to_base58() not in bans.read():
+                    await asyncio.gather(*(flooder.protocol.call_find(victim, keys) for _ in range(100)))
+            assert await flooder.protocol.call_ping(victim) is None
+            other = await made.stranger()
+            assert await other.protocol.call_ping(victim) is not None
+            assert len(bans.read()) == 1
 
     asyncio.run(run())
 
