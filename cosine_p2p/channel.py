@@ -46,9 +46,9 @@ class StepCounts:
     prefill_tokens: int = 0
 
 
-def read_budget() -> CallBudget:
+def read_budget(*, factor: float = 1.0) -> CallBudget:
     """A budget of what is read of each peer, for all streams that share it."""
-    return CallBudget(peer_rate=READ_RATE, peer_burst=READ_BURST)
+    return CallBudget(peer_rate=factor * READ_RATE, peer_burst=factor * READ_BURST)
 
 
 class Channel:

@@ -14,7 +14,7 @@ from typing import Final
 
 from platformdirs import user_cache_dir
 
-from cosine_p2p.channel import Channel
+from cosine_p2p.channel import Channel, read_budget
 from cosine_p2p.transport.base import Transport
 from cosine_protocol import limits
 from cosine_protocol import messages as m
@@ -45,6 +45,8 @@ ANSWER_TIMEOUT_S: Final = 10.0
 """A choice: a piece is at most `MAX_CHUNK_BYTES`."""
 FETCH_S: Final = 20.0
 """A choice: the time for all files, beside that for their bytes."""
+READ_FACTOR: Final = 16.0
+"""A choice: a KiB of a file is copied, where one of a message is read number by number."""
 LEAST_BYTES_PER_S: Final = 50_000
 """A choice: a slow link; who sends more slowly is left for another peer."""
 
@@ -163,7 +165,7 @@ async def fetch_tokenizer_files(
     if cached is not None:
         return cached
     stream = await transport.dial(peer_id, DISCOVER)
-    async with Channel(stream, DISCOVER) as channel:
+    async with Channel(stream, DISCOVER, budget=read_budget(factor=READ_FACTOR)) as channel:
         files = await _Fetch(channel, digest).all_files()
     if files.digest != digest:
         raise RemoteProtocolError(f"{peer_id} sent tokenizer files that do not match their digest")

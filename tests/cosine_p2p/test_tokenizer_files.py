@@ -1,7 +1,7 @@
 """Tokenizer files: their digest, their cache, and fetching them from honest and other peers."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -31,18 +31,10 @@ Answer = Callable[[AskFile], m.Message]
 
 
 def fetch(answer: Answer, digest: bytes, cache: TokenizerCache | None = None) -> TokenizerFiles:
-    async def serve(stream: Stream) -> None:
-        async with Channel(stream, DISCOVER) as channel:
-            try:
-                while isinstance(question := await channel.receive(), AskFile):
-                    channel.post(answer(question))
-            except PeerLost:
-                return
-
     async def run() -> TokenizerFiles:
         network = MemoryNetwork()
         server, client = network.join("server"), network.join("client")
-        await server.serve(DISCOVER, serve)
+        await server.serve(DISCOVER, serving_stream(answer))
         try:
             return await fetch_tokenizer_files(client, "server", digest, cache=cache)
         finally:
@@ -52,6 +44,18 @@ def fetch(answer: Answer, digest: bytes, cache: TokenizerCache | None = None) ->
     return asyncio.run(run())
 
 
+def serving_stream(answer: Answer) -> Callable[[Stream], Awaitable[None]]:
+    async def serve(stream: Stream) -> None:
+        async with Channel(stream, DISCOVER) as channel:
+            try:
+                while isinstance(question := await channel.receive(), AskFile):
+                    channel.post(answer(question))
+            except PeerLost:
+                return
+
+    return serve
+
+
 def serving(files: TokenizerFiles) -> Answer:
     def answer(question: AskFile) -> m.Message:
         data = files.files.get(question.name, b"")
@@ -59,6 +63,19 @@ def serving(files: TokenizerFiles) -> Answer:
         return FilePiece(question.number, len(data), piece)
 
     return answer
+
+
+def test_a_large_tokenizer_is_read_as_fast_as_it_comes() -> None:
+    large = TokenizerFiles({"tokenizer.json": bytes(16 << 20)})
+
+    async def run() -> float:
+        network = MemoryNetwork()
+        await network.join("server").serve(DISCOVER, serving_stream(serving(large)))
+        began_s = asyncio.get_running_loop().time()
+        assert await fetch_tokenizer_files(network.join("client"), "server", large.digest) == large
+        return asyncio.get_running_loop().time() - began_s
+
+    assert run_virtual(run()) < 1.0
 
 
 @pytest.mark.parametrize("files", [FILES, BIG])
