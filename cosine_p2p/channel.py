@@ -1,10 +1,10 @@
 """Messages over one stream: hello, framing, heartbeats both ways, a deadline on silence, an orderly end."""
 
 import asyncio
+import secrets
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import count
 from typing import Final
 
 from cosine_p2p.__version__ import __version__
@@ -34,6 +34,8 @@ READ_RATE: Final = 4000.0
 A gateway with sixteen requests, each with three drafters of 80 tokens a second, stays below."""
 READ_BURST: Final = 2000.0
 """A choice: the units of half a second, 0.13 s of work at most, and more than the largest frame is."""
+PING_NUMBERS: Final = range(1 << 16, 1 << 32)
+"""A choice: too many to guess one that is open, and all of one length on the wire."""
 _RTT_WEIGHT: Final = 0.3
 """A choice: the weight of the newest sample in the average."""
 
@@ -51,12 +53,18 @@ def read_budget(*, factor: float = 1.0) -> CallBudget:
     return CallBudget(peer_rate=factor * READ_RATE, peer_burst=factor * READ_BURST)
 
 
+def draw_ping_number() -> int:
+    """A number that no peer can foresee."""
+    return PING_NUMBERS.start + secrets.randbelow(len(PING_NUMBERS))
+
+
 class Channel:
     """One stream as messages. Use `async with`; exactly one task may call `receive`.
 
     Whoever sends more than its part of `budget` is read later, so that others are read meanwhile.
     `receive` answers pings by itself and raises `PeerLost` when the stream ends or stays silent for
-    `SILENCE_S`, and `RemoteProtocolError` when the peer breaks the protocol.
+    `SILENCE_S`, and `RemoteProtocolError` when the peer breaks the protocol. `draw` numbers the pings: a peer that
+    could foresee the numbers would answer early, and seem nearer than it is.
     """
 
     def __init__(
@@ -66,6 +74,7 @@ class Channel:
         *,
         progress: StepCounts | None = None,
         budget: CallBudget | None = None,
+        draw: Callable[[], int] = draw_ping_number,
     ) -> None:
         self.peer_id = stream.peer_id
         self.protocol = protocol
@@ -82,6 +91,7 @@ class Channel:
         self._outgoing: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._has_outgoing = asyncio.Event()
+        self._draw = draw
         self._pings: dict[int, float] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self.is_greeted = False
@@ -90,7 +100,7 @@ class Channel:
     async def __aenter__(self) -> "Channel":
         self.post(m.Hello(VERSION, FEATURES, AGENT))
         # Before any request, so that the distance is known once the first is answered.
-        self._ping(1)
+        self._ping()
         self._tasks = [asyncio.ensure_future(self._write_all()), asyncio.ensure_future(self._beat())]
         return self
 
@@ -163,13 +173,15 @@ class Channel:
         return message
 
     async def _beat(self) -> None:
-        for number in count(2):
+        while True:
             await asyncio.sleep(HEARTBEAT_S)
-            self._ping(number)
+            self._ping()
 
-    def _ping(self, number: int) -> None:
+    def _ping(self) -> None:
+        number = self._draw()
         self._pings[number] = asyncio.get_running_loop().time()
-        self._pings.pop(number - MAX_OPEN_PINGS, None)
+        if len(self._pings) > MAX_OPEN_PINGS:
+            self._pings.pop(next(iter(self._pings)))
         self.post(m.Ping(number, self.progress.steps, self.progress.prefill_tokens))
 
     async def _write_all(self) -> None:

@@ -9,11 +9,13 @@ from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.channel import (
     HEARTBEAT_S,
     MAX_WAITING_BYTES,
+    PING_NUMBERS,
     READ_BURST,
     READ_RATE,
     SILENCE_S,
     Channel,
     StepCounts,
+    draw_ping_number,
     read_budget,
     serve_channel,
 )
@@ -26,6 +28,7 @@ from cosine_protocol.framing import FrameDecoder, encode_frame
 from cosine_protocol.protocols import STATUS, VERSION
 
 HELLO = m.Hello(VERSION, (), "test")
+OWN_PING = 123_456_789
 
 
 async def dialled(handler: Callable[[Stream], Awaitable[None]], *, one_way_s: float = 0.01) -> Stream:
@@ -111,6 +114,27 @@ def test_the_distance_is_known_once_the_first_message_is_answered() -> None:
             assert channel.rtt_s == pytest.approx(0.2)
 
     run_virtual(run())
+
+
+def test_who_answers_pings_before_they_come_does_not_seem_near() -> None:
+    guesses = [m.Pong(number) for number in range(64)]
+
+    async def run(*pongs: m.Pong) -> float | None:
+        stream = await dialled(saying(HELLO, *pongs, m.AskStatus(3)))
+        async with Channel(stream, STATUS, draw=lambda: OWN_PING) as channel:
+            await channel.receive()
+            return channel.rtt_s
+
+    assert run_virtual(run(*guesses)) is None
+    # The right number would have counted.
+    assert run_virtual(run(m.Pong(OWN_PING))) is not None
+
+
+def test_the_numbers_of_pings_cannot_be_foreseen() -> None:
+    drawn = [draw_ping_number() for _ in range(64)]
+    assert len(set(drawn)) > 60
+    assert all(number in PING_NUMBERS for number in drawn)
+    assert len({len(encode(m.Pong(number))) for number in (*drawn, PING_NUMBERS[0], PING_NUMBERS[-1])}) == 1
 
 
 def test_a_ping_is_answered_at_once() -> None:
