@@ -93,7 +93,7 @@ class CrowdOptions(ExperimentOptions):
     places: tuple[tuple[str, float], ...] = (("60/6", 0.0), (DEVICES, 0.0), (DEVICES, 0.8))
     rtt_ms: float = 20.0
     clients: int = 16
-    requests: int = 4
+    requests: int = 2
     many_clients: int = 48
     many_requests: int = 2
     tokens: int = RECORDED_TOKENS
