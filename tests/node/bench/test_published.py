@@ -95,7 +95,6 @@ def test_one_request_at_a_time() -> None:
     assert rounded(again) == same_fields(row, again)
 
 
-@pytest.mark.xfail(reason=MEASURED_BEFORE, run=False)
 @pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_many_requests_at_once() -> None:
