@@ -70,6 +70,29 @@ def _p2p_class(folder: Path, created: list[Any]) -> Any:
     return PrivateP2P
 
 
+class _PendingCalls(dict[Any, Any]):
+    """Our calls that have no answer yet. Of a call that was given up a moment ago hivemind would take the answer as
+    for any other, and its reader of all answers would end by that."""
+
+    def __contains__(self, call_id: object) -> bool:
+        call = self.get(call_id)
+        return call is not None and not call.done()
+
+
+class _HandlerTasks(dict[Any, Any]):
+    """Peers' calls that are being answered. hivemind would keep those for ever that a peer takes back."""
+
+    def __setitem__(self, call_id: Any, task: Any) -> None:
+        super().__setitem__(call_id, task)
+        task.add_done_callback(lambda _: self.pop(call_id, None))
+
+
+def mend_calls(control: Any) -> None:
+    """Let a hivemind control client go on after calls that we or a peer gave up."""
+    control._pending_calls = _PendingCalls(control._pending_calls)
+    control._handler_tasks = _HandlerTasks(control._handler_tasks)
+
+
 def _options(config: TransportConfig, host_maddrs: Sequence[str], peers: Sequence[str]) -> dict[str, Any]:
     options: dict[str, Any] = {
         "initial_peers": list(peers) or None,
@@ -103,6 +126,7 @@ class Daemon:
         self.pid: int = p2p._child.pid
         self._folder = folder
         self._control = p2p._client.control
+        mend_calls(self._control)
 
     async def ended(self) -> int:
         """Wait for the process to end; its exit code."""
