@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cosine_p2p.measured_gain import Gain, MeasuredRatio
+from cosine_p2p.measured_gain import USUAL_NOISE, Gain, MeasuredRatio
 from cosine_p2p.speculation.moving_average import moving_average
 
 PRICE: Final = 0.01
@@ -42,6 +42,9 @@ TRUSTED_LOOKS: Final = 2.0
 CERTAIN: Final = 1.5
 """Standard errors by which a way must be faster to be taken: one wrong change in fifteen, which later looks undo.
 With one error 16 recorded answers took up to 5 % longer, with two they came no sooner (simulated)."""
+CERTAIN_AT_ONCE: Final = 2.0
+"""The same for a first look, whose error is a guess; with less, it is compared with one more stretch. Without that
+the prompts of `cosine-node bench rtt` took 16 % longer at 50 ms, after one look in the first text."""
 WORST_GAIN: Final = -1.0
 """A choice: a way that seemed slower than 0.37x, in a cold first request for instance, is looked at again as if it
 had been that fast; else minutes would pass."""
@@ -52,6 +55,20 @@ FIRST_PAUSE: Final = 4
 LONGEST_PAUSE: Final = 64
 MAX_STATE: Final = 1e12
 """Bounds what is read from a file: far above any sum of seconds, and not infinite."""
+
+
+@dataclass(slots=True)
+class _Look:
+    """A look that has ended: its level, and those of the present way just before and after it."""
+
+    way: int
+    level: float
+    beside: list[float]
+
+    @property
+    def gain(self) -> float:
+        """How much faster the look was, as a logarithm."""
+        return self.level - sum(self.beside) / len(self.beside)
 
 
 @dataclass(slots=True)
@@ -77,7 +94,7 @@ class SpeedTrial:
         self._level: float | None = None
         self._level_at_look: float | None = None
         self._left: _Left | None = None
-        self._looked: tuple[int, float] | None = None
+        self._looked: _Look | None = None
         self._pause = FIRST_PAUSE
         self._stretches = FIRST_PAUSE - 1
         self._usual_s: dict[bool, float | None] = {True: None, False: None}
@@ -202,11 +219,13 @@ class SpeedTrial:
         """Take in a stretch of the present way, in plain passes a second; after a look, judge it."""
         level = math.log(speed)
         self._doubt_change(level)
-        before, self._level = self._level, moving_average(self._level, level, weight=LEVEL_WEIGHT)
+        self._level = moving_average(self._level, level, weight=LEVEL_WEIGHT)
         self._stretches += 1
-        if self._looked is not None and before is not None:
-            (way, looked), self._looked = self._looked, None
-            self._judge(way, looked - (before + level) / 2)
+        if (look := self._looked) is not None:
+            look.beside.append(level)
+            if self._is_ripe(look):
+                self._looked = None
+                self._judge(look)
         elif self._level_at_look is not None and abs(self._level - self._level_at_look) > CHANGED:
             self._pause, self._level_at_look = FIRST_PAUSE, self._level
 
@@ -217,13 +236,19 @@ class SpeedTrial:
         have changed meanwhile, for other nodes' trials go on as well.
         """
         self._is_looking = False
-        if speed is not None and way != self.way:
-            self._looked = way, math.log(speed)
+        if speed is not None and way != self.way and self._level is not None:
+            self._looked = _Look(way, math.log(speed), [self._level])
 
-    def _judge(self, way: int, sample: float) -> None:
+    def _is_ripe(self, look: _Look) -> bool:
+        """Whether a look is compared with enough: a first one that was a little faster may have met a slow text."""
+        is_first = not self._gains[look.way].looks
+        is_doubtful = CERTAIN * USUAL_NOISE < look.gain < CERTAIN_AT_ONCE * USUAL_NOISE
+        return not (is_first and is_doubtful) or len(look.beside) > 2
+
+    def _judge(self, look: _Look) -> None:
         """Take in how much faster a look was, and take the fastest way."""
-        gain = self._gains[way]
-        gain.add(sample)
+        way, gain = look.way, self._gains[look.way]
+        gain.add(look.gain)
         self._stretches = 0
         self._level_at_look = self._level
         if gain.mean < -CERTAIN * gain.error:

@@ -157,6 +157,17 @@ def test_a_way_that_one_look_praised_too_much_is_doubted_soon() -> None:
     assert trial.next_look(1000) == 0
 
 
+@pytest.mark.parametrize(("after", "way"), [(10.0, 0), (16.0, 3)])
+def test_a_first_look_that_was_a_little_faster_is_compared_with_one_more_stretch(after: float, way: int) -> None:
+    trial = SpeedTrial((3, 0))
+    trial.end_stretch(10.0)
+    trial.end_look(0, 16.0)
+    trial.end_stretch(10.0)
+    assert trial.way == 3 and trial.next_look(1000) is None
+    trial.end_stretch(after)
+    assert trial.way == way
+
+
 def test_a_look_that_was_fast_because_the_load_fell_changes_nothing() -> None:
     trial = SpeedTrial((3, 0))
     trial.end_stretch(10.0)
