@@ -3,10 +3,11 @@
 import logging
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from cosine_p2p.flood_bans import FloodBans
+from cosine_p2p.flood_bans import FloodBans, ban_s
 from cosine_p2p.state_file import StateFile
 from cosine_protocol.errors import BadSignature, UsageError
 from cosine_protocol.identity import public_key_of
@@ -17,37 +18,106 @@ LOOK_AGAIN_S: Final = 10.0
 """A choice: a running node takes up a ban so soon."""
 MAX_BANS: Final = 10_000
 """Bounds the file; those that end first are forgotten first."""
-MAX_FILE_BYTES: Final = 1 << 20
-"""Above what these bounds allow with 90 bytes a ban: a larger file is not ours."""
+MAX_WHY: Final = 80
+"""A choice, in characters: a line of a terminal."""
+MAX_FILE_BYTES: Final = 16 << 20
+"""Above what these bounds allow, 12 bytes a character of `why` and 150 for the rest: a larger file is not ours."""
+REMEMBERED_S: Final = 7 * 86_400.0
+"""A choice: for so long after its ban a flooder's next one is longer."""
+LATEST_S: Final = 1e11
+"""A Unix time in the year 5138: a file that says a later one was not written by us."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ban:
+    """A peer that is not talked to until a Unix time, after so many bans for floods."""
+
+    peer_id: str
+    until_s: float
+    why: str
+    floods: int = 0
 
 
 class BanFile:
-    """Banned peers in the state folder, each with the Unix time at which its ban ends. Broken files hold none."""
+    """Banned peers in the state folder; of flooders whose bans have ended it remembers how many they had.
+
+    Bans that nobody can read are none, and the log says so once.
+    """
 
     def __init__(self, file: Path | None = None, *, clock: Callable[[], float] = time.time) -> None:
         self._file = StateFile("bans.json", max_bytes=MAX_FILE_BYTES, file=file)
         self._clock = clock
+        self._has_told = False
 
-    def read(self) -> dict[str, float]:
-        """The bans that have not ended."""
+    def read(self) -> dict[str, Ban]:
+        """The bans that have not ended, by peer id."""
         now_s = self._clock()
-        bans = self._file.read()
-        return {
-            peer_id: until_s for peer_id, until_s in bans.items() if isinstance(until_s, float) and until_s > now_s
-        }
+        return {peer_id: ban for peer_id, ban in self._remembered().items() if ban.until_s > now_s}
 
-    def ban(self, peer_id: str, *, until_s: float) -> None:
+    def ban(self, peer_id: str, *, until_s: float, why: str) -> None:
         """Ban a peer until then, in place of any ban it has."""
-        bans = sorted((self.read() | {peer_id: until_s}).items(), key=lambda ban: ban[1])
-        self._file.write(dict(bans[-MAX_BANS:]))
+        known = self._remembered()
+        floods = known[peer_id].floods if peer_id in known else 0
+        self._keep(known, Ban(peer_id=peer_id, until_s=until_s, why=why[:MAX_WHY], floods=floods))
+
+    def ban_flooder(self, peer_id: str, why: str) -> Ban:
+        """Ban a peer for longer than the last time; a ban that lasts longer still stays as it is."""
+        known = self._remembered()
+        old = known.get(peer_id)
+        earlier = old.floods if old is not None else 0
+        until_s = self._clock() + ban_s(earlier)
+        if old is not None and old.until_s > until_s:
+            until_s, why = old.until_s, old.why
+        ban = Ban(peer_id=peer_id, until_s=until_s, why=why[:MAX_WHY], floods=earlier + 1)
+        self._keep(known, ban)
+        return ban
 
     def lift(self, peer_id: str) -> bool:
-        """End a ban; False if there is none."""
-        bans = self.read()
-        is_banned = bans.pop(peer_id, None) is not None
-        if is_banned:
-            self._file.write(dict(bans))
-        return is_banned
+        """End a ban, and forget those before it; False if there is none."""
+        known = self._remembered()
+        ban = known.pop(peer_id, None)
+        if ban is None or ban.until_s <= self._clock():
+            return False
+        self._keep(known)
+        return True
+
+    def _remembered(self) -> dict[str, Ban]:
+        """The bans that go on or ended lately."""
+        now_s = self._clock()
+        values = self._file.read()
+        bans = {peer_id: ban for peer_id, value in values.items() if (ban := _ban_of(peer_id, value)) is not None}
+        if len(bans) < len(values) and not self._has_told:
+            self._has_told = True
+            logger.warning(
+                "%s: %d of %d bans cannot be read and do not hold",
+                self._file.path,
+                len(values) - len(bans),
+                len(values),
+            )
+        return {
+            peer_id: ban
+            for peer_id, ban in bans.items()
+            if ban.until_s + (REMEMBERED_S if ban.floods else 0.0) > now_s
+        }
+
+    def _keep(self, known: dict[str, Ban], *more: Ban) -> None:
+        bans = sorted((known | {ban.peer_id: ban for ban in more}).values(), key=lambda ban: ban.until_s)
+        self._file.write({ban.peer_id: _as_object(ban) for ban in bans[-MAX_BANS:]})
+
+
+def _as_object(ban: Ban) -> dict[str, Any]:
+    fields = asdict(ban)
+    del fields["peer_id"]
+    return fields
+
+
+def _ban_of(peer_id: str, value: object) -> Ban | None:
+    match value:
+        case {"until_s": float(until_s), "why": str(why), "floods": int(floods)} if (
+            0 < until_s <= LATEST_S and floods >= 0
+        ):
+            return Ban(peer_id=peer_id, until_s=until_s, why=why[:MAX_WHY], floods=floods)
+    return None
 
 
 class DeniedPeers:
@@ -60,7 +130,7 @@ class DeniedPeers:
         self._bans = bans
         self._clock = clock
         self._flood_bans = FloodBans()
-        self._banned: dict[str, float] = {}
+        self._banned: dict[str, Ban] = {}
         self._look_again_at_s = 0.0
 
     def __contains__(self, peer_id: str) -> bool:
@@ -68,23 +138,22 @@ class DeniedPeers:
         if self._bans is not None and now_s >= self._look_again_at_s:
             self._look_again_at_s = now_s + LOOK_AGAIN_S
             self._banned = self._bans.read()
-        return peer_id in self._given or self._banned.get(peer_id, 0.0) > now_s
+        ban = self._banned.get(peer_id)
+        return peer_id in self._given or (ban is not None and ban.until_s > now_s)
 
     def note_disconnected(self, peer_id: str) -> None:
         """Count that a peer was disconnected for a flood, and ban it where it comes back each time."""
         now_s = self._clock()
-        ban_s = self._flood_bans.note_disconnected(peer_id, now_s=now_s)
-        if not ban_s or self._bans is None:
+        if not self._flood_bans.note_disconnected(peer_id, now_s=now_s) or self._bans is None:
             return
+        ban = self._bans.ban_flooder(peer_id, "it flooded this node each time it came back")
         logger.warning(
             "peer %s is banned for %g h: it was disconnected again and again, and goes on. "
             "`cosine-node ban %s --lift` ends that",
             peer_id,
-            ban_s / 3600,
+            round((ban.until_s - now_s) / 3600, 1),
             peer_id,
         )
-        # A longer ban of the operator's stays.
-        self._bans.ban(peer_id, until_s=max(now_s + ban_s, self._bans.read().get(peer_id, 0.0)))
         self._look_again_at_s = 0.0
 
 

@@ -1,4 +1,4 @@
-"""How long a peer is banned that comes back and goes on each time it was disconnected. Pure."""
+"""Whom to ban of those that come back and go on each time they were disconnected, and for how long. Pure."""
 
 import math
 from collections import OrderedDict
@@ -23,7 +23,6 @@ class _Offender:
     since_s: float
     last_s: float = -math.inf
     disconnected: int = 0
-    bans: int = 0
 
 
 class FloodBans:
@@ -32,20 +31,24 @@ class FloodBans:
     def __init__(self) -> None:
         self._offenders: OrderedDict[str, _Offender] = OrderedDict()
 
-    def note_disconnected(self, peer_id: str, *, now_s: float) -> float:
-        """Count that a peer was disconnected for a flood; the seconds to ban it for, 0 where it is not."""
+    def note_disconnected(self, peer_id: str, *, now_s: float) -> bool:
+        """Count that a peer was disconnected for a flood; True if it is to be banned."""
         offender = self._offenders.pop(peer_id, None) or _Offender(now_s)
         self._offenders[peer_id] = offender
         if len(self._offenders) > MAX_PEERS:
             self._offenders.popitem(last=False)
         if now_s - offender.last_s < APART_S:
-            return 0.0
+            return False
         offender.last_s = now_s
         if now_s - offender.since_s > WITHIN_S:
             offender.since_s, offender.disconnected = now_s, 0
         offender.disconnected += 1
         if offender.disconnected < DISCONNECTED:
-            return 0.0
+            return False
         offender.disconnected = 0
-        offender.bans += 1
-        return float(min(LONGEST_BAN_S, FIRST_BAN_S * 2 ** (offender.bans - 1)))
+        return True
+
+
+def ban_s(earlier: int) -> float:
+    """The seconds that a ban lasts after so many earlier ones."""
+    return float(min(LONGEST_BAN_S, FIRST_BAN_S * 2 ** min(earlier, 10)))

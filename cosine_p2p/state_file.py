@@ -18,15 +18,24 @@ class StateFile:
     def __init__(self, name: str, *, max_bytes: int, file: Path | None = None) -> None:
         self.path = file or Path(user_state_dir("cosine-p2p")) / name
         self._max_bytes = max_bytes
+        self._has_told = False
 
     def read(self) -> dict[str, Any]:
-        """The object in the file; an empty one if it is missing, broken or too large."""
+        """The object in the file; an empty one if it is missing, broken or too large, which the log says once."""
+        value = None
         try:
-            is_ours = self.path.stat().st_size <= self._max_bytes
-            value = json.loads(self.path.read_text("utf-8")) if is_ours else None
-        except (OSError, ValueError, RecursionError):
+            if self.path.stat().st_size <= self._max_bytes:
+                value = json.loads(self.path.read_text("utf-8"))
+        except OSError:
             return {}
-        return value if isinstance(value, dict) else {}
+        except (ValueError, RecursionError) as error:
+            logger.debug("%s: %s", self.path, error)
+        if isinstance(value, dict):
+            return value
+        if not self._has_told:
+            self._has_told = True
+            logger.warning("%s is broken and counts as empty; what is noted next replaces it", self.path)
+        return {}
 
     def write(self, value: dict[str, Any]) -> None:
         """Replace the file; where that cannot be, it stays as it was."""

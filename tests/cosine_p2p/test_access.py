@@ -37,7 +37,7 @@ def test_without_anything_said_all_of_the_main_network_but_banned_peers() -> Non
     access = Access.parse()
     assert (access.network, access.gate(US).certificate) == ("main", b"")
     access.gate(US).check_met(OTHER)
-    BanFile().ban(OTHER, until_s=time.time() + 100)
+    BanFile().ban(OTHER, until_s=time.time() + 100, why="spam")
     with pytest.raises(NotAMember, match="it is denied"):
         access.gate(US).check_met(OTHER)
 

@@ -5,7 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from cosine_p2p.denied_peers import LOOK_AGAIN_S, MAX_BANS, BanFile, DeniedPeers, parse_denied
+from cosine_p2p.denied_peers import (
+    LOOK_AGAIN_S,
+    MAX_BANS,
+    MAX_WHY,
+    REMEMBERED_S,
+    Ban,
+    BanFile,
+    DeniedPeers,
+    parse_denied,
+)
 from cosine_p2p.flood_bans import APART_S, DISCONNECTED, FIRST_BAN_S
 from cosine_protocol.errors import UsageError
 
@@ -13,13 +22,23 @@ from .private_swarm import Clock
 from .samples import identity_of
 
 PEER, OTHER = identity_of(1).peer_id, identity_of(2).peer_id
+FLOODED = "it flooded this node each time it came back"
+
+
+def flood(file: Path, clock: Clock) -> Ban:
+    """The ban of a peer that a node which has just begun disconnects as often as it takes."""
+    denied = DeniedPeers(bans=BanFile(file, clock=clock), clock=clock)
+    for _ in range(DISCONNECTED):
+        clock.now_s += APART_S
+        denied.note_disconnected(PEER)
+    return BanFile(file, clock=clock).read()[PEER]
 
 
 def test_a_ban_lasts_between_runs_until_it_ends(tmp_path: Path) -> None:
     clock, file = Clock(), tmp_path / "bans.json"
-    BanFile(file, clock=clock).ban(PEER, until_s=clock() + 100)
+    BanFile(file, clock=clock).ban(PEER, until_s=clock() + 100, why="spam")
     bans = BanFile(file, clock=clock)
-    assert bans.read() == {PEER: clock() + 100}
+    assert bans.read() == {PEER: Ban(peer_id=PEER, until_s=clock() + 100, why="spam")}
     assert PEER in DeniedPeers(bans=bans, clock=clock)
     clock.now_s += 101
     assert PEER not in DeniedPeers(bans=bans, clock=clock)
@@ -27,7 +46,7 @@ def test_a_ban_lasts_between_runs_until_it_ends(tmp_path: Path) -> None:
 
 def test_a_ban_can_be_lifted(tmp_path: Path) -> None:
     bans = BanFile(tmp_path / "bans.json")
-    bans.ban(PEER, until_s=1e11)
+    bans.ban(PEER, until_s=1e11, why="spam")
     assert bans.lift(PEER) and not bans.lift(PEER)
     assert bans.read() == {}
 
@@ -36,7 +55,7 @@ def test_a_running_node_takes_up_a_ban_and_its_end(tmp_path: Path) -> None:
     clock, file = Clock(), tmp_path / "bans.json"
     denied = DeniedPeers([OTHER], BanFile(file, clock=clock), clock=clock)
     assert OTHER in denied and PEER not in denied
-    BanFile(file, clock=clock).ban(PEER, until_s=clock() + 3 * LOOK_AGAIN_S)
+    BanFile(file, clock=clock).ban(PEER, until_s=clock() + 3 * LOOK_AGAIN_S, why="")
     clock.now_s += LOOK_AGAIN_S
     assert PEER in denied
     clock.now_s += 2 * LOOK_AGAIN_S
@@ -53,31 +72,62 @@ def test_who_comes_back_after_each_disconnection_is_banned_for_an_hour(
         clock.now_s += APART_S
         denied.note_disconnected(PEER)
     assert PEER in denied and OTHER not in denied
-    assert BanFile(file, clock=clock).read() == {PEER: clock() + FIRST_BAN_S}
+    ban = Ban(peer_id=PEER, until_s=clock() + FIRST_BAN_S, why=FLOODED, floods=1)
+    assert BanFile(file, clock=clock).read() == {PEER: ban}
     assert f"cosine-node ban {PEER} --lift" in caplog.text
     assert BanFile(file, clock=clock).lift(PEER)
     clock.now_s += LOOK_AGAIN_S
     assert PEER not in denied
 
 
-def test_a_longer_ban_of_the_operators_stays(tmp_path: Path) -> None:
-    clock, bans = Clock(), BanFile(tmp_path / "bans.json")
-    bans.ban(PEER, until_s=1e11)
-    denied = DeniedPeers(bans=bans, clock=clock)
-    for _ in range(DISCONNECTED):
-        clock.now_s += APART_S
-        denied.note_disconnected(PEER)
-    assert bans.read() == {PEER: 1e11}
-
-
-def test_broken_bans_are_none_and_their_number_is_bounded(tmp_path: Path) -> None:
+def test_bans_double_also_where_the_node_begins_anew_until_they_are_forgotten(tmp_path: Path) -> None:
     clock, file = Clock(), tmp_path / "bans.json"
-    file.write_text(json.dumps({PEER: "for ever", OTHER: 1e11}))
-    assert BanFile(file, clock=clock).read() == {OTHER: 1e11}
-    file.write_text(json.dumps({f"peer {n}": clock() + 1000.0 + n for n in range(MAX_BANS)}))
-    BanFile(file, clock=clock).ban(PEER, until_s=1e11)
-    assert len(BanFile(file, clock=clock).read()) == MAX_BANS
-    assert PEER in BanFile(file, clock=clock).read()
+    for times in (1, 2, 4, 8, 16, 24, 24):
+        ban = flood(file, clock)
+        assert ban.until_s == clock() + times * FIRST_BAN_S
+        clock.now_s = ban.until_s + 1
+        assert PEER not in BanFile(file, clock=clock).read()
+    clock.now_s += REMEMBERED_S
+    assert flood(file, clock).until_s == clock() + FIRST_BAN_S
+
+
+def test_lifting_a_ban_forgets_those_before_it_and_banning_by_hand_does_not(tmp_path: Path) -> None:
+    clock, file = Clock(), tmp_path / "bans.json"
+    flood(file, clock)
+    BanFile(file, clock=clock).ban(PEER, until_s=clock() + 1, why="spam")
+    clock.now_s += 2
+    assert flood(file, clock).until_s == clock() + 2 * FIRST_BAN_S
+    assert BanFile(file, clock=clock).lift(PEER)
+    assert flood(file, clock).until_s == clock() + FIRST_BAN_S
+
+
+def test_a_longer_ban_of_the_operators_stays(tmp_path: Path) -> None:
+    clock, file = Clock(), tmp_path / "bans.json"
+    BanFile(file).ban(PEER, until_s=1e11, why="spam")
+    assert flood(file, clock) == Ban(peer_id=PEER, until_s=1e11, why="spam", floods=1)
+
+
+def test_broken_bans_are_none_and_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clock, file = Clock(), tmp_path / "bans.json"
+    good = {"until_s": 1e11, "why": "spam", "floods": 0}
+    bad: list[object] = ["for ever", 1e11, {}, good | {"until_s": float("inf")}, good | {"floods": -1}]
+    file.write_text(json.dumps({OTHER: good} | {f"peer {n}": value for n, value in enumerate(bad)}))
+    bans = BanFile(file, clock=clock)
+    for _ in range(3):
+        assert list(bans.read()) == [OTHER]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{file}: {len(bad)} of {len(bad) + 1} bans cannot be read and do not hold"
+    ]
+
+
+def test_the_number_and_the_size_of_bans_are_bounded(tmp_path: Path) -> None:
+    clock, file = Clock(), tmp_path / "bans.json"
+    known = {f"peer {n}": {"until_s": clock() + 1000.0 + n, "why": "", "floods": 0} for n in range(MAX_BANS)}
+    file.write_text(json.dumps(known))
+    BanFile(file, clock=clock).ban(PEER, until_s=1e11, why="x" * 1000)
+    bans = BanFile(file, clock=clock).read()
+    assert len(bans) == MAX_BANS and "peer 0" not in bans
+    assert bans[PEER].why == "x" * MAX_WHY
 
 
 def test_peers_are_named_by_id_or_in_a_file(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from cosine_p2p.denied_peers import Ban
 from cosine_p2p.survey import NodeSight, Survey
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import SCHEMA, NodeRecord, Role
@@ -200,6 +201,8 @@ SNAPSHOT = Snapshot(
     ),
     events=EVENTS,
 )
+FLOODED = "it flooded this node each time it came back"
+BANNED = replace(SNAPSHOT, bans=(Ban(peer_id=SPARE, until_s=62.0 + 3598.0, why=FLOODED, floods=1),))
 LOST = replace(
     SNAPSHOT,
     connection=SwarmConnection(

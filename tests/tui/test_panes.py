@@ -16,7 +16,7 @@ from cosine_tui.panes.request import PLOT_FROM_HEIGHT, RequestPage, request_page
 from cosine_tui.panes.request_details import request_detail_lines
 from cosine_tui.panes.requests import request_rows
 from cosine_tui.panes.speed_plot import PLAIN_LINE, gain_over_plain, plain_per_s, resampled, speed_plot
-from cosine_tui.panes.swarm import MAX_ROWS, swarm_rows
+from cosine_tui.panes.swarm import MAX_BANS_SHOWN, MAX_ROWS, swarm_rows
 from cosine_tui.snapshot import (
     ConnectionState,
     EventKind,
@@ -28,6 +28,7 @@ from cosine_tui.snapshot import (
 )
 from cosine_tui.styled_text import Line, Tone, text_of, width_of
 from tests.tui.snapshots import (
+    BANNED,
     CODE,
     LOST,
     LOST_REASON,
@@ -61,7 +62,7 @@ def test_nothing_sticks_out_at_any_width(width: int) -> None:
     for lines in (
         headline(SNAPSHOT, width),
         headline(LOST, width),
-        swarm_lines(SNAPSHOT, width),
+        swarm_lines(BANNED, width),
         request_list(SNAPSHOT, width),
         request_page(SNAPSHOT, SNAPSHOT.requests[1], width).lines,
         request_page(SNAPSHOT, SNAPSHOT.requests[1], width, height=PLOT_FROM_HEIGHT).lines,
@@ -81,6 +82,15 @@ def test_a_lost_swarm_says_so_with_the_reason_and_the_next_try() -> None:
     text = text_of(headline(LOST, NARROW))
     assert "✗ lost 7 s" in text
     assert "✗ swarm lost, next try in 4 s: the DHT did not answer" in text
+
+
+def test_who_is_banned_stands_below_the_nodes_with_how_long_and_why() -> None:
+    lines = [text_of([line]) for line in swarm_lines(BANNED, NARROW)]
+    at = lines.index("BANNED HERE 1")
+    assert lines[at + 1] == f"✗ {SPARE[-6:]} for 59 min 58 s yet: it flooded this node each time it came back"
+    many = replace(BANNED, bans=BANNED.bans * 9)
+    assert text_of(swarm_lines(many, NARROW)).count("✗ ") == MAX_BANS_SHOWN + 1
+    assert "`cosine-node ban` shows all" in text_of(swarm_lines(many, NARROW))
 
 
 def test_a_list_that_may_be_incomplete_says_so() -> None:

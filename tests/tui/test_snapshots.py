@@ -8,7 +8,7 @@ from cosine_tui.app import MonitorApp
 from cosine_tui.feed import StillFeed
 from cosine_tui.themes import DARK, LIGHT
 from tests.thoroughness import quick_first
-from tests.tui.snapshots import LOST, SNAPSHOT
+from tests.tui.snapshots import BANNED, LOST, SNAPSHOT
 
 NARROW, TWO, WIDE = (80, 24), (100, 30), (160, 48)
 
@@ -27,6 +27,10 @@ def test_narrow(snap_compare: Compare, key: str) -> None:
 
 def test_lost(snap_compare: Compare) -> None:
     assert snap_compare(MonitorApp(StillFeed(LOST)), terminal_size=WIDE)
+
+
+def test_banned(snap_compare: Compare) -> None:
+    assert snap_compare(MonitorApp(StillFeed(BANNED)), terminal_size=NARROW, press=["f2"])
 
 
 def test_help(snap_compare: Compare) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Final
 
+from cosine_p2p.denied_peers import Ban
 from cosine_p2p.generation import Progress
 from cosine_p2p.survey import NodeSight, Survey
 from cosine_protocol.records import Role
@@ -37,6 +38,7 @@ class MonitorState:
     def __init__(self, *, title: str, target: str, note: str = "", began_unix_s: float | None = None) -> None:
         self.connection = SwarmConnection()
         self.nodes: dict[str, NodeView] = {}
+        self.bans: tuple[Ban, ...] = ()
         self._title = title
         self._target = target
         self._note_text = note
@@ -135,6 +137,7 @@ class MonitorState:
             nodes=tuple(
                 replace(node, standing=standings.get(node.peer_id, Standing())) for node in self.nodes.values()
             ),
+            bans=self.bans,
             requests=tuple(request.view() for request in self._requests.values()),
             events=tuple(self._events),
         )

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
+from cosine_p2p.denied_peers import Ban
 from cosine_protocol.records import GenerationDefaults, NodeRecord, Role
 
 
@@ -259,6 +260,8 @@ class Snapshot:
     """Why the directory's answer may be incomplete."""
     connection: SwarmConnection = SwarmConnection()
     nodes: tuple[NodeView, ...] = ()
+    bans: tuple[Ban, ...] = ()
+    """Of this user's nodes and clients, the earliest end first."""
     requests: tuple[RequestView, ...] = ()
     events: tuple[Event, ...] = ()
 

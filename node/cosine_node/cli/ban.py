@@ -3,13 +3,18 @@
 import json
 import sys
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from cosine_node.cli.options import AsJson
+from cosine_node.cli.printing import printable
 from cosine_protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from cosine_p2p.denied_peers import Ban
 
 DAY_S: Final = 86_400.0
 DEFAULT_DAYS: Final = 30.0
@@ -21,6 +26,7 @@ def ban(
         str | None, typer.Argument(metavar="[PEER]", help="A peer id; without one bans are shown.")
     ] = None,
     days: Annotated[float, typer.Option(metavar="DAYS", help="How long the ban lasts.")] = DEFAULT_DAYS,
+    why: Annotated[str, typer.Option(metavar="TEXT", help="The reason, to be shown later.")] = "by hand",
     lift: Annotated[bool, typer.Option("--lift", metavar="", help="End the ban of this peer.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -38,13 +44,24 @@ def ban(
         raise UsageError("--days must be above 0.")
     else:
         for peer_id in parse_denied([peer]):
-            bans.ban(peer_id, until_s=time.time() + min(days, 36_500.0) * DAY_S)
-    banned = {
-        peer_id: datetime.fromtimestamp(until_s, UTC).isoformat(timespec="minutes")
-        for peer_id, until_s in bans.read().items()
-    }
+            bans.ban(peer_id, until_s=time.time() + min(days, 36_500.0) * DAY_S, why=why)
+    banned = bans.read().values()
     if as_json:
-        sys.stdout.write(json.dumps({"bans": banned}) + "\n")
+        sys.stdout.write(json.dumps({"bans": bans_as_object(banned)}) + "\n")
     else:
-        lines = [f"{peer_id}  until {until}" for peer_id, until in banned.items()] or ["Nobody is banned."]
+        lines = [f"{ban.peer_id}  {printable(told_of(ban))}" for ban in banned] or ["Nobody is banned."]
         sys.stdout.write("\n".join(lines) + "\n")
+
+
+def bans_as_object(bans: "Iterable[Ban]") -> dict[str, dict[str, str | int]]:
+    """Bans for machines, by peer id."""
+    return {ban.peer_id: {"until": _until(ban), "why": ban.why, "floods": ban.floods} for ban in bans}
+
+
+def told_of(ban: "Ban") -> str:
+    """The end of a ban and its reason, for people."""
+    return f"until {_until(ban)}: {ban.why}"
+
+
+def _until(ban: "Ban") -> str:
+    return datetime.fromtimestamp(ban.until_s, UTC).isoformat(timespec="minutes")

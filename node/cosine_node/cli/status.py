@@ -4,6 +4,7 @@ import asyncio
 import json
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -14,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cosine_node.cli.asking import joining_once
+from cosine_node.cli.ban import bans_as_object, told_of
 from cosine_node.cli.exit_codes import FAILURE_EXIT
 from cosine_node.cli.interrupts import run_interruptibly
 from cosine_node.cli.options import (
@@ -30,6 +32,7 @@ from cosine_node.cli.options import (
 )
 from cosine_node.cli.printing import json_safe, printable, short_peer_id, show
 from cosine_node.cli.waiting import WaitingLine, telling_stages
+from cosine_p2p.denied_peers import Ban, BanFile
 from cosine_p2p.evidence import EvidenceFile
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.records import Role
@@ -63,6 +66,8 @@ NUMBERS: Final = frozenset({"load", "ms/pass", "RTT ms"})
 NEVER_FOLDED: Final = frozenset({"role", "peer", "reached"}) | NUMBERS
 ONLY_WIDE: Final = frozenset({"numerics", "version"})
 WIDE_COLUMNS: Final = 100
+MAX_BANS_SHOWN: Final = 8
+"""A choice: more would push the nodes off the screen; `cosine-node ban` shows all."""
 
 
 def status(
@@ -124,7 +129,7 @@ async def _watch(surveyor: "Surveyor", survey: "Survey", network: str, *, as_jso
     with live or nullcontext():
         while True:
             if live is not None:
-                live.update(picture(survey, network, columns=console.width), refresh=True)
+                live.update(picture(survey, network, _banned(), columns=console.width), refresh=True)
             else:
                 _tell(survey, network, as_json=as_json)
             await asyncio.sleep(WATCH_EVERY_S)
@@ -133,13 +138,18 @@ async def _watch(surveyor: "Surveyor", survey: "Survey", network: str, *, as_jso
 
 def _tell(survey: "Survey", network: str, *, as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(json.dumps(as_object(survey, network)) + "\n")
+        sys.stdout.write(json.dumps(as_object(survey, network, _banned())) + "\n")
         sys.stdout.flush()
     elif survey.nodes:
         console = Console()
-        console.print(picture(survey, network, columns=console.width))
+        console.print(picture(survey, network, _banned(), columns=console.width))
     else:
         show(sys.stderr, f"Error: {problem_of(survey, network)}\n")
+
+
+def _banned() -> list[Ban]:
+    """The peers that nodes and clients of this user do not talk to, the latest end last."""
+    return sorted(BanFile().read().values(), key=lambda ban: ban.until_s)
 
 
 def problem_of(survey: "Survey", network: str) -> str:
@@ -161,7 +171,7 @@ def problem_of(survey: "Survey", network: str) -> str:
     return ""
 
 
-def as_object(survey: "Survey", network: str) -> dict[str, Any]:
+def as_object(survey: "Survey", network: str, bans: Sequence[Ban]) -> dict[str, Any]:
     """All of a survey for machines; digests in hex, each node's record with what it said of itself."""
     nodes = [
         json_safe(sight.record)
@@ -175,11 +185,17 @@ def as_object(survey: "Survey", network: str) -> dict[str, Any]:
         }
         for sight in survey.nodes
     ]
-    return {"target": survey.target, "network": network, "nodes": nodes, "problem": problem_of(survey, network)}
+    return {
+        "target": survey.target,
+        "network": network,
+        "nodes": nodes,
+        "bans": bans_as_object(bans),
+        "problem": problem_of(survey, network),
+    }
 
 
-def picture(survey: "Survey", network: str, *, columns: int) -> RenderableType:
-    """The nodes, why some are not reached, and a line that sums up, for a terminal of some columns."""
+def picture(survey: "Survey", network: str, bans: Sequence[Ban], *, columns: int) -> RenderableType:
+    """The nodes, why some are not reached, who is banned, and a sum, for a terminal of some columns."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     has_emulated = any(sight.record.emulated for sight in survey.nodes)
     shown = [
@@ -198,8 +214,16 @@ def picture(survey: "Survey", network: str, *, columns: int) -> RenderableType:
     counts = [f"{roles[role]} {role}{'' if roles[role] == 1 else 's'}" for role in (Role.VERIFIER, Role.DRAFTER)]
     unreached = f", {len(silent)} not reached" if silent else ""
     summary = f"{' and '.join(counts)} of {survey.target} in the network {network}{unreached}."
+    banned = [
+        Text(printable(f"{short_peer_id(ban.peer_id)}: banned here {told_of(ban)}"), "red")
+        for ban in bans[-MAX_BANS_SHOWN:]
+    ]
+    if len(bans) > MAX_BANS_SHOWN:
+        banned.append(Text(f"{len(bans)} are banned here; `cosine-node ban` shows all.", "red"))
     problem = problem_of(survey, network)
-    return Group(table, *reasons, Text(summary), *([Text(printable(problem), "yellow")] if problem else []))
+    return Group(
+        table, *reasons, *banned, Text(summary), *([Text(printable(problem), "yellow")] if problem else [])
+    )
 
 
 def _cells(sight: "NodeSight") -> dict[str, Text]:

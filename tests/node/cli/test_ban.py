@@ -28,7 +28,9 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> 
 def test_a_ban_is_made_shown_and_lifted(capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys) == "Nobody is banned.\n"
     assert said(capsys, PEER, "--days", "7").startswith(f"{PEER}  until 20")
-    assert list(json.loads(said(capsys, "--json"))["bans"]) == [PEER]
+    assert said(capsys, PEER, "--why", "\x1b[2Jspam").endswith(": \ufffd[2Jspam\n")
+    ban = json.loads(said(capsys, "--json"))["bans"][PEER]
+    assert (ban["floods"], ban["until"][:2]) == (0, "20")
     assert said(capsys, PEER, "--lift") == "Nobody is banned.\n"
 
 

@@ -14,6 +14,7 @@ from cosine_node.cli import main, status
 from cosine_node.cli.status import as_object, picture, problem_of
 from cosine_p2p import network
 from cosine_p2p.access import Access
+from cosine_p2p.denied_peers import Ban, BanFile
 from cosine_p2p.evidence import EvidenceFile
 from cosine_p2p.survey import NodeSight, Survey, Surveyor
 from cosine_protocol.records import NodeRecord, Role
@@ -39,9 +40,9 @@ def survey(*nodes: NodeSight, problem: str = "") -> Survey:
     return Survey(target="zoo:target", nodes=nodes, problem=problem)
 
 
-def drawn(seen: Survey, *, columns: int = 200) -> str:
+def drawn(seen: Survey, *bans: Ban, columns: int = 200) -> str:
     out = io.StringIO()
-    Console(file=out, width=columns).print(picture(seen, "main", columns=columns))
+    Console(file=out, width=columns).print(picture(seen, "main", bans, columns=columns))
     return out.getvalue()
 
 
@@ -70,6 +71,13 @@ def test_a_silent_node_shows_its_announced_load_and_the_reason() -> None:
     assert "1 not reached" in lines[4]
 
 
+def test_who_is_banned_is_shown_with_the_end_and_the_reason() -> None:
+    bans = [Ban(peer_id=f"peer {n:08}", until_s=1e9 + 60 * n, why="it floods") for n in range(10)]
+    lines = drawn(survey(sight()), *bans).splitlines()
+    assert lines[2] == "…00000002: banned here until 2001-09-09T01:48+00:00: it floods"
+    assert lines[10] == "10 are banned here; `cosine-node ban` shows all."
+
+
 def test_strangers_cannot_steer_the_terminal() -> None:
     evil = sight(model="\x1b[2J[red]x", reason="\x1b]0;title\x07")
     assert "\x1b" not in drawn(survey(evil)) and "[red]x" in drawn(survey(evil))
@@ -90,7 +98,7 @@ def test_what_stands_in_the_way_is_said_with_the_next_step(seen: Survey, part: s
 
 
 def test_machines_get_every_field() -> None:
-    (node,) = as_object(survey(sight()), "main")["nodes"]
+    (node,) = as_object(survey(sight()), "main", [])["nodes"]
     assert set(node) >= set(NodeRecord.__dataclass_fields__)
     assert node["target_digest"] == "01" * 32
     assert (node["rtt_ms"], node["requests"], node["passes"], node["uptime_s"]) == (42.1, 3, 70, 12.5)
@@ -150,6 +158,16 @@ def test_a_verifier_that_audits_convicted_is_named(
     assert f"{AUTHOR.peer_id[-8:]} was convicted" in capsys.readouterr().err
 
 
+def test_bans_of_this_user_are_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    BanFile().ban("peer", until_s=1e10, why="spam")
+    assert run_status(monkeypatch, a_verifier, "--json") == 0
+    bans = json.loads(capsys.readouterr().out)["bans"]
+    assert bans == {"peer": {"until": "2286-11-20T17:46+00:00", "why": "spam", "floods": 0}}
+
+
 def test_the_stage_of_a_look_is_told() -> None:
     assert status.stage_of(0, "someone/model") == "Looking for nodes of someone/model"
     assert status.stage_of(1, "someone/model") == "Asking 1 node"
@@ -161,6 +179,7 @@ def test_the_command_prints_one_object(monkeypatch: pytest.MonkeyPatch, capsys: 
     seen = json.loads(capsys.readouterr().out)
     assert (seen["target"], seen["network"], seen["problem"]) == ("someone/model", "mine", "")
     assert [node["requests"] for node in seen["nodes"]] == [2]
+    assert seen["bans"] == {}
 
 
 @pytest.mark.parametrize("arguments", [(), ("--json",)])

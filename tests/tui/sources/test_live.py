@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from cosine_node.simulation.records import TARGET
 from cosine_node.simulation.swarm import SimulatedSwarm, numbered_identity
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.client import Swarm
+from cosine_p2p.denied_peers import BanFile
 from cosine_p2p.directory import Directory
 from cosine_p2p.mandates import Mandates
 from cosine_p2p.tokenizer import TextCodec
@@ -82,8 +84,15 @@ class WeatheredPlace:
 Play = Callable[[LiveSource, Weather, list[Snapshot]], Awaitable[None]]
 
 
+NOBODY_BANNED = BanFile(Path("/nowhere/bans.json"))
+
+
 def played(
-    play: Play, *, weather: Weather | None = None, published: GenerationDefaults | None = None
+    play: Play,
+    *,
+    weather: Weather | None = None,
+    published: GenerationDefaults | None = None,
+    bans: BanFile = NOBODY_BANNED,
 ) -> tuple[list[Snapshot], Weather]:
     """All snapshots of a live source on a simulated swarm while `play` goes on."""
     weather = weather or Weather()
@@ -100,7 +109,7 @@ def played(
                 return WeatheredPlace(swarm.client_swarm(numbered_identity(100 + weather.joins)), weather)
 
             before = asyncio.all_tasks()
-            source = LiveSource(join, network="test", target=TARGET, began_unix_s=0.0)
+            source = LiveSource(join, network="test", target=TARGET, began_unix_s=0.0, bans=bans)
             running = asyncio.ensure_future(source.run(snapshots.append))
             await play(source, weather, snapshots)
             running.cancel()
@@ -205,11 +214,25 @@ def test_one_look_in_vain_is_not_a_loss() -> None:
     assert states(snapshots) == [ConnectionState.JOINING, ConnectionState.LIVE] and weather.joins == 1
 
 
+def test_who_is_banned_is_in_the_snapshot_as_the_file_says(tmp_path: Path) -> None:
+    bans = BanFile(tmp_path / "bans.json", clock=lambda: 0.0)
+
+    async def play(source: LiveSource, weather: Weather, snapshots: list[Snapshot]) -> None:
+        await asyncio.sleep(5.0)
+        bans.ban("late", until_s=200.0, why="spam")
+        bans.ban("early", until_s=100.0, why="spam")
+        await asyncio.sleep(5.0)
+
+    snapshots, _ = played(play, bans=bans)
+    assert snapshots[0].bans == ()
+    assert [ban.peer_id for ban in snapshots[-1].bans] == ["early", "late"]
+
+
 def test_an_address_that_cannot_be_ends_the_source() -> None:
     async def join() -> Swarm:
         raise UsageError("That is no address.")
 
-    source = LiveSource(join, network="test", target=TARGET, began_unix_s=0.0)
+    source = LiveSource(join, network="test", target=TARGET, began_unix_s=0.0, bans=NOBODY_BANNED)
     with pytest.raises(UsageError, match="That is no address"):
         run_virtual(source.run(lambda _: None))
 

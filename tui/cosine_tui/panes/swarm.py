@@ -1,4 +1,4 @@
-"""The list of the swarm: a table of verifiers and drafters, their speed, load and state."""
+"""The list of the swarm: a table of verifiers and drafters, their speed, load and state, and who is banned."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +12,8 @@ from cosine_tui.styled_text import BLANK, Line, ListRow, Span, Tone, author_mark
 
 MAX_ROWS: Final = 500
 """Bounds the time of a redraw in a large swarm."""
+MAX_BANS_SHOWN: Final = 8
+"""A choice: more would push the nodes off the screen."""
 # Widths of the columns in cells, and the widths of the pane from which on there is room for further columns.
 _MARK: Final = 3
 _NAME: Final = 8
@@ -70,6 +72,7 @@ def swarm_rows(snapshot: Snapshot, width: int, listing: Listing = ALL) -> list[L
             rows.append(ListRow((Span(f"no {role.value} is announced", Tone.WARNING),)))
         if len(nodes) > MAX_ROWS:
             rows.append(ListRow((Span(f"and {len(nodes) - MAX_ROWS:,} more; /filter finds them", Tone.MUTED),)))
+    rows += [ListRow(line) for line in _banned(snapshot, width)]
     rows += [ListRow(line) for line in _legend(snapshot.nodes)]
     return [ListRow(cut(row.line, width), row.key) for row in rows]
 
@@ -139,6 +142,22 @@ def _figures(node: NodeView, widths: _NodeWidths) -> Iterator[Span]:
         if widths.share_bar:
             yield Span("  " + formatting.bar(share_of_text, widths.share_bar - 2), author_tone(node.author))
         yield Span(_right(formatting.percent(share_of_text), _PERCENT))
+
+
+def _banned(snapshot: Snapshot, width: int) -> Iterator[Line]:
+    """The peers that nodes and clients of this user do not talk to, how long yet, and why."""
+    if not snapshot.bans:
+        return
+    now_s = (snapshot.began_unix_s or 0.0) + snapshot.at_s
+    yield BLANK
+    yield (Span(f"BANNED HERE {len(snapshot.bans):,}", Tone.HEADING),)
+    for ban in snapshot.bans[-MAX_BANS_SHOWN:]:
+        what = (
+            f"✗ {formatting.short_name(ban.peer_id)} for {formatting.duration(ban.until_s - now_s)} yet: {ban.why}"
+        )
+        yield from wrap([Span(what, Tone.BAD)], width)
+    if len(snapshot.bans) > MAX_BANS_SHOWN:
+        yield (Span("`cosine-node ban` shows all", Tone.MUTED),)
 
 
 def _legend(nodes: Sequence[NodeView]) -> Iterator[Line]:

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from cosine_p2p.client import AsyncClient, Swarm
+from cosine_p2p.denied_peers import BanFile
 from cosine_p2p.options import Prompt
 from cosine_p2p.survey import Surveyor
 from cosine_protocol.errors import GenerationFailed, PeerLost, RemoteProtocolError
@@ -39,9 +40,17 @@ class LiveSource:
     """
 
     def __init__(
-        self, join: Join, *, network: str, target: str, began_unix_s: float, survey_every_s: float = SURVEY_EVERY_S
+        self,
+        join: Join,
+        *,
+        network: str,
+        target: str,
+        began_unix_s: float,
+        bans: BanFile,
+        survey_every_s: float = SURVEY_EVERY_S,
     ) -> None:
         self._join = join
+        self._bans = bans
         self._target = target
         self._survey_every_s = survey_every_s
         self._state = MonitorState(title=f"network {network}", target=target, began_unix_s=began_unix_s)
@@ -118,6 +127,7 @@ class LiveSource:
         misses, was_there = 0, False
         while misses < LOST_SURVEYS or not requests.is_idle:
             survey = await surveyor.survey()
+            self._state.bans = tuple(sorted(self._bans.read().values(), key=lambda ban: ban.until_s))
             reason = why_lost(survey, has_known_nodes=bool(self._state.nodes))
             if reason:
                 misses += 1
