@@ -14,7 +14,7 @@ from cosine_protocol import messages as m
 from cosine_protocol.codec import decode, encode
 from cosine_protocol.errors import ErrorCode, PeerLost, RemoteProtocolError
 from cosine_protocol.framing import FrameDecoder, encode_frame
-from cosine_protocol.protocols import MANDATES, RECEIPTS, VERSION, check_allowed, common_features
+from cosine_protocol.protocols import MANDATES, RECEIPTS, VERSION, WINDOWS, check_allowed, common_features
 
 HEARTBEAT_S: Final = 1.0
 """docs/protocol.md, section 3."""
@@ -25,7 +25,7 @@ MAX_WAITING_BYTES: Final = 4 << 20
 MAX_SENTENCE: Final = 250
 """Characters: at most 1,000 bytes in UTF-8, within `MAX_TEXT_BYTES`."""
 AGENT: Final = f"cosine-p2p/{__version__}"  # as others read it in a hello or record
-FEATURES: Final = (MANDATES, RECEIPTS)  # those of this version
+FEATURES: Final = (MANDATES, RECEIPTS, WINDOWS)  # those of this version
 MAX_OPEN_PINGS: Final = 8
 """Bounds memory: pings whose answer may still come, twice what fits into the silence allowed."""
 READ_RATE: Final = 4000.0
@@ -94,7 +94,7 @@ class Channel:
         self._draw = draw
         self._pings: dict[int, float] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self.is_greeted = False
+        self.greeted = asyncio.Event()
         self._is_ending = False
 
     async def __aenter__(self) -> "Channel":
@@ -133,13 +133,13 @@ class Channel:
         """The next message that is not part of the channel's own upkeep: the first hello, pings and pongs."""
         while True:
             message = await self._next_message()
-            if not self.is_greeted:
+            if not self.greeted.is_set():
                 if isinstance(message, m.Error) and message.number == 0:
                     return message
                 if not isinstance(message, m.Hello):
                     raise RemoteProtocolError(f"{self.peer_id} did not start with a hello")
                 self.features = common_features(FEATURES, message)
-                self.is_greeted = True
+                self.greeted.set()
             elif isinstance(message, m.Ping):
                 self.remote_progress = StepCounts(message.steps, message.prefill_tokens)
                 self.post(m.Pong(message.number))

@@ -41,6 +41,7 @@ from cosine_p2p.peer_failures import PeerFailures
 from cosine_p2p.peer_file import PeerFile
 from cosine_p2p.peer_speeds import PeerSpeeds
 from cosine_p2p.prompt import PromptEncoder, read_prompt
+from cosine_p2p.prompt_window import window_of
 from cosine_p2p.receipts import ShownReceipts, give_receipts
 from cosine_p2p.recent_finds import REUSE_S, RecentFinds
 from cosine_p2p.run import Run
@@ -272,9 +273,7 @@ class AsyncClient:
         finally:
             looking.cancel()
         deadline_s = now_s + asked["timeout_s"]
-        sessions = self._sessions(
-            place, requests, strategy, drafters, deadline_s, cache_scope, Coordination(asked["coordination"])
-        )
+        sessions = self._sessions(place, requests, strategy, drafters, deadline_s, cache_scope, asked)
         return self._run(sessions, codec, asked, applied)
 
     def _run(
@@ -302,7 +301,7 @@ class AsyncClient:
         drafters: tuple[NodeRecord, ...],
         deadline_s: float,
         cache_scope: bytes | None,
-        coordination: Coordination,
+        asked: ClientOptions,
     ) -> Iterator[Session]:
         """A session for each form of the request, made when the one before has failed."""
         for index, (request, able) in enumerate(requests, start=1):
@@ -318,9 +317,10 @@ class AsyncClient:
                 more_numbers=self._numbers,
                 cache_scope=cache_scope,
                 mandates=place.swarm.mandates,
-                coordination=coordination,
+                coordination=Coordination(asked["coordination"]),
                 distances=self._distances,
                 show=self._shown.take,
+                prompt_window_tokens=window_of(asked),
             )
             yield Session(job, place.links, self._offload, failures=self._failures, speeds=self._speeds)
 

@@ -12,7 +12,7 @@ from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
 from cosine_protocol.errors import BadSignature, RemoteProtocolError
 from cosine_protocol.identity import verify
-from cosine_protocol.protocols import MANDATES
+from cosine_protocol.protocols import MANDATES, WINDOWS
 from cosine_protocol.records import NodeRecord
 
 LEAST_RTT_PASSES: Final = 0.25
@@ -105,6 +105,8 @@ class Delegation:
         delay = f"it is {1e3 * link.rtt_s:.0f} ms away, a pass takes {1e3 * pass_s:.0f} ms"
         if MANDATES not in (link.features or ()):
             self._keep("the verifier knows no mandates")
+        elif self._job.prompt_window_tokens and WINDOWS not in (link.features or ()):
+            self._keep("the verifier knows no windows of prompts")
         elif link.peer_id in mandates.failures.avoided(now_s):
             self._keep("the verifier made poor use of a mandate lately")
         elif not drafters_pay:
@@ -123,6 +125,7 @@ class Delegation:
                 drafters=self._peer_ids,
                 most_tokens=self._job.request.max_new_tokens,
                 lifetime_s=left_s,
+                prompt_window_tokens=self._job.prompt_window_tokens,
             )
             return m.Delegate(upstream.number, mandate)
         return None

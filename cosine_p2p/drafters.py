@@ -7,15 +7,15 @@ from typing import Final, Protocol
 
 from cosine_p2p.drafter_ledger import DrafterLedger
 from cosine_p2p.fragments import FragmentGate, Offload
+from cosine_p2p.job import Job
 from cosine_p2p.link import Delivery, PeerLink, PeerLinks
 from cosine_p2p.peer_failures import PeerFailures
+from cosine_p2p.prompt_window import windowed
 from cosine_p2p.strategies.base import DrafterLost, DrafterStarted, FragmentReceived
 from cosine_protocol import messages as m
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.limits import MAX_COMMIT_TOKENS
-from cosine_protocol.protocols import DRAFT
-from cosine_protocol.receipt_messages import SignedReceipt
-from cosine_protocol.request import Request
+from cosine_protocol.protocols import DRAFT, WINDOWS
 
 START_TIMEOUT_S: Final = 5.0
 """A choice: a drafter that cannot be reached so long would come too late for a short answer."""
@@ -48,21 +48,19 @@ class DraftingObserver(FragmentObserver, Protocol):
 
 
 class Drafters:
-    """The drafters of a ledger by author number.
+    """The drafters of a job's ledger by author number.
 
     `output` is the session's own stream, which grows. `deliver` gets fragments whose signature was checked, all
     other messages, and a `Delivery` that is lost for each drafter that cannot be reached or signs wrongly.
     `event_of` then says what a delivery means; `failures` is told of those that cannot be reached, `observers` of
-    each checked fragment. `mandate` goes with every `Start`, where the session is not the client's own.
-    `show` is told of the receipts that drafters show.
+    each checked fragment.
     """
 
     def __init__(
         self,
         ledger: DrafterLedger,
         *,
-        number: int,
-        request: Request,
+        job: Job,
         d_0: bytes,
         links: PeerLinks,
         output: Sequence[int],
@@ -70,19 +68,16 @@ class Drafters:
         deliver: Callable[[Delivery | FragmentReceived], None],
         failures: PeerFailures,
         observers: Sequence[FragmentObserver] = (),
-        mandate: m.SignedMandate | None = None,
-        show: Callable[[str, Sequence[SignedReceipt]], None] | None = None,
     ) -> None:
         self._ledger = ledger
-        self._number = number
-        self._request = request
+        self._job = job
+        self._number = job.number
+        self._d_0 = d_0
         self._links = links
         self._output = output
         self._deliver = deliver
         self._failures = failures
         self._observers = tuple(observers)
-        self._mandate = mandate
-        self._show = show
         self._gate = FragmentGate(
             d_0,
             offload,
@@ -109,6 +104,7 @@ class Drafters:
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 link = await self._links.get(peer_id, DRAFT)
+                features = await link.named_features() if self._job.prompt_window_tokens else frozenset()
         except (PeerLost, TimeoutError):
             self._failures.note_failed(peer_id, now_s=asyncio.get_running_loop().time())
             self._deliver(Delivery(peer_id, DRAFT, None, lost="it could not be reached"))
@@ -116,7 +112,15 @@ class Drafters:
         if author in self._wanted and author not in self._followers:
             link.subscribe(self._number, self._on_message)
             self._followers[author] = _Follower(link, len(self._output))
-            link.post(m.Start(self._number, self._request, tuple(self._output), self._mandate))
+            link.post(self._start(features))
+
+    def _start(self, features: frozenset[str]) -> m.Start:
+        """The request for a drafter with these features, of which older ones can follow a whole prompt only."""
+        job, known = self._job, tuple(self._output)
+        if job.prompt_window_tokens is None or WINDOWS not in features:
+            return m.Start(job.number, job.request, known, job.mandate)
+        request = windowed(job.request, job.prompt_window_tokens)
+        return m.Start(job.number, request, known, job.mandate, self._d_0)
 
     def _on_message(self, delivery: Delivery) -> None:
         if isinstance(delivery.message, m.Fragment):
@@ -141,8 +145,8 @@ class Drafters:
             case m.Started(_, prompt_nll, token_us, receipts) if author in self._followers:
                 rtt_s = self._followers[author].link.rtt_s
                 self._ledger.note_rtt(author, rtt_s)
-                if receipts and self._show is not None:
-                    self._show(delivery.peer_id, receipts)
+                if receipts and self._job.show is not None:
+                    self._job.show(delivery.peer_id, receipts)
                 self.advance(author, len(self._output))
                 return DrafterStarted(author, prompt_nll, token_us / 1e6, rtt_s)
             case m.Final():

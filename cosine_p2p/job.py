@@ -47,7 +47,8 @@ class Job:
 
     `committed` is the output so far. `mandates` signs those that the client may give, as `coordination` says;
     `mandate` is the one by which somebody else than the client runs this session. `distances` is told how far from
-    a verifier that coordinates the drafters are, `show` of the receipts that drafters show.
+    a verifier that coordinates the drafters are, `show` of the receipts that drafters show. Drafters see the last
+    `prompt_window_tokens` tokens of the prompt, with None the whole of it.
     """
 
     number: int
@@ -66,3 +67,4 @@ class Job:
     mandate: SignedMandate | None = None
     distances: Distances | None = None
     show: Callable[[str, Sequence[SignedReceipt]], None] | None = None
+    prompt_window_tokens: int | None = None

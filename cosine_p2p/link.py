@@ -38,6 +38,10 @@ class PeerLink(Protocol):
         """Features both ends have; None before the peer has named its own."""
         ...
 
+    async def named_features(self) -> frozenset[str]:
+        """Features both ends have, once the peer has named its own. Raises `PeerLost`."""
+        ...
+
     @property
     def rtt_s(self) -> float: ...
 
@@ -86,7 +90,19 @@ class Link:
     @property
     def features(self) -> frozenset[str] | None:
         """Features both ends have; None before the peer has named its own."""
-        return self.channel.features if self.channel.is_greeted else None
+        return self.channel.features if self.channel.greeted.is_set() else None
+
+    async def named_features(self) -> frozenset[str]:
+        """Features both ends have, once the peer has named its own. Raises `PeerLost`."""
+        if not self.channel.greeted.is_set():
+            greeting = asyncio.ensure_future(self.channel.greeted.wait())
+            try:
+                await asyncio.wait((greeting, self._reader), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                greeting.cancel()
+        if not self.channel.greeted.is_set():
+            raise PeerLost(self.peer_id, "the link ended")
+        return self.channel.features
 
     @property
     def remote_progress(self) -> StepCounts:

@@ -34,7 +34,14 @@ class Mandates:
         self._undrafted: Counter[str] = Counter()
 
     def sign(
-        self, *, d_0: bytes, delegate: str, drafters: Sequence[str], most_tokens: int, lifetime_s: float
+        self,
+        *,
+        d_0: bytes,
+        delegate: str,
+        drafters: Sequence[str],
+        most_tokens: int,
+        lifetime_s: float,
+        prompt_window_tokens: int | None = None,
     ) -> SignedMandate:
         """A mandate from now on."""
         return sign_mandate(
@@ -45,6 +52,7 @@ class Mandates:
             most_tokens=most_tokens,
             issued_at_s=self.clock(),
             lifetime_s=lifetime_s,
+            prompt_window_tokens=prompt_window_tokens,
         )
 
     def note_use(self, delegate: str, *, tokens: int, drafted: int, now_s: float) -> None:

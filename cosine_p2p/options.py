@@ -66,6 +66,9 @@ class GenerationOptions(TypedDict, total=False):
     """Only verifiers that compute so, as in `float32`."""
     max_drafters: int | None
     """Ask at most so many drafters, 8 if not given; 0 asks none."""
+    prompt_window_tokens: int | None
+    """Show drafters so many of the last tokens of the prompt, 0 for all of it. If not given it is 256, and all for
+    peers that `trust` names or `swarm` admits."""
     coordination: str
     """Coordinates the drafters: `client`; `verifier`, by a signed mandate; or `auto`, the default: the verifier
     where it is far away."""
@@ -191,6 +194,7 @@ _KINDS: Final[Mapping[str, ArgumentKind[Any]]] = {
     "strategy": text("the name of a strategy"),
     "dtype": text("the name of a data type, such as 'float32'"),
     "max_drafters": whole(0),
+    "prompt_window_tokens": whole(0),
     "audit": SHARE,
     "share_receipts": FLAG,
     "trust": texts("peer ids"),

@@ -82,8 +82,7 @@ class Session:
         self._asked: set[str] = set()
         self._drafters = Drafters(
             self.ledger,
-            number=job.number,
-            request=job.request,
+            job=job,
             d_0=self.d_0,
             links=links,
             output=self.output,
@@ -91,8 +90,6 @@ class Session:
             deliver=self._inbox.put_nowait,
             failures=failures,
             observers=tuple(filter(None, (self.delegation, observer))),
-            mandate=job.mandate,
-            show=job.show,
         )
         self._dials = VerifierDials(self._queue, links, use=self._use, lose=self._note_failure)
         self._count = DrafterCount(job.trial if job.drafters else None, left_tokens=job.request.max_new_tokens)

@@ -20,9 +20,12 @@ def sign_mandate(
     most_tokens: int,
     issued_at_s: float,
     lifetime_s: float,
+    prompt_window_tokens: int | None = None,
 ) -> SignedMandate:
     """The mandate of `client` for the request `d_0`, for `MAX_MANDATE_S` at most."""
-    body = encode_body(Mandate(delegate, tuple(drafters), most_tokens, issued_at_s, min(lifetime_s, MAX_MANDATE_S)))
+    lifetime_s = min(lifetime_s, MAX_MANDATE_S)
+    mandate = Mandate(delegate, tuple(drafters), most_tokens, issued_at_s, lifetime_s, prompt_window_tokens)
+    body = encode_body(mandate)
     return SignedMandate(body, client.sign(kind=KIND, digest=d_0, body=body))
 
 

@@ -22,17 +22,12 @@ from cosine_protocol.fields import (
     Struct,
     Text,
     Whole,
+    exactly,
 )
 from cosine_protocol.file_messages import AskFile, FilePiece
 from cosine_protocol.member_messages import Member, Revoked
 from cosine_protocol.nodes import NodeBlock
-from cosine_protocol.receipt_messages import (
-    EarningItems,
-    Receipted,
-    ReceiptItems,
-    SignedEarning,
-    SignedReceipt,
-)
+from cosine_protocol.receipt_messages import EarningItems, Receipted, ReceiptItems, SignedEarning, SignedReceipt
 from cosine_protocol.request import Request
 
 Nodes = Annotated[NodeBlock, Struct(NodeBlock)]
@@ -195,6 +190,7 @@ class Mandate:
     most_tokens: Position
     issued_at_s: Annotated[float, Real(1e11)]
     lifetime_s: Annotated[float, Real(limits.MAX_MANDATE_S)]
+    prompt_window_tokens: Annotated[int | None, Added(Whole(limits.MAX_PROMPT_TOKENS, 1))] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,12 +270,16 @@ class Final:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Ask a drafter to follow a request. A peer that is not its client shows the client's mandate."""
+    """Ask a drafter to follow a request. A peer that is not its client shows the client's mandate.
+
+    With `d_0`, the digest of the request, `request` holds the end of its prompt alone, and no nonce.
+    """
 
     number: Number
     request: RequestField
     committed: CommittedTokens
     mandate: Annotated[SignedMandate | None, Added(Struct(SignedMandate))] = None
+    d_0: Annotated[bytes | None, Added(exactly(limits.DIGEST_BYTES))] = None
 
 
 @dataclass(frozen=True, slots=True)

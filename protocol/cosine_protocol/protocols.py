@@ -24,6 +24,9 @@ MANDATES: Final = "mandate"
 RECEIPTS: Final = "receipt"
 """The feature of ends that know receipts (docs/protocol.md, section 3)."""
 
+WINDOWS: Final = "window"
+"""The feature of ends that know windows of prompts (docs/protocol.md, section 3)."""
+
 _COMMON = frozenset({Member, Revoked, m.Hello, m.Ping, m.Pong, m.Error})
 
 MESSAGES: Final = MappingProxyType(

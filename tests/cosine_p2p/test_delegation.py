@@ -19,7 +19,7 @@ from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import RemoteProtocolError
 from cosine_protocol.mandates import open_mandate
 from cosine_protocol.nodes import BASE, Node, NodeBlock
-from cosine_protocol.protocols import MANDATES
+from cosine_protocol.protocols import MANDATES, WINDOWS
 from tests.cosine_p2p.samples import identity_of, record_of, request_of
 
 CLIENT, VERIFIER, DRAFTERS = identity_of(1), identity_of(2), (identity_of(3), identity_of(4))
@@ -39,6 +39,7 @@ class Scene:
     coordination: Coordination = Coordination.AUTO
     strategy: str = "cosine"
     distances: Distances | None = None
+    window_tokens: int | None = None
     delegation: Delegation = field(init=False)
 
     def __post_init__(self) -> None:
@@ -52,6 +53,7 @@ class Scene:
             mandates=self.mandates,
             coordination=self.coordination,
             distances=self.distances,
+            prompt_window_tokens=self.window_tokens,
         )
         self.delegation = Delegation(job, D_0)
 
@@ -99,6 +101,18 @@ def test_a_far_verifier_gets_a_mandate_for_its_drafters_and_the_reason_is_told()
     assert scene.delegation.coordinator is Coordinator.VERIFIER
     assert scene.delegation.take_why() == "the verifier coordinates: it is 50 ms away, a pass takes 100 ms"
     assert scene.delegation.take_why() == ""
+
+
+def test_a_mandate_names_the_window_and_is_for_verifiers_that_know_of_windows() -> None:
+    sent = Scene(window_tokens=64).offer(features=frozenset({MANDATES, WINDOWS}))
+    assert sent is not None
+    mandate = open_mandate(
+        sent.mandate, client=CLIENT.peer_id, d_0=D_0, delegate=VERIFIER.peer_id, now_s=NOW_S + 60.0
+    )
+    assert mandate.prompt_window_tokens == 64
+    older = Scene(window_tokens=64)
+    assert older.offer() is None
+    assert older.delegation.take_why() == "coordinated here: the verifier knows no windows of prompts"
 
 
 @pytest.mark.parametrize(

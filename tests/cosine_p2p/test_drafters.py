@@ -2,14 +2,16 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.drafter_ledger import DrafterLedger
-from cosine_p2p.drafters import Drafters
+from cosine_p2p.drafters import START_TIMEOUT_S, Drafters
+from cosine_p2p.job import Job
 from cosine_p2p.link import Delivery, PeerLinks, Sink
 from cosine_p2p.peer_failures import PeerFailures
+from cosine_p2p.strategies import STRATEGIES
 from cosine_p2p.strategies.base import DrafterLost, DrafterStarted, FragmentReceived
 from cosine_protocol import messages as m
 from cosine_protocol.codec import encode_body
@@ -17,7 +19,7 @@ from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.limits import MAX_COMMIT_TOKENS
 from cosine_protocol.nodes import BASE, Node, NodeBlock
-from cosine_protocol.protocols import DRAFT
+from cosine_protocol.protocols import DRAFT, WINDOWS
 from cosine_protocol.request import Request, Sampling
 from tests.cosine_p2p.samples import identity_of, record_of
 
@@ -25,11 +27,11 @@ REQUEST = Request(
     target_digest=bytes(32),
     tokenizer_digest=bytes(32),
     numerics="float32",
-    prompt=(1,),
+    prompt=(3, 2, 1),
     sampling=Sampling(),
     eos=(9,),
     client="client",
-    nonce=bytes(16),
+    nonce=bytes(range(16)),
     max_new_tokens=2000,
 )
 D_0 = request_digest(REQUEST)
@@ -44,6 +46,12 @@ class FakeLink:
     room: int = 1000
     rtt_s: float = 0.02
     sinks: dict[int, Sink] = field(default_factory=dict)
+    names: frozenset[str] = frozenset({WINDOWS})
+    greets_after_s: float = 0.0
+
+    async def named_features(self) -> frozenset[str]:
+        await asyncio.sleep(self.greets_after_s)
+        return self.names
 
     def post(self, message: m.Message) -> bool:
         if len(self.posted) >= self.room:
@@ -65,6 +73,7 @@ class Swarm:
     output: list[int] = field(default_factory=list)
     delivered: list[Delivery | FragmentReceived] = field(default_factory=list)
     link: FakeLink = field(default_factory=FakeLink)
+    window_tokens: int | None = None
     ledger: DrafterLedger = field(
         default_factory=lambda: DrafterLedger([record_of(identity_of(n), now_s=0.0) for n in (1, 2)])
     )
@@ -81,8 +90,15 @@ class Swarm:
     def drafters(self) -> Drafters:
         return Drafters(
             self.ledger,
-            number=NUMBER,
-            request=REQUEST,
+            job=Job(
+                number=NUMBER,
+                deadline_s=60.0,
+                request=REQUEST,
+                strategy=STRATEGIES["cosine"],
+                verifiers=(),
+                drafters=(),
+                prompt_window_tokens=self.window_tokens,
+            ),
             d_0=D_0,
             links=cast("PeerLinks", self),
             output=self.output,
@@ -118,6 +134,34 @@ def test_a_drafter_that_starts_late_is_told_what_was_committed_meanwhile() -> No
         assert drafters.event_of(swarm.sends(started())) == DrafterStarted(1, 1.5, 0.002, 0.02)
         assert swarm.link.posted[1:] == [m.Advance(NUMBER, 1, (6, 7))]
         assert swarm.ledger.reports() == ()
+
+    run_virtual(scene())
+
+
+def test_one_that_knows_windows_gets_the_end_of_the_prompt_and_the_digest_once_it_has_said_so() -> None:
+    async def scene() -> None:
+        swarm = Swarm(output=[5], window_tokens=2, link=FakeLink(greets_after_s=0.1))
+        drafters = swarm.drafters()
+        drafters.follow(1)
+        await asyncio.sleep(0.05)
+        assert swarm.link.posted == []
+        await asyncio.sleep(0.1)
+        shown = replace(REQUEST, prompt=(2, 1), nonce=bytes(16))
+        assert swarm.link.posted == [m.Start(NUMBER, shown, (5,), d_0=D_0)]
+
+    run_virtual(scene())
+
+
+def test_an_older_one_gets_the_whole_prompt_and_one_that_never_says_what_it_is_gets_none() -> None:
+    async def scene() -> None:
+        older = Swarm(window_tokens=2, link=FakeLink(names=frozenset()))
+        silent = Swarm(window_tokens=2, link=FakeLink(greets_after_s=2 * START_TIMEOUT_S))
+        for swarm in (older, silent):
+            swarm.drafters().follow(1)
+        await asyncio.sleep(3 * START_TIMEOUT_S)
+        assert older.link.posted == [m.Start(NUMBER, REQUEST, ())]
+        [lost] = silent.delivered
+        assert silent.link.posted == [] and isinstance(lost, Delivery) and lost.lost
 
     run_virtual(scene())
 

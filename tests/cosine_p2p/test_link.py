@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_p2p.channel import Channel, serve_channel
+from cosine_p2p.channel import FEATURES, Channel, serve_channel
 from cosine_p2p.link import Delivery, Links
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.memory import MemoryNetwork, MemoryTransport
@@ -69,6 +69,38 @@ def test_another_protocol_is_another_link() -> None:
         return server.streams
 
     assert run_virtual(run()) == 2
+
+
+def test_features_are_told_once_the_peer_has_named_its_own() -> None:
+    async def run() -> None:
+        network = MemoryNetwork(one_way_s=0.01)
+        server = Server(network)
+        links = Links(await server.start())
+        link = await links.get("server", DRAFT)
+        assert link.features is None
+        assert await link.named_features() == await link.named_features() == link.features == set(FEATURES)
+        await links.close()
+
+    run_virtual(run())
+
+
+def test_a_peer_that_leaves_before_it_has_named_any_is_lost() -> None:
+    async def run() -> None:
+        network = MemoryNetwork(one_way_s=0.01)
+        mute = network.join("mute")
+
+        async def handle(stream: Stream) -> None:
+            await asyncio.sleep(0.1)
+            stream.close()
+
+        await mute.serve(DRAFT, handle)
+        links = Links(network.join("client"))
+        link = await links.get("mute", DRAFT)
+        with pytest.raises(PeerLost):
+            await link.named_features()
+        await links.close()
+
+    run_virtual(run())
 
 
 def test_sinks_are_told_of_a_loss_and_the_next_get_dials_again() -> None:

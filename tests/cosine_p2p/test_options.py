@@ -61,6 +61,7 @@ REFUSED = [
     ("max_new_tokens", [10], f"{WHOLE} [10]."),
     ("max_drafters", -1, "max_drafters must be a whole number of at least 0, not -1."),
     ("max_drafters", "2", "max_drafters must be a whole number of at least 0, not '2'."),
+    ("prompt_window_tokens", -1, "prompt_window_tokens must be a whole number of at least 0, not -1."),
     ("swarm", 7, "swarm must be the path of a swarm file, not 7."),
     ("identity", "", "identity must be the path of a key file, not ''."),
     ("deny", "12D3", "deny must be a list of peer ids or files of them, not '12D3'; write ['12D3']."),

@@ -125,9 +125,9 @@ async def _no_thread(check: Callable[[], None]) -> None:
 
 
 async def _ask(data: bytes) -> None:
-    """A session of any strategy; the first byte says of which, and who coordinates."""
+    """A session of any strategy; the first byte says of which, who coordinates, and what drafters see."""
     kind = list(STRATEGIES.values())[(data[0] if data else 0) % len(STRATEGIES)]
-    is_delegated = bool(data) and data[0] >= 128
+    is_delegated, is_windowed = bool(data) and data[0] >= 128, bool(data) and data[0] & 64 != 0
     network = MemoryNetwork(one_way_s=0.001)
     peers = [HostilePeer(identity) for identity in PEERS]
     for index, peer in enumerate(peers):
@@ -144,6 +144,7 @@ async def _ask(data: bytes) -> None:
         trial=SpeedTrial(kind.drafter_counts) if kind.drafter_counts and not is_delegated else None,
         mandates=Mandates(CLIENT, clock=lambda: 0.0) if is_delegated else None,
         coordination=Coordination.VERIFIER if is_delegated else Coordination.CLIENT,
+        prompt_window_tokens=2 if is_windowed else None,
     )
     session = Session(job, links, _no_thread, failures=PeerFailures(), speeds=PeerSpeeds())
     asking = asyncio.ensure_future(_collect(session))
@@ -221,11 +222,15 @@ def _session_seeds() -> list[bytes]:
         says += [(verifier | MENDED | 8, commit), (drafter | MENDED | SIGNED | 8, fragment)]
         says += [(verifier | MENDED | SIGNED | 8, step)] * 2 + [(verifier | MENDED, final)]
         seeds.append(bytes([index]) + script(*says))
-    cosine = 128 + (len(STRATEGIES) - 1 - 128) % len(STRATEGIES)
+        says[1] = (drafter, encode(replace(message_of(m.Hello), features=("window",))))
+        seeds.append(bytes([64 + (index - 64) % len(STRATEGIES)]) + script(*says))
     says = [(verifier, hello), (verifier | MENDED, opened), (verifier | MENDED | 8, report)]
     says += [(verifier | MENDED | 8, credit), (verifier | MENDED | 8, commit), (verifier | MENDED, final)]
-    said = encode(replace(message_of(m.Hello), features=("mandate",)))
-    return [*seeds, bytes([cosine]) + script((verifier, said), *says[1:])]
+    for mark, features in ((128, ("mandate",)), (192, ("mandate", "window"))):
+        cosine = mark + (len(STRATEGIES) - 1 - mark) % len(STRATEGIES)
+        said = encode(replace(message_of(m.Hello), features=features))
+        seeds.append(bytes([cosine]) + script((verifier, said), *says[1:]))
+    return seeds
 
 
 def _look_up_seeds() -> list[bytes]:

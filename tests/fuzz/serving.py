@@ -145,19 +145,20 @@ class _Caller:
 
     def __init__(self, engine: ScriptedEngine) -> None:
         self._vocab_tokens = engine.vocab_tokens
-        self._requests: dict[str, Request] = {}
+        self._requests: dict[str, tuple[Request, bytes]] = {}
 
     def mend(self, message: Any, stream: HostileStream) -> Any:
         """The message with what nobody can guess put right."""
         match message:
             case m.Open() | m.Start() | AskAudit():
                 asked = _own_request(message.request, stream.peer_id, vocab_tokens=self._vocab_tokens)
-                self._requests[stream.peer_id] = asked
+                digest = message.d_0 if isinstance(message, m.Start) else None
+                self._requests[stream.peer_id] = asked, digest or request_digest(asked)
                 message = replace(message, number=1 + message.number % 3, request=asked)
-        known = self._requests.get(stream.peer_id)
-        if known is None:
+        if stream.peer_id not in self._requests:
             return message
-        d_0, identity = request_digest(known), next(one for one in CALLERS if one.peer_id == stream.peer_id)
+        known, d_0 = self._requests[stream.peer_id]
+        identity = next(one for one in CALLERS if one.peer_id == stream.peer_id)
         match message:
             case m.Open() | m.Start():
                 tokens = tuple(token % self._vocab_tokens for token in message.committed[:8])
@@ -170,7 +171,7 @@ class _Caller:
                 signed = SignedTranscript(body, signature)
                 return replace(message, tokens=tokens, author=stream.peer_id, transcript=signed)
             case m.Delegate():
-                mandate = m.Mandate(SERVER.peer_id, (DRAFTER.peer_id,) * 2, 1000, NOW_S, 60.0)
+                mandate = m.Mandate(SERVER.peer_id, (DRAFTER.peer_id,) * 2, 1000, NOW_S, 60.0, 2)
                 body = encode_body(mandate)
                 signed_mandate = m.SignedMandate(body, identity.sign(kind=MANDATE_KIND, digest=d_0, body=body))
                 return replace(message, number=1 + message.number % 3, mandate=signed_mandate)
@@ -300,11 +301,13 @@ def _verify_seeds() -> list[bytes]:
 
 def _draft_seeds() -> list[bytes]:
     hello = encode(message_of(m.Hello))
-    start = encode(replace(message_of(m.Start), request=request_of(CALLERS[0].peer_id), committed=()))
+    asked = replace(message_of(m.Start), request=request_of(CALLERS[0].peer_id), committed=())
+    start, windowed = encode(asked), encode(replace(asked, d_0=bytes(16)))
     says = [(MENDED | 16, encode(message_of(cls))) for cls in (m.Assign, m.Advance, m.Release, Receipted)]
     return [
         script((0, hello), (MENDED | 16, start), *says),
         script((1, hello), (MENDED | 1, start), (MENDED, start)),
+        script((0, hello), (MENDED | 16, windowed), *says),
     ]
 
 

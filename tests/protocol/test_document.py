@@ -25,7 +25,7 @@ TEXT: Final = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(enc
 ROWS: Final = [
     [cell.strip() for cell in line.strip("|").split("|")] for line in TEXT.splitlines() if line[:1] == "|"
 ]
-NAME: Final = re.compile(r"`([a-z_]+)`")
+NAME: Final = re.compile(r"`([a-z_][a-z_0-9]*)`")
 
 
 def _names(cls: type) -> list[str]:

@@ -54,6 +54,11 @@ DRAFT: Final = encode_body(m.Draft(NUMBER, 1, DIGEST, len(TOKENS), NODES))
 ACCOUNT: Final = encode_body(m.Account(NUMBER, m.FinishReason.EOS, len(TOKENS), DIGEST, (2, 0)))
 MANDATE: Final = encode_body(m.Mandate(OWNER.peer_id, (OTHER.peer_id,), 128, NOW_S, LIFETIME_S))
 SIGNED_MANDATE: Final = m.SignedMandate(MANDATE, OTHER.sign(kind="mandate", digest=D_0, body=MANDATE))
+WINDOWED: Final = replace(REQUEST, prompt=REQUEST.prompt[-2:], nonce=bytes(16))
+WINDOW_MANDATE: Final = encode_body(replace(decode_body(m.Mandate, MANDATE), prompt_window_tokens=2))
+SIGNED_WINDOW_MANDATE: Final = m.SignedMandate(
+    WINDOW_MANDATE, OTHER.sign(kind="mandate", digest=D_0, body=WINDOW_MANDATE)
+)
 TRANSCRIPT: Final = Transcript(1, len(TOKENS), DIGEST)
 SIGNED_TRANSCRIPT: Final = sign_transcript(OWNER, TRANSCRIPT, d_0=D_0)
 CLAIM: Final = AskAudit(NUMBER, REQUEST, TOKENS, OWNER.peer_id, SIGNED_TRANSCRIPT)
@@ -108,6 +113,8 @@ def _draft_messages() -> list[m.Message]:
     return [
         m.Start(NUMBER, REQUEST, TOKENS),
         m.Start(NUMBER, REQUEST, TOKENS, SIGNED_MANDATE),
+        m.Start(NUMBER, WINDOWED, TOKENS, None, D_0),
+        m.Start(NUMBER, WINDOWED, TOKENS, SIGNED_WINDOW_MANDATE, D_0),
         m.Started(NUMBER, 2.5, 900),
         m.Started(NUMBER, 2.5, 900, (RECEIPT,)),
         m.Assign(NUMBER, DIGEST, len(TOKENS), (13, 21), depth=8, width=2, window=32),

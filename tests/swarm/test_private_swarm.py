@@ -108,7 +108,7 @@ def test_a_stranger_gets_one_error_and_nothing_else_on_every_protocol() -> None:
                     error = await channel.receive()
                     assert isinstance(error, m.Error)
                     assert (error.number, error.code) == (0, ErrorCode.NOT_ADMITTED)
-                    assert not channel.features and not channel.is_greeted
+                    assert not channel.features and not channel.greeted.is_set()
                     with pytest.raises(PeerLost, match="the stream ended"):
                         await channel.receive()
         assert verifier.service.requests == drafter.service.requests == 0

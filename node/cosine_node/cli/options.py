@@ -198,6 +198,15 @@ TrustedPeers = Annotated[
     list[str] | None,
     typer.Option(metavar="PEER", help="Only these peers; may be repeated.", rich_help_panel=PEERS_PANEL),
 ]
+PromptWindow = Annotated[
+    int | None,
+    typer.Option(
+        metavar="TOKENS",
+        envvar="COSINE_PROMPT_WINDOW",
+        help="Show drafters so many of the prompt's last tokens, 0 for all; 256, and all with --trust or --swarm.",
+        rich_help_panel=PEERS_PANEL,
+    ),
+]
 CoordinationName = Annotated[
     str,
     typer.Option(

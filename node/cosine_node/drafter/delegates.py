@@ -3,15 +3,14 @@
 from collections.abc import Container
 
 from cosine_protocol import messages as m
-from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.mandates import check_length, check_live, open_mandate
 
 
 def shown_mandate(
-    message: m.Start, peer_id: str, *, drafter: str, in_use: Container[bytes], now_s: float
+    message: m.Start, peer_id: str, *, d_0: bytes, drafter: str, in_use: Container[bytes], now_s: float
 ) -> m.Mandate | None:
-    """The mandate by which the peer stands in for a request's client; None for the client itself.
+    """The mandate by which the peer stands in for the client of the request `d_0`; None for the client itself.
 
     One mandate is good for one place at a time: `in_use` holds the digests of the requests that this drafter
     follows for the peer. Raises `PeerError` if there is none that holds.
@@ -21,11 +20,13 @@ def shown_mandate(
         return None
     if message.mandate is None:
         raise PeerError(ErrorCode.MALFORMED, "the request does not fit its stream")
-    d_0 = request_digest(message.request)
     mandate = open_mandate(message.mandate, client=client, d_0=d_0, delegate=peer_id, now_s=now_s)
     check_length(mandate, len(message.committed))
     if drafter not in mandate.drafters:
         raise PeerError(ErrorCode.BAD_MANDATE, "the mandate does not name this drafter")
+    window_tokens = mandate.prompt_window_tokens
+    if window_tokens is not None and len(message.request.prompt) > window_tokens:
+        raise PeerError(ErrorCode.BAD_MANDATE, "the prompt is longer than the mandate's window")
     if d_0 in in_use:
         raise PeerError(ErrorCode.BAD_MANDATE, "the mandate is in use already")
     return mandate

@@ -69,7 +69,7 @@ class ReceiptLedger:
         self._clock = clock
         self._file = file
         self._written_s = clock()
-        self._expected: OrderedDict[bytes, _Expected] = OrderedDict()
+        self._expected: OrderedDict[tuple[str, bytes], _Expected] = OrderedDict()
         self._kept: list[ReadReceipt] = []
         self._tokens = 0
         self._receipts = 0
@@ -97,8 +97,10 @@ class ReceiptLedger:
 
     def expect(self, request: Request, d_0: bytes, *, sent_nodes: int) -> None:
         """A request was followed, and `sent_nodes` sent for it: its client may send a receipt."""
-        known = self._expected.pop(d_0, None)
-        self._expected[d_0] = _Expected(request, sent_nodes + (known.sent_nodes if known else 0))
+        # By client too: one may have shown the end of a prompt only, under the digest of another's request.
+        key = request.client, d_0
+        known = self._expected.pop(key, None)
+        self._expected[key] = _Expected(request, sent_nodes + (known.sent_nodes if known else 0))
         if len(self._expected) > MAX_EXPECTED:
             self._expected.popitem(last=False)
 
@@ -107,11 +109,11 @@ class ReceiptLedger:
 
         A request is good for one attempt, so that signatures are checked once a request at most.
         """
-        expected = self._expected.pop(signed.d_0, None)
-        if expected is None:
-            return 0
         try:
             one = read_receipt(signed)
+            expected = self._expected.pop((one.client, signed.d_0), None)
+            if expected is None:
+                return 0
             self._compare(one, expected)
             one.check()
         except RemoteProtocolError as error:

@@ -171,9 +171,11 @@ class DrafterService:
             return
         try:
             request = self._admitted(message, channel)
+            d_0 = message.d_0 or request_digest(request)
             mandate = shown_mandate(
                 message,
                 channel.peer_id,
+                d_0=d_0,
                 drafter=self._identity.peer_id,
                 in_use={one.d_0 for one in self._followed.values() if one.channel.peer_id == channel.peer_id},
                 now_s=self._clock(),
@@ -186,7 +188,6 @@ class DrafterService:
             self._answer_busy(channel, message.number)
             return
         self._tick_soon()
-        d_0 = request_digest(request)
         followed = self._followed[(channel, message.number)] = FollowedRequest(
             channel,
             message.number,

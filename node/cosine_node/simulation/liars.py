@@ -75,7 +75,7 @@ class Liar:
         """Take one message of a client."""
         match message:
             case m.Start(number, request, committed):
-                d_0 = request_digest(request)
+                d_0 = message.d_0 or request_digest(request)
                 digest = roll_digest(d_0, committed)
                 self.requests[number] = LiarRequest(number, d_0, digest, len(committed))
                 channel.post(m.Started(number, self._prompt_nll, 100))

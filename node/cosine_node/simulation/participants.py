@@ -113,6 +113,7 @@ class Participants:
             strategy=scenario.strategy,
             timeout_s=scenario.timeout_s,
             max_drafters=scenario.max_drafters,
+            prompt_window_tokens=scenario.prompt_window_tokens,
             coordination=scenario.coordination,
             # What leaves after the last token would count for the client's next request.
             share_receipts=False,

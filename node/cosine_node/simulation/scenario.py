@@ -57,6 +57,7 @@ _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "arrivals_per_s": (0, 1e6),
     "max_requests": (1, MAX_CLIENTS),
     "max_drafters": (0, 64),
+    "prompt_window_tokens": (0, 131_072),
     "rtt_ms": (0, 60_000),
     "client_rtt_ms": (0, 60_000),
     "jitter_ms": (0, 60_000),
@@ -89,6 +90,8 @@ class Scenario:
     clients' requests arrive together at that mean rate, exponentially, whatever has ended. `faults` is a SPEC of
     `cosine_node.simulation.faults`. `decision_s` is the time that every write of a client costs it.
 
+    `max_drafters` and `prompt_window_tokens` are the clients' options; traces know drafters of whole prompts, 0.
+
     With `home` every verifier holds a drafter of that expertise itself. `coordination` is the clients' option, and
     `client_rtt_ms` their distance from all nodes where it is not `rtt_ms`.
 
@@ -110,6 +113,7 @@ class Scenario:
     domains: tuple[str, ...] = ("code", "math", "medical", "dialogue", "literature")
     max_requests: int = 16
     max_drafters: int | None = None
+    prompt_window_tokens: int = 0
     rtt_ms: float = 20.0
     jitter_ms: float = 0.0
     loss: float = 0.0

@@ -97,6 +97,9 @@ class CoordinatedRequest:
     def peer_id(self) -> str:
         return self.own.peer_id
 
+    async def named_features(self) -> frozenset[str]:
+        return self.features
+
     async def get(self, peer_id: str, protocol: str) -> PeerLink:
         """The link to this verifier or to a drafter. Raises `PeerLost`."""
         return self if protocol == VERIFY else await self.drafter_links.get(peer_id, protocol)
@@ -305,6 +308,7 @@ class RequestCoordinator:
             trial=trials.find(request.channel.peer_id, request.request.sampling.temperature),
             committed=tuple(request.output),
             mandate=signed,
+            prompt_window_tokens=mandate.prompt_window_tokens,
         )
 
     async def _run(self, coordinated: CoordinatedRequest, session: Session, drafters: tuple[str, ...]) -> None:

@@ -21,7 +21,7 @@ SIGNED = sign_mandate(
 
 
 def shown(peer_id: str, mandate: m.SignedMandate | None = SIGNED, **changes: Any) -> m.Mandate | None:
-    options: dict[str, Any] = {"drafter": "me", "in_use": (), "now_s": 101.0} | changes
+    options: dict[str, Any] = {"d_0": D_0, "drafter": "me", "in_use": (), "now_s": 101.0} | changes
     return shown_mandate(m.Start(1, REQUEST, (7,), mandate), peer_id, **options)
 
 
@@ -45,6 +45,27 @@ def test_another_peer_needs_one_that_names_both_and_is_not_in_use(changes: dict[
     with pytest.raises(PeerError) as refused:
         shown(**{"peer_id": "verifier"} | changes)
     assert refused.value.code == code
+
+
+def test_the_prompt_is_no_longer_than_its_window_and_its_request_is_known_by_the_digest_alone() -> None:
+    def windowed(window_tokens: int) -> m.SignedMandate:
+        return sign_mandate(
+            CLIENT,
+            d_0=bytes(16),
+            delegate="verifier",
+            drafters=("me",),
+            most_tokens=3,
+            issued_at_s=100.0,
+            lifetime_s=10.0,
+            prompt_window_tokens=window_tokens,
+        )
+
+    prompt_tokens = len(REQUEST.prompt)
+    mandate = shown("verifier", windowed(prompt_tokens), d_0=bytes(16))
+    assert mandate is not None and mandate.prompt_window_tokens == prompt_tokens
+    with pytest.raises(PeerError, match="longer than") as refused:
+        shown("verifier", windowed(prompt_tokens - 1), d_0=bytes(16))
+    assert refused.value.code == ErrorCode.BAD_MANDATE
 
 
 def test_its_tokens_and_its_end_hold_for_all_but_a_release() -> None:

@@ -107,6 +107,13 @@ def test_nodes_of_two_turns_in_a_request_add_up_and_old_requests_are_forgotten()
     assert made.take(signed(request(1))) == 10
 
 
+def test_who_names_another_s_digest_costs_it_no_receipt() -> None:
+    made, d_0 = ledger(), request_digest(request())
+    for asked in (request(client=OTHER), request(), request(client=OTHER)):
+        made.expect(asked, d_0, sent_nodes=30)
+    assert made.take(signed(request())) == 10
+
+
 def test_one_verifier_with_many_clients_pushes_nothing_of_others_out() -> None:
     made = expecting(request())
     assert made.take(signed(request(), verifier=OTHER))

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from cosine_protocol.errors import BadSignature, ErrorCode
 from cosine_protocol.identity import Identity, verify
 from cosine_protocol.mandates import sign_mandate
 from cosine_protocol.protocols import DRAFT
-from cosine_protocol.request import Request
+from cosine_protocol.request import Request, Sampling
 from tests.node.peers import (
     FLAT,
     SERVER,
@@ -392,6 +393,41 @@ def test_requests_take_turns() -> None:
         assert max(sent) <= 2 * min(sent)
 
     play(scene)
+
+
+def test_a_window_of_a_prompt_is_drafted_for_under_the_digest_of_the_whole_request() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        sampling = Sampling(temperature=0.8, seed=9)
+        whole = request_of(caller.peer_id, prompt=tuple(range(10, 30)), max_new_tokens=20, sampling=sampling)
+        d_0, expected = request_digest(whole), expected_output(whole, bench.engine)
+        # The scripted engine looks at three tokens, and the noise at output positions alone.
+        shown = replace(whole, prompt=whole.prompt[-3:], nonce=bytes(16))
+        known = expected[:2]
+        caller.post(m.Start(1, shown, known, d_0=d_0), assign(roll_digest(d_0, known), position=2, depth=4))
+        await caller.until(m.Started)
+        fragment = await caller.until(m.Fragment)
+        verify(kind="fragment", signer=SERVER.peer_id, digest=d_0, body=fragment.body, signature=fragment.signature)
+        draft = draft_of(fragment)
+        assert (draft.base, draft.position) == (roll_digest(d_0, known), 2)
+        assert draft.nodes.tokens[0] == expected[2]
+        caller.post(m.Advance(1, 2, expected[2:5]), m.Release(1))
+        final = await caller.until(m.Final)
+        verify(kind="final", signer=SERVER.peer_id, digest=d_0, body=final.body, signature=final.signature)
+        account = decode_body(m.Account, final.body)
+        assert (account.tokens, account.digest) == (5, roll_digest(d_0, expected[:5]))
+
+    play(scene)
+
+
+def test_a_context_holds_the_window_not_the_prompt() -> None:
+    async def scene(bench: Bench, caller: Caller) -> None:
+        whole = request_of(caller.peer_id, prompt=tuple(range(40)))
+        caller.post(start(whole))
+        assert (await caller.until(m.Error)).code == ErrorCode.PROMPT_TOO_LONG
+        caller.post(m.Start(1, replace(whole, prompt=whole.prompt[-8:]), (), d_0=request_digest(whole)))
+        await caller.until(m.Started)
+
+    play(scene, ScriptedEngine(context_tokens=32))
 
 
 CLIENT = Identity.from_seed(bytes([200]) * 32)

@@ -1,0 +1,165 @@
+"""Drafters that see the end of a prompt draft as ever, and are sent nothing of the rest."""
+
+import random
+from typing import Any, Final
+
+import pytest
+
+from cosine_node.drafter.service import DrafterService
+from cosine_node.simulation.swarm import LetterCodec, SimulatedSwarm
+from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_p2p.channel import Channel, serve_channel
+from cosine_p2p.generation import Generation
+from cosine_p2p.transport.base import Stream
+from cosine_protocol import messages as m
+from cosine_protocol.codec import decode, encode
+from cosine_protocol.framing import FrameDecoder, encode_frame
+from cosine_protocol.identity import Identity
+from cosine_protocol.protocols import DRAFT, MANDATES, RECEIPTS
+from cosine_protocol.request import Sampling
+from tests.swarm.reference import VOCAB_TOKENS, assert_freed, draft_engine, plain_stream, target_engine
+from tests.thoroughness import quick_first
+
+TOKENS: Final = 30
+SECRET: Final = VOCAB_TOKENS - 1
+"""A token that only the beginning of the prompt holds."""
+WINDOW: Final = 5
+"""More than the three tokens that scripted engines look at."""
+
+
+def prompt_of(rng: random.Random, *, tokens: int = 30) -> str:
+    return LetterCodec().decode([SECRET] * 20 + [rng.randrange(SECRET) for _ in range(tokens - 20)])
+
+
+class OldStream:
+    """A stream of a peer that knows no windows of prompts."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._decoder = FrameDecoder()
+        self.peer_id = stream.peer_id
+        self.read, self.close = stream.read, stream.close
+
+    async def write(self, data: bytes) -> None:
+        frames = []
+        for message in map(decode, self._decoder.feed(data)):
+            if isinstance(message, m.Hello):
+                message = m.Hello(message.version, (MANDATES, RECEIPTS), message.agent)
+            frames.append(encode_frame(encode(message)))
+        await self._stream.write(b"".join(frames))
+
+
+class Eavesdroppers:
+    """What drafters and strangers were sent."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.told: list[m.Message] = []
+        self.told_old: list[m.Message] = []
+        receive = DrafterService._receive
+
+        def note(service: DrafterService, channel: Channel, message: m.Message) -> None:
+            self.told.append(message)
+            receive(service, channel, message)
+
+        monkeypatch.setattr(DrafterService, "_receive", note)
+
+    def old_drafter(self, identity: Identity) -> Any:
+        async def handle(stream: Stream) -> None:
+            await serve_channel(OldStream(stream), DRAFT, lambda _, message: self.told_old.append(message))
+
+        return handle
+
+    @property
+    def starts(self) -> list[m.Start]:
+        return [message for message in self.told if isinstance(message, m.Start)]
+
+    @property
+    def old_starts(self) -> list[m.Start]:
+        return [message for message in self.told_old if isinstance(message, m.Start)]
+
+
+async def generated(
+    prompt: str, sampling: Sampling, ears: Eavesdroppers, *, fidelity: float = 1.0, old: int = 0, **options: Any
+) -> Generation:
+    async with SimulatedSwarm(one_way_s=0.05) as swarm:
+        await swarm.verifier(target_engine())
+        await swarm.drafter(draft_engine(fidelity), domain="code")
+        await swarm.drafter(draft_engine(0.5, 1), domain="math")
+        for number in range(old):
+            await swarm.drafter_with(ears.old_drafter, domain=f"old-{number}")
+        client = await swarm.client(**{"prompt_window_tokens": WINDOW} | options)
+        generation = await client.generate(
+            prompt, max_new_tokens=TOKENS, temperature=sampling.temperature, seed=sampling.seed
+        )
+        await assert_freed(swarm)
+        return generation
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("coordination", ["client", "verifier"])
+@pytest.mark.parametrize("seed", quick_first(range(3)))
+def test_the_text_is_the_target_s_and_no_drafter_gets_more_than_the_window(
+    coordination: str, temperature: float, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(f"windows {coordination} {temperature} {seed}")
+    prompt, sampling = prompt_of(rng), Sampling(temperature=temperature, seed=rng.getrandbits(64))
+    ears = Eavesdroppers(monkeypatch)
+    done = run_virtual(generated(prompt, sampling, ears, coordination=coordination))
+    assert done.token_ids == plain_stream(prompt, sampling, tokens=TOKENS)
+    assert done.coordinator == coordination
+    assert ears.starts
+    for start in ears.starts:
+        assert start.request.prompt == tuple(LetterCodec().encode(prompt)[-WINDOW:])
+        assert start.request.nonce == bytes(16) and start.d_0 is not None
+    # The right drafter's noise is that of the right positions, or it would be wrong at a temperature.
+    assert done.accepted > TOKENS / 3
+    assert {report.domain for report in done.drafters if report.accepted} >= {"code"}
+    # Receipts are for the request that drafters know by its digest alone.
+    assert done.receipts and any(message.__class__.__name__ == "Receipted" for message in ears.told)
+
+
+@pytest.mark.parametrize("coordination", ["client", "verifier"])
+def test_peers_that_know_no_windows_get_the_whole_prompt(
+    coordination: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = prompt_of(random.Random("old"))
+    ears = Eavesdroppers(monkeypatch)
+    done = run_virtual(generated(prompt, Sampling(), ears, old=2, coordination=coordination))
+    assert done.token_ids == plain_stream(prompt, Sampling(), tokens=TOKENS)
+    assert {(start.request.prompt, start.d_0) for start in ears.old_starts} == {
+        (tuple(LetterCodec().encode(prompt)), None)
+    }
+    assert all(SECRET not in start.request.prompt for start in ears.starts)
+
+
+def test_a_verifier_that_knows_no_windows_coordinates_whole_prompts_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt = prompt_of(random.Random("old verifier"))
+    monkeypatch.setattr("cosine_p2p.channel.FEATURES", (MANDATES, RECEIPTS))
+    for window, coordinator in ((WINDOW, "client"), (0, "verifier")):
+        ears = Eavesdroppers(monkeypatch)
+        options: dict[str, Any] = {"coordination": "verifier", "prompt_window_tokens": window}
+        done = run_virtual(generated(prompt, Sampling(), ears, **options))
+        assert done.coordinator == coordinator
+        assert done.token_ids == plain_stream(prompt, Sampling(), tokens=TOKENS)
+
+
+def test_whom_the_user_trusts_gets_the_whole_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt = prompt_of(random.Random("trusted"))
+
+    async def run(ears: Eavesdroppers) -> Generation:
+        async with SimulatedSwarm() as swarm:
+            peers = [await swarm.verifier(target_engine()), await swarm.drafter(draft_engine(0.9))]
+            client = await swarm.client(trust=tuple(peer.identity.peer_id for peer in peers))
+            return await client.generate(prompt, max_new_tokens=TOKENS)
+
+    ears = Eavesdroppers(monkeypatch)
+    run_virtual(run(ears))
+    assert [start.request.prompt for start in ears.starts] == [tuple(LetterCodec().encode(prompt))]
+
+
+def test_strangers_get_the_last_256_tokens_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt = prompt_of(random.Random("default"), tokens=400)
+    ears = Eavesdroppers(monkeypatch)
+    done = run_virtual(generated(prompt, Sampling(), ears, prompt_window_tokens=None))
+    assert done.token_ids == plain_stream(prompt, Sampling(), tokens=TOKENS)
+    assert {len(start.request.prompt) for start in ears.starts} == {256}
