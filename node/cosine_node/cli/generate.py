@@ -162,7 +162,7 @@ def generate(
 ) -> None:
     """Generate text with a swarm; it is exactly what the target alone would write."""
     line = WaitingLine(sys.stderr)
-    text = _read_prompt(prompt, line)
+    asked = _read_prompt(prompt, line, is_chat=chat)
     options: ClientOptions = {
         "network": network,
         "swarm": swarm,
@@ -189,9 +189,7 @@ def generate(
         "seed": seed,
         "stop": several(stop),
     }
-    asked: Prompt = [{"role": "user", "content": text}] if chat else text
-    done = run_interruptibly(_generate(several(initial_peers), asked, options, line, is_quiet=as_json))
-    _tell(done, as_json=as_json)
+    _tell(run_interruptibly(_generate(several(initial_peers), asked, options, line, as_json)), as_json=as_json)
 
 
 def _tell(done: "Generation", *, as_json: bool) -> None:
@@ -199,18 +197,18 @@ def _tell(done: "Generation", *, as_json: bool) -> None:
     show(sys.stdout if as_json else sys.stderr, told + "\n")
 
 
-def _read_prompt(given: str, line: WaitingLine) -> str:
-    """The prompt given, or for - the text on stdin. Raises `UsageError` if it is empty."""
+def _read_prompt(given: str, line: WaitingLine, *, is_chat: bool) -> Prompt:
+    """The prompt given, or for - the text on stdin; as a chat if it is one. Raises `UsageError` if it is empty."""
     if given == "-" and sys.stdin.isatty():
         line.say("Reading the prompt from the terminal, to its end (Ctrl-D)")
     text = sys.stdin.read() if given == "-" else given
     if not text:
         raise UsageError("The prompt is empty; give at least one character.")
-    return text
+    return [{"role": "user", "content": text}] if is_chat else text
 
 
 async def _generate(
-    initial_peers: tuple[str, ...], prompt: Prompt, options: ClientOptions, line: WaitingLine, *, is_quiet: bool
+    initial_peers: tuple[str, ...], prompt: Prompt, options: ClientOptions, line: WaitingLine, is_quiet: bool
 ) -> "Generation":
     """Generate, telling what is waited for until there is text; all of the time with `is_quiet`, without text."""
     client = client_that_asks_once(initial_peers, options)

@@ -153,10 +153,7 @@ def serve(
         "generation_config": parse_generation_config(generation_config),
         "timeout_s": timeout,
     }
-    with (
-        telling(log_format, as_json=as_json, sentences=SENTENCES) as emit,
-        listening(host, port) as listener,
-    ):
+    with telling(log_format, as_json=as_json, sentences=SENTENCES) as emit, listening(host, port) as listener:
         if not options.api_keys and not is_loopback(host):
             emit("open", {"host": host})
         run_until_stopped(lambda stop: serve_gateway(listener, host, client, options, emit, stop))
