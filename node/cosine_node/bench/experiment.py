@@ -5,6 +5,7 @@ A cell is one simulated run on recorded generations. Experiments on strategies (
 """
 
 import os
+import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
@@ -104,13 +105,14 @@ def grouped(rows: Iterable[JsonRow], *names: str) -> dict[tuple[Any, ...], list[
 class Prompts:
     """The recorded prompts of a cell: the first `count` of a split, all if it is None, the domains taking turns.
 
-    With `is_long` they are those over passages, which the real family has.
+    With `is_long` they are those over passages, which the real family has. Each `order` but 0 is one by lot.
     """
 
     split: str = TEST_SPLIT
     count: int | None = None
     family: Family = Family.TOY
     is_long: bool = False
+    order: int = 0
 
     def traces(self, temperature: float) -> Sequence[Trace]:
         """The traces at a temperature. Raises `UsageError` if there are none."""
@@ -119,7 +121,7 @@ class Prompts:
         chosen = known.select(split=self.split, temperature=temperature, domains=domains)[: self.count]
         if not chosen:
             raise UsageError(f"There is no trace at temperature {temperature:g} in the split {self.split!r}.")
-        return chosen
+        return random.Random(self.order).sample(chosen, len(chosen)) if self.order else chosen
 
 
 class ReplayedWorkload:

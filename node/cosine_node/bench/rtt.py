@@ -7,8 +7,9 @@ adds to plain decoding.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
+from statistics import fmean
 from typing import Any, Final
 
 from cosine_node.bench.ablation import variants
@@ -37,6 +38,7 @@ from cosine_node.bench.experiment import (
     in_processes,
     run_cell,
     setup_of,
+    sum_of_checks,
 )
 from cosine_node.bench.intervals import speedup_fields
 from cosine_node.bench.repetition import RUN_TOKENS, distinct_share
@@ -62,10 +64,11 @@ BOUNDS: Final[Mapping[str, Mapping[str, Any]]] = {
 class RttOptions(ExperimentOptions):
     """The sweep. `profile` and `side_profiles` as in `Scenario`; the latter are run at `main_rtt_ms` alone.
 
-    The sweep runs `prompts` prompts of each temperature, everything beside it at most `side_prompts`. The parts of
-    cosine, the bounds on it, the bare one and rivals `with_more` machines are measured at those of `focus_rtts_ms`
-    that are swept; `side_rivals` on the side profiles. `tuning_prompts`, `tuning_tokens` and `trials` are those of
-    `Search`.
+    The sweep runs `prompts` prompts of each temperature, everything beside it at most `side_prompts`. What learns
+    from one request for the next runs them in `orders` orders there, and each prompt counts by its mean. The parts
+    of cosine, the bounds on it, the bare one and rivals `with_more` machines are measured at those of
+    `focus_rtts_ms` that are swept; `side_rivals` on the side profiles. `tuning_prompts`, `tuning_tokens` and
+    `trials` are those of `Search`.
     """
 
     rtts_ms: tuple[float, ...] = (0.0, 5.0, 20.0, 50.0, 100.0, 200.0, 300.0)
@@ -78,6 +81,7 @@ class RttOptions(ExperimentOptions):
     rivals: tuple[str, ...] = tuple(rival.name for rival in RIVALS)
     with_more: tuple[str, ...] = (DSI_2.name,)
     prompts: int = 24
+    orders: int = 3
     side_prompts: int = 10
     max_new_tokens: int = RECORDED_TOKENS
     tuning_prompts: int = 4
@@ -95,6 +99,7 @@ class RttOptions(ExperimentOptions):
             rivals=("speculative",),
             with_more=(),
             prompts=2,
+            orders=2,
             side_prompts=1,
             max_new_tokens=24,
             tuning_prompts=1,
@@ -135,7 +140,8 @@ Tuned = Mapping[tuple[str, Place], OptionValues]
 class PlannedRow:
     """A row to measure, what it is called, and what it says beside.
 
-    With `is_beside` its cell has no distance, and what distance adds to plain decoding is added to its times.
+    Its cell is run with the prompts in so many `orders`. With `is_beside` it has no distance, and what distance
+    adds to plain decoding is added to its times.
     """
 
     part: str
@@ -143,7 +149,14 @@ class PlannedRow:
     place: Place
     cell: Cell
     is_beside: bool = False
+    orders: int = 1
     labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The cell for each order of its prompts."""
+        prompts = self.cell.prompts
+        return [replace(self.cell, prompts=replace(prompts, order=order)) for order in range(self.orders)]
 
 
 def run(options: RttOptions, *, say: Say) -> JsonRow:
@@ -152,12 +165,14 @@ def run(options: RttOptions, *, say: Say) -> JsonRow:
     places = dict.fromkeys(place for plan in plans for place in (plan.place, plan.place._replace(rtt_ms=0.0)))
     plain = {place: options.cell(PLAIN.name, place, {}) for place in places}
     # Cells of several rows are measured once.
-    cells = {repr(cell): cell for cell in (*plain.values(), *(plan.cell for plan in plans))}
+    cells = {repr(cell): cell for cell in (*plain.values(), *(cell for plan in plans for cell in plan.cells))}
     say(f"{len(cells)} cells to measure")
     results = in_processes(run_cell, list(cells.values()), processes=options.processes, say=say)
     measured = dict(zip(cells, results, strict=True))
     plain_s = {place: measured[repr(cell)].seconds for place, cell in plain.items()}
-    rows = [row_of(plan, measured[repr(plan.cell)], plain_s, seed=options.seed) for plan in plans]
+    rows = [
+        row_of(plan, [measured[repr(cell)] for cell in plan.cells], plain_s, seed=options.seed) for plan in plans
+    ]
     return {
         "what": "How many times as fast as plain decoding each strategy is, by the round-trip time between any two "
         "machines, for one request at a time.",
@@ -167,7 +182,7 @@ def run(options: RttOptions, *, say: Say) -> JsonRow:
             "rtt": "between every pair of machines, so a draft relayed by the client waits two one-way delays",
             "drafters": "one of the embedded family for each of five domains, a general one, one that copies text",
             "drafter_at_the_verifier": f"the {GENERALIST} one, on a device like the drafters'",
-            "intervals": "95 %, by bootstrap over the prompts",
+            "intervals": "95 %, by bootstrap over the prompts, each by its mean over their orders",
             "distinct_runs": loops_of(options),
             "tuned_over": {name: entrant(name).grid for name in (*options.rivals, *options.with_more)},
         },
@@ -254,32 +269,42 @@ def _compared(
     options: RttOptions, place: Place, rivals: Sequence[str], tuned: Tuned, *, part: str
 ) -> Iterator[PlannedRow]:
     """Everybody at one point: plain decoding, `cosine` as it ships, rivals as published and at their best."""
+    orders = options.orders if part == "sweep" else 1
     yield PlannedRow(part=part, label=PLAIN.name, place=place, cell=options.cell(PLAIN.name, place, {}))
     for label, scenario in WAYS.items():
         cell = options.cell(OURS.name, place, {"policy": SHIPS}, **scenario)
-        yield PlannedRow(part=part, label=label, place=place, cell=cell)
+        yield PlannedRow(part=part, label=label, place=place, cell=cell, orders=orders)
     for name in rivals:
         choice = tuned[name, place]
         yield PlannedRow(part=part, label=name, place=place, cell=options.cell(name, place, choice))
-        if entrant(name).kind.is_stepped:
+        if is_stepped := entrant(name).kind.is_stepped:
             near = place._replace(rtt_ms=0.0)
             # A program beside the verifier writes to nobody.
             cell = options.cell(name, near, tuned[name, near], decision_s=0.0)
         else:
             cell = options.cell(name, place, {**choice, "policy": SHIPS}, home=GENERALIST)
-        is_beside = entrant(name).kind.is_stepped
-        label = name + (BESIDE if is_beside else EQUIPPED)
-        yield PlannedRow(part=part, label=label, place=place, cell=cell, is_beside=is_beside)
+        yield PlannedRow(
+            part=part,
+            label=name + (BESIDE if is_stepped else EQUIPPED),
+            place=place,
+            cell=cell,
+            is_beside=is_stepped,
+            orders=1 if is_stepped else orders,
+        )
 
 
 def row_of(
-    plan: PlannedRow, result: CellResult, plain_s: Mapping[Place, Mapping[int, float]], *, seed: int
+    plan: PlannedRow, results: Sequence[CellResult], plain_s: Mapping[Place, Mapping[int, float]], *, seed: int
 ) -> JsonRow:
-    """A row; `plain_s` holds the seconds of plain decoding by prompt at its point and at no distance."""
+    """A row, of the results of all orders of the prompts, of which the first is the one they are told in.
+
+    `plain_s` holds the seconds of plain decoding by prompt at the row's point and at no distance.
+    """
     kind, choice = entrant(plan.cell.strategy).kind, plan.cell.choice
     plain, near = plain_s[plan.place], plain_s[plan.place._replace(rtt_ms=0.0)]
-    further_s = {number: plain[number] - near[number] if plan.is_beside else 0.0 for number in result.seconds}
-    seconds = {number: took_s + further_s[number] for number, took_s in result.seconds.items()}
+    further_s = {number: plain[number] - near[number] if plan.is_beside else 0.0 for number in results[0].seconds}
+    seconds = {number: more_s + fmean(r.seconds[number] for r in results) for number, more_s in further_s.items()}
+    plain_total_s = sum(plain[number] for number in seconds)
     return {
         "part": plan.part,
         **plan.labels,
@@ -287,14 +312,16 @@ def row_of(
         **plan.place._asdict(),
         "verifiers": kind.verifiers,
         **speedup_fields(seconds, plain, seed=seed),
+        "speedup_by_order": [plain_total_s / (sum(further_s.values()) + result.total_s) for result in results],
         "options": {name: value for name, value in choice.items() if name not in ("law", "policy")},
         "law": choice.get("law", COUPLED),
         "policy": "as the strategy asks" if kind.is_stepped else choice.get("policy", "ours"),
         "drafter_at_the_verifier": plan.cell.scenario.get("home", ""),
-        "accepted_tokens_per_round": result.accepted_per_round,
-        "gpu_seconds_per_token": result.report.seconds_per_token,
-        "bytes_per_token": result.report.bytes_per_token,
+        "accepted_tokens_per_round": fmean(result.accepted_per_round for result in results),
+        "gpu_seconds_per_token": fmean(result.report.seconds_per_token for result in results),
+        "bytes_per_token": fmean(result.report.bytes_per_token for result in results),
         "prompts": len(seconds),
         "prompt_s": list(seconds.values()),
-        **result.checks,
+        **sum_of_checks([result.checks for result in results]),
+        "tokens": sum(result.report.tokens for result in results),
     }

@@ -88,7 +88,7 @@ def test_one_request_at_a_time() -> None:
     alone = replace(options, rtts_ms=(), temperatures=(0.0,), side_profiles=("25/8",))
     plans = {plan.label: plan for plan in rtt.planned(alone, tuned)}
     plain_s = {at: run_cell(options.cell("plain", at, {})).seconds for at in (place, place._replace(rtt_ms=0.0))}
-    again = rtt.row_of(plans["cosine"], run_cell(plans["cosine"].cell), plain_s, seed=options.seed)
+    again = rtt.row_of(plans["cosine"], [run_cell(plans["cosine"].cell)], plain_s, seed=options.seed)
     row = published_row("rtt", part="profile", strategy="cosine", **place._asdict())
     # Greetings have gained a field since.
     assert again.pop("bytes_per_token") == pytest.approx(row["bytes_per_token"], rel=0.01)
