@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cosine_node.bench.experiment import ExperimentOptions, JsonRow, Say, grouped, setup_of, shipped_traces
+from cosine_node.bench.intervals import ratio_and_interval
 from cosine_node.simulation.traces import CANDIDATES, Trace
 from cosine_node.simulation.workload import TEST_SPLIT
 
@@ -33,7 +34,9 @@ def run(options: AcceptanceOptions, *, say: Say) -> JsonRow:
         "what": "How often the target's next token is a drafter's first choice, or among its first four or eight, "
         "given all tokens before it.",
         "setup": setup_of(
-            options, candidates="by falling score after the same noise as the target's, at the same temperature"
+            options,
+            candidates="by falling score after the same noise as the target's, at the same temperature",
+            intervals="95 %, by bootstrap over the prompts",
         ),
         "rows": rows,
         "findings": _findings(rows),
@@ -46,28 +49,26 @@ def _matrix(options: AcceptanceOptions, temperature: float) -> Iterator[JsonRow]
         own = [trace for trace in chosen if trace.domain == domain][: options.prompts]
         tokens = sum(len(trace.stream) for trace in own)
         for drafter in sorted(own[0].drafters):
+            hits = [_hits(trace, drafter, 1) for trace in own]
+            first = ratio_and_interval(hits, [len(trace.stream) for trace in own], seed=options.seed)
             yield {
                 "temperature": temperature,
                 "domain": domain,
                 "drafter": drafter,
-                "first_choice": _hits(own, drafter, 1) / tokens,
-                "among_4": _hits(own, drafter, 4) / tokens,
-                "among_8": _hits(own, drafter, CANDIDATES) / tokens,
+                "first_choice": first["ratio"],
+                "interval": first["interval"],
+                "among_4": sum(_hits(trace, drafter, 4) for trace in own) / tokens,
+                "among_8": sum(_hits(trace, drafter, CANDIDATES) for trace in own) / tokens,
                 "overlap": sum(float(trace.drafters[drafter].overlap.sum()) for trace in own) / tokens,
                 "tokens": tokens,
                 "prompts": len(own),
             }
 
 
-def _hits(traces: Sequence[Trace], drafter: str, rank: int) -> int:
+def _hits(trace: Trace, drafter: str, rank: int) -> int:
     """The number of tokens that are among a drafter's first `rank` candidates."""
-    return sum(
-        token in candidates
-        for trace in traces
-        for token, candidates in zip(
-            trace.stream, trace.drafters[drafter].candidate_tokens[:, :rank].tolist(), strict=True
-        )
-    )
+    first = trace.drafters[drafter].candidate_tokens[:, :rank].tolist()
+    return sum(token in candidates for token, candidates in zip(trace.stream, first, strict=True))
 
 
 def _findings(rows: Sequence[JsonRow]) -> JsonRow:
@@ -76,6 +77,7 @@ def _findings(rows: Sequence[JsonRow]) -> JsonRow:
     for (temperature, domain), own in grouped(rows, "temperature", "domain").items():
         shares = {row["drafter"]: row["first_choice"] for row in own}
         first = max(shares, key=lambda drafter: shares[drafter])
+        [interval] = [row["interval"] for row in own if row["drafter"] == first]
         best.append(
             {
                 "temperature": temperature,
@@ -83,6 +85,7 @@ def _findings(rows: Sequence[JsonRow]) -> JsonRow:
                 "best": first,
                 "is_expert": first == f"draft-{domain}",
                 "first_choice": shares[first],
+                "interval": interval,
                 "generalist": shares[GENERALIST],
                 "worst": min(shares.values()),
             }

@@ -25,6 +25,7 @@ from cosine_node.bench.experiment import (
     setup_of,
     sum_of_checks,
 )
+from cosine_node.bench.intervals import bootstrap_interval, medians
 from cosine_node.simulation.scenario import Scenario
 from cosine_protocol.records import Role
 
@@ -153,7 +154,7 @@ def run(options: CrowdOptions, *, say: Say) -> JsonRow:
             "clients": cell.scenario["clients"],
             "options": {name: value for name, value in cell.choice.items() if name != "policy"},
             "policy": cell.choice.get("policy", "ours"),
-            **figures_of(result),
+            **figures_of(result, seed=options.seed),
         }
         for (setting, label, cell), result in zip(planned, results, strict=True)
     ]
@@ -167,6 +168,7 @@ def run(options: CrowdOptions, *, say: Say) -> JsonRow:
             "drafters_times_as_fast": list(zip(CROWD_DRAFTERS, SPEEDS, strict=True)),
             "tuned_over": {name: RIVALS[name] for name in options.rivals},
             "at_temperature_above_0": f"chains also under the {PUBLISHED} law instead of the {COUPLED} one",
+            "intervals": "95 %, by bootstrap over the requests",
             "oracle": "our strategy told which drafted nodes will be accepted; told drafters know the text as well",
         },
         "rows": rows,
@@ -254,7 +256,7 @@ def tokens_per_s(result: CellResult) -> float:
     return tokens / (until_s - began_s)
 
 
-def figures_of(result: CellResult) -> JsonRow:
+def figures_of(result: CellResult, *, seed: int) -> JsonRow:
     """The figures of a row, in virtual time; a token's latency is that of its request by the request's tokens."""
     report = result.report
     request_ms = [1e3 * request.seconds for request in report.results]
@@ -268,6 +270,7 @@ def figures_of(result: CellResult) -> JsonRow:
         "request_p50_ms": float(np.percentile(request_ms, 50)),
         "request_p95_ms": float(np.percentile(request_ms, 95)),
         "token_p50_ms": float(np.percentile(token_ms, 50)),
+        "token_p50_interval_ms": bootstrap_interval(token_ms, medians, seed=seed),
         "token_p95_ms": float(np.percentile(token_ms, 95)),
         "tokens_per_s": tokens_per_s(result),
         "gpu_seconds_per_token": report.seconds_per_token,

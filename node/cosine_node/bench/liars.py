@@ -4,6 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cosine_node.bench.cooperation_replay import FIRST_SPLICED
 from cosine_node.bench.experiment import (
     DRAFTER_DOMAINS,
@@ -22,6 +25,7 @@ from cosine_node.bench.experiment import (
     shipped_traces,
     sum_of_checks,
 )
+from cosine_node.bench.intervals import bootstrap_interval, ratio_of_sums
 from cosine_node.engine.base import Engine
 from cosine_node.simulation.liars import LATE
 from cosine_node.simulation.participants import LATE_S
@@ -127,6 +131,7 @@ def run(options: LiarsOptions, *, say: Say) -> JsonRow:
             **emulated([options.profile], options.rtt_ms),
             "liar": f"claims the best likelihood of every prompt; the late one ends each pass {LATE_S:g} s late",
             "late_part": "the longest requests' time beyond that of the shortest ones",
+            "intervals": "95 %, by bootstrap over the requests",
         },
         "rows": rows,
         "findings": _findings(rows),
@@ -160,7 +165,12 @@ def _row(
     added: str,
 ) -> JsonRow:
     ours, without = found[temperature, tokens, added], found[temperature, tokens, NOBODY]
-    pairs = zip(ours.seconds.values(), without.seconds.values(), strict=True)
+    numbers = list(ours.seconds)
+
+    def seconds(*cells: CellResult) -> NDArray[np.float64]:
+        return np.array([[cell.seconds[number] for cell in cells] for number in numbers])
+
+    pairs = seconds(ours, without)
     row: JsonRow = {
         "added": added,
         "temperature": temperature,
@@ -168,6 +178,7 @@ def _row(
         "seconds": ours.total_s,
         "seconds_without": without.total_s,
         "cost_percent": _percent(ours.total_s, without.total_s),
+        "interval": bootstrap_interval(pairs, _cost_percent, seed=options.seed),
         "worst_request_percent": max(_percent(*pair) for pair in pairs),
         "requests": len(ours.seconds),
         **ours.checks,
@@ -175,9 +186,15 @@ def _row(
     shortest = min(options.lengths_tokens)
     if tokens > shortest:
         early, early_without = found[temperature, shortest, added], found[temperature, shortest, NOBODY]
-        late_s, late_without_s = ours.total_s - early.total_s, without.total_s - early_without.total_s
-        row["late_cost_percent"] = _percent(late_s, late_without_s)
+        late = pairs - seconds(early, early_without)
+        row["late_cost_percent"] = _percent(*late.sum(axis=0))
+        row["late_interval"] = bootstrap_interval(late, _cost_percent, seed=options.seed)
     return row
+
+
+def _cost_percent(pairs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """By how many percent the first of each pair is more, summed over requests; (samples, requests, 2)."""
+    return 100.0 * (ratio_of_sums(pairs) - 1.0)
 
 
 def _percent(with_s: float, without_s: float) -> float:
@@ -187,11 +204,12 @@ def _percent(with_s: float, without_s: float) -> float:
 def _findings(rows: Sequence[JsonRow]) -> JsonRow:
     lying = [row for row in rows if row["added"] != ONE_MORE]
     costliest = max(lying, key=lambda row: row["cost_percent"])
-    late = [row["late_cost_percent"] for row in lying if "late_cost_percent" in row]
+    late = [row for row in lying if "late_cost_percent" in row]
     return {
         "most_percent": costliest["cost_percent"],
         "costliest": {name: costliest[name] for name in ("added", "temperature", "tokens_per_request")},
-        "most_late_percent": max(late, default=None),
+        "most_interval": costliest["interval"],
+        "late": [max(late, key=lambda row: row["late_cost_percent"])] if late else [],
         "most_percent_of_an_honest_one": max(r["cost_percent"] for r in rows if r["added"] == ONE_MORE),
         **sum_of_checks(rows),
     }

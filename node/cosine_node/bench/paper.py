@@ -180,7 +180,7 @@ def _measured(
 def row_of(batch: int, label: str, cell: Cell, result: CellResult) -> JsonRow:
     """The figures of a strategy at a batch; `request_s` are the seconds of its requests, the same for everybody."""
     requests = result.report.results
-    figures = figures_of(result)
+    figures = figures_of(result, seed=cell.scenario["seed"])
     del figures["request_ms"]
     return {
         "batch": batch,

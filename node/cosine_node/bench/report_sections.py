@@ -184,7 +184,7 @@ SECTIONS: Final[Mapping[str, Section]] = {
                 rows(load=LATENCY),
                 "{strategy}",
                 MACHINES,
-                "{token_p50_ms}",
+                "{token_p50_ms} ({token_p50_interval_ms})",
             ),
             pivoted("Tokens/s, {clients} clients:", rows(load=SATURATED), "{strategy}", MACHINES, "{tokens_per_s}"),
         ),
@@ -258,8 +258,14 @@ SECTIONS: Final[Mapping[str, Section]] = {
     "liars": Section(
         "Drafters that lie",
         (
-            FindingLine("most percent that requests take longer with a liar", "most_percent", found()),
-            FindingLine("the same of what comes late in a long request", "most_late_percent", found()),
+            FindingLine(
+                "most percent that requests take longer with a liar ({most_interval})", "most_percent", found()
+            ),
+            FindingLine(
+                "the same of what comes late in a long request ({late_interval})",
+                "late_cost_percent",
+                found("late"),
+            ),
             FindingLine("the same with one more honest drafter", "most_percent_of_an_honest_one", found()),
             EXACT,
             KEPT,
@@ -271,7 +277,7 @@ SECTIONS: Final[Mapping[str, Section]] = {
                 rows(),
                 "{added}",
                 "{tokens_per_request} tokens, T {temperature}",
-                "{cost_percent}",
+                "{cost_percent} ({interval})",
             ),
         ),
     ),
@@ -308,7 +314,7 @@ SECTIONS: Final[Mapping[str, Section]] = {
             columns(
                 "Share of tokens that are the first choice of the best drafter, the generalist and the worst:",
                 found("by_domain"),
-                "temperature domain best first_choice generalist worst",
+                "temperature domain best first_choice interval generalist worst",
             ),
         ),
     ),

@@ -103,21 +103,22 @@ def test_a_liar_is_told_by_what_it_costs(tmp_path: Path) -> None:
     findings = {
         "costliest": named,
         "most_percent": 4.25,
-        "most_late_percent": 1.0,
+        "most_interval": [1.0, 7.5],
+        "late": [{**named, "late_cost_percent": 1.0, "late_interval": [-2.0, 4.0]}],
         "most_percent_of_an_honest_one": -0.5,
         "mismatches": 0,
         "violations": 0,
     }
-    rows = [{**named, "cost_percent": 4.25, "seconds": 11.0}]
+    rows = [{**named, "cost_percent": 4.25, "interval": [1.0, 7.5], "seconds": 11.0}]
     result = {"what": "", "command": "", "setup": {}, "rows": rows, "findings": findings}
     page = page_of(tmp_path / "benchmarks", liars=result)
-    assert "| most percent that requests take longer with a liar | 4.25 |" in page
-    assert "| late on purpose | 4.25 |" in page
+    assert "| most percent that requests take longer with a liar (1, 7.5) | 4.25 |" in page
+    assert "| late on purpose | 4.25 (1, 7.5) |" in page
 
 
 def test_a_finding_without_a_value_has_no_line() -> None:
-    late = FindingLine("late", "most_late_percent", found())
-    assert list(late.lines({"findings": {"most_late_percent": None}})) == []
+    most = FindingLine("most", "most_percent", found())
+    assert list(most.lines({"findings": {"most_percent": None}})) == []
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +175,7 @@ def test_how_figures_grow_with_the_network_is_told(tmp_path: Path) -> None:
 def test_a_crowd_is_judged_by_latency_or_by_throughput(tmp_path: Path) -> None:
     row = {"profile": "60/6", "temperature": 0.0, "strategy": "cosine", "clients": 16}
     row |= {"request_p50_ms": 2000.0, "request_p95_ms": 5000.0, "request_ms": [2000.0, 5000.0]}
-    row |= {"token_p50_ms": 50.0, "tokens_per_s": 400.0}
+    row |= {"token_p50_ms": 50.0, "token_p50_interval_ms": [40.0, 60.0], "tokens_per_s": 400.0}
     entry = {
         "profile": "60/6",
         "temperature": 0.0,
