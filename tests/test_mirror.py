@@ -42,6 +42,7 @@ TESTED_BY: Final = {
     "node/cosine_node/engine/gathered_cache.py": "node/engine/test_cached_model.py",
     "node/cosine_node/engine/packed_model.py": "node/engine/test_architectures.py",
     "node/cosine_node/engine/pass_way.py": "node/engine/test_cached_model.py",
+    "node/cosine_node/engine/partial_model.py": "node/engine/test_stage_loading.py",
     "node/cosine_node/engine/recipe.py": "node/engine/test_sampling.py",
     "node/cosine_node/engine/support.py": "node/engine/test_architectures.py",
     "node/cosine_node/engine/text_drafting.py": "node/engine/test_retokenized.py",

@@ -5,7 +5,9 @@ is the same computation with the same weights: query, key and value projections 
 up; normalisation and rotation are one call each. `load_trial` compares it with the model's own.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 
 from cosine_node.engine.attention import attend
 from cosine_node.engine.mapped_weights import copy_out_of_files
+from cosine_node.engine.partial_model import AbsentLayer, AbsentOutput, StandInEmbedding
 from cosine_node.engine.pass_plan import AttentionPlan, DecoderPlan
 from cosine_node.engine.row_tiles import RowKernel
 from cosine_node.engine.support import STRETCHED_ROPES
@@ -159,17 +162,17 @@ class _DecoderLayer:
 
 
 class FlatDecoder:
-    """From tokens to logits; make it with `of`."""
+    """From tokens to logits; make it with `of`. Of a part of a model, from or to the activations between layers."""
 
     def __init__(
         self,
-        embedding: Tensor,
+        embed: Callable[[Tensor], Tensor],
         rotary: nn.Module,
         layers: tuple[_DecoderLayer, ...],
         norm: _RmsNorm,
-        output: _OutputProjection,
+        output: _OutputProjection | None,
     ) -> None:
-        self._embedding = embedding
+        self._embed = embed
         self._rotary = rotary
         self._layers = layers
         self._norm = norm
@@ -188,23 +191,27 @@ class FlatDecoder:
         The model stays usable: its projections become views of the joined ones.
         """
         body: Any = getattr(model, "model", None)
-        layers = getattr(body, "layers", None)
-        if (
-            not layers
-            or any(not _is_known(layer) for layer in layers)
-            or type(body.embed_tokens) is not nn.Embedding
-            or not _is_plain(model.lm_head)
-        ):
+        layers = [layer for layer in getattr(body, "layers", ()) if not isinstance(layer, AbsentLayer)]
+        if not layers or any(not _is_known(layer) for layer in layers):
+            return None
+        embedding, head = body.embed_tokens, model.lm_head
+        if type(embedding) not in (nn.Embedding, StandInEmbedding):
+            return None
+        if not (_is_plain(head) or isinstance(head, AbsentOutput)):
             return None
         # The joined projections are copies.
         copy_out_of_files(model, but=[each.weight for layer in layers for each in _projections(layer)])
-        head = model.lm_head
+        output = None
+        if isinstance(head, nn.Linear):
+            output = _OutputProjection(head.weight.detach(), None if head.bias is None else head.bias.detach())
         return cls(
-            body.embed_tokens.weight.detach(),
+            partial(F.embedding, weight=embedding.weight.detach())
+            if type(embedding) is nn.Embedding
+            else embedding,
             body.rotary_emb,
             tuple(_DecoderLayer.of(layer) for layer in layers),
             _RmsNorm.of(body.norm),
-            _OutputProjection(head.weight.detach(), None if head.bias is None else head.bias.detach()),
+            output,
         )
 
     def kernels(self) -> list[RowKernel]:
@@ -214,17 +221,23 @@ class FlatDecoder:
             for product in (layer.query_key_value, layer.attention_output, layer.gate_and_up, layer.down):
                 shape = tuple(product.matrix.shape)
                 products.setdefault(shape, RowKernel(shape[0], product))
-        return [*products.values(), RowKernel(self._output.weight.shape[1], self._output)]
+        output = [] if self._output is None else [RowKernel(self._output.weight.shape[1], self._output)]
+        return [*products.values(), *output]
 
-    def __call__(self, plan: DecoderPlan, wanted: Tensor | None) -> Tensor:
-        """Logits [wanted, vocab] of a pass at some of its positions, or at all."""
-        x = F.embedding(plan.input_ids[0], self._embedding)
+    def __call__(self, plan: DecoderPlan, wanted: Tensor | None, entering: Tensor | None = None) -> Tensor:
+        """Logits [wanted, vocab] of a pass at some of its positions, or at all.
+
+        With activations `entering` [tokens, hidden] those go into the first layer. Without an output layer what
+        leaves the last one is returned in place of logits.
+        """
+        x = self._embed(plan.input_ids[0]) if entering is None else entering
         cos, sin = (angles[0, :, None] for angles in self._rotary(x, plan.position_ids))
         half = sin.shape[-1] // 2
         sin = torch.cat((-sin[..., :half], sin[..., half:]), -1)
         for layer in self._layers:
             x = layer(x, cos, sin, plan)
-        return self._output(self._norm(x if wanted is None else x[wanted]))
+        x = x if wanted is None else x[wanted]
+        return x if self._output is None else self._output(self._norm(x))
 
 
 def _is_known(layer: Any) -> bool:

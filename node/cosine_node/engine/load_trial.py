@@ -16,6 +16,7 @@ from torch import Tensor
 
 from cosine_node.engine.cached_model import CachedModel
 from cosine_node.engine.latent_attention import has_latents
+from cosine_node.engine.partial_model import part_of
 from cosine_node.engine.pass_model import PassModel
 from cosine_node.engine.pass_way import PassWay
 from cosine_node.engine.support import UNBOUNDED_TOKENS, UnsupportedModel, context_tokens, packed_obstacle
@@ -52,8 +53,15 @@ FAILURES: Final = (
 
 
 def find_way(model: Any) -> PassWay:
-    """The fastest way in which a model's passes are exact. Raises `UnsupportedModel` if there is none."""
+    """The fastest way in which a model's passes are exact. Raises `UnsupportedModel` if there is none.
+
+    A part of a model has packed passes only.
+    """
     ways = possible_ways(model)
+    if part_of(model) is not None:
+        ways = [way for way in ways if way.is_packed]
+    if not ways:
+        raise UnsupportedModel(model.config.model_type, "its passes cannot be packed, so it cannot be run in parts")
     for way in ways:
         try:
             check_exactness(model, way)

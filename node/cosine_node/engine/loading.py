@@ -188,7 +188,7 @@ def read_config(source: str) -> Any:
     try:
         return AutoConfig.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        raise UsageError(f"No model can be read from '{source}': {_first_line(error)}") from error
+        raise UsageError(f"No model can be read from '{source}': {first_line(error)}") from error
 
 
 def _quantised(source: str, kind: Quantisation, *, dtype: torch.dtype, device: torch.device) -> Any:
@@ -218,8 +218,7 @@ def load_model(source: str, *, dtype: torch.dtype, **quantisation: Any) -> Any:
     Raises `UsageError`.
     """
     # Neither code nor pickles of strangers are run: weights are safetensors or GGUF, classes those of transformers.
-    if not sys.stderr.isatty():
-        disable_progress_bar()
+    hide_progress_in_logs()
     try:
         file = GgufFile.in_folder(Path(source))
         if file is not None:
@@ -236,10 +235,17 @@ def load_model(source: str, *, dtype: torch.dtype, **quantisation: Any) -> Any:
     except torch.OutOfMemoryError:
         raise
     except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
-        raise UsageError(f"The weights of '{source}' cannot be read: {_first_line(error)}") from error
+        raise UsageError(f"The weights of '{source}' cannot be read: {first_line(error)}") from error
     copy_out_of_files(model)
     return model
 
 
-def _first_line(error: BaseException) -> str:
+def hide_progress_in_logs() -> None:
+    """Let transformers draw bars on terminals only."""
+    if not sys.stderr.isatty():
+        disable_progress_bar()
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, or its kind."""
     return next(iter(str(error).splitlines()), type(error).__name__)

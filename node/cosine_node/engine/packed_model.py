@@ -14,6 +14,7 @@ from cosine_node.engine.cuda_graphs import CudaGraphs
 from cosine_node.engine.flat_decoder import FlatDecoder
 from cosine_node.engine.kv_store import KvStore
 from cosine_node.engine.latent_attention import expand_latents, keep_latents
+from cosine_node.engine.partial_model import part_of
 from cosine_node.engine.pass_model import Feeds
 from cosine_node.engine.pass_plan import DecoderPlan, PassPlan
 from cosine_node.engine.path_plan import PathPlan, stale_slots
@@ -67,15 +68,17 @@ class PackedModel:
         self.flat = FlatDecoder.of(self.model)
         self._graphs: CudaGraphs | None = None
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
-        self.vocab_tokens = self._warm_up()
+        width = self._warm_up()
+        # A part of a model need not have an output layer to tell by.
+        self.vocab_tokens: int = width if part_of(model) is None else model.config.get_text_config().vocab_size
         if tiles is not None:
             tile_experts(self.model, tiles.products)
-        elif self._pads_rows and self.flat is not None and self.flat.is_capturable:
-            # Not before the pool is allocated: a graph holds its addresses.
+        elif self._pads_rows and self.flat is not None and self.flat.is_capturable and part_of(model) is None:
+            # Captured passes are from tokens to logits. They hold addresses of the pool, which is allocated by now.
             self._graphs = CudaGraphs(self.flat, self.store, self.device)
 
     def _warm_up(self) -> int:
-        """Run one token through the model; the width of its vocabulary."""
+        """Run one token through the model; the width of what comes out, of logits that of the vocabulary."""
         tree = SequenceTree(sampling=Sampling(), prompt_tokens=0)
         row = Row.chain(0, [0])
         tree.add(row, [0])
@@ -100,10 +103,14 @@ class PackedModel:
         """Stop the pass under way between two of its layers; called from another thread."""
         self._abandoned.set()
 
-    def logits(self, feeds: Feeds, *, wanted: list[int]) -> Tensor:
+    def logits(
+        self, feeds: Feeds, *, wanted: list[int], entering: Tensor | None = None, store: KvStore | None = None
+    ) -> Tensor:
         """Feed rows already in their trees; logits [wanted, vocab] of these positions of the pass.
 
-        Raises `PassAbandoned` once told to, and `OutOfMemory`.
+        A part of a model takes the activations `entering` [tokens, hidden] where it has no first layer, and gives
+        those that leave it, of all positions, where it has no last; `store` is the part of the pool that the slots
+        count in. Raises `PassAbandoned` once told to, and `OutOfMemory`.
         """
         # An earlier call for a pass that had just ended must not stop this one.
         self._abandoned.clear()
@@ -113,7 +120,7 @@ class PackedModel:
                     return self._deterministic_logits(feeds, wanted, self._tiles)
                 plan = PassPlan(
                     feeds,
-                    store=self.store,
+                    store=self.store if store is None else store,
                     device=self.device,
                     pads_rows=self._pads_rows,
                     is_abandoned=self._abandoned.is_set,
@@ -122,7 +129,7 @@ class PackedModel:
                 if logits is not None:
                     return logits
                 # The output projection is a large share of a small model: it is computed where it is wanted only.
-                return self._decode(plan, wanted if len(wanted) < len(plan.tokens) else None)
+                return self._decode(plan, wanted if len(wanted) < len(plan.tokens) else None, entering)
         except torch.OutOfMemoryError as error:
             raise OutOfMemory("The device has no memory left for a pass.") from error
 
@@ -141,12 +148,14 @@ class PackedModel:
             logits.append(self._decode(plan, asked + asked[-1:] * padding)[: len(asked)])
         return torch.cat(logits) if len(logits) > 1 else logits[0]
 
-    def _decode(self, plan: DecoderPlan, wanted: list[int] | None) -> Tensor:
+    def _decode(self, plan: DecoderPlan, wanted: list[int] | None, entering: Tensor | None = None) -> Tensor:
         """Logits [wanted, vocab] of a pass at some of its positions, or at all."""
         keep = None if wanted is None else torch.tensor(wanted, dtype=torch.int64, device=self.device)
         if self.flat is not None:
-            return self.flat(plan, keep)
+            return self.flat(plan, keep, entering)
         extra = {"logits_to_keep": keep} if keep is not None and self._keeps_logits else {}
+        if entering is not None:
+            extra["entering"] = entering
         output: Tensor = self.model(
             input_ids=plan.input_ids,
             position_ids=plan.position_ids,

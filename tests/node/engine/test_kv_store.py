@@ -103,3 +103,46 @@ def test_layers_that_share_keys_and_values_store_them_once(name: str) -> None:
     layers = config.num_hidden_layers - config.num_kv_shared_layers
     layer_bytes = 2 * config.num_key_value_heads * config.head_dim * FLOAT32_BYTES
     assert engine.pool_bytes == (64 + 1) * layers * layer_bytes
+
+
+def test_parts_of_a_store_are_its_own_slots_counted_from_their_first() -> None:
+    windows = WindowPages(pages=8, tokens=4 * PAGE_TOKENS, window_tokens=5)
+    store = KvStore(slots=8 * PAGE_TOKENS, windows=windows)
+    latent = states(1, 4)
+    store.layer(0, latent, latent)
+    store.layer(1, states(2, 8), states(2, 6), window=5)
+    parts = [
+        store.part(
+            first_slot=first * PAGE_TOKENS,
+            slots=4 * PAGE_TOKENS,
+            windows=WindowPages(pages=4, tokens=2 * PAGE_TOKENS, window_tokens=5),
+            first_window_slot=first // 2 * PAGE_TOKENS,
+        )
+        for first in (0, 4)
+    ]
+    for number, part in enumerate(parts, 1):
+        keys, values = part.layer(0, latent, latent)
+        assert keys is values
+        keys.fill_(number)
+        for stored in part.layer(1, states(2, 8), states(2, 6), window=5):
+            assert stored.shape[2] == 2 * PAGE_TOKENS
+            stored.fill_(number)
+        assert part.token_bytes == store.token_bytes
+    whole = store.layer(0, latent, latent).keys[0, 0, :, 0]
+    assert whole.tolist() == [1.0] * 64 + [2.0] * 64 + [0.0]
+    window = store.layer(1, latent, latent, window=5).values[0, 0, :, 0]
+    assert window.tolist() == [1.0] * 32 + [2.0] * 32 + [0.0] * PAGE_TOKENS
+
+
+def test_no_part_has_slots_that_the_store_lacks() -> None:
+    windows = WindowPages(pages=2, tokens=PAGE_TOKENS, window_tokens=5)
+    store = KvStore(slots=32)
+    store.part(first_slot=16, slots=16, windows=windows)
+    for first, slots in ((-1, 8), (17, 16), (0, 33)):
+        with pytest.raises(LocalProtocolError, match=r"no .* slots from"):
+            store.part(first_slot=first, slots=slots)
+    windowed = KvStore(slots=32, windows=windows)
+    with pytest.raises(LocalProtocolError, match="other windows"):
+        windowed.part(first_slot=0, slots=16)
+    with pytest.raises(LocalProtocolError, match="no 16 window slots from 1 on"):
+        windowed.part(first_slot=0, slots=16, windows=windows, first_window_slot=1)

@@ -1,0 +1,156 @@
+"""Chains of stages in one process, in step with an engine around the whole model."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cosine_node.engine.base import Row, RowResult
+from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
+from cosine_node.engine.load_trial import find_way
+from cosine_node.engine.loading import load_model
+from cosine_node.engine.stage_engine import StageEngine
+from cosine_node.engine.stage_model import StageModel
+from cosine_node.engine.torch_engine import TorchEngine
+from cosine_node.engine.window_pages import WindowPages
+from cosine_protocol.layer_range import LayerRange
+from cosine_protocol.request import Sampling
+
+CPU = torch.device("cpu")
+
+
+def windows_of(pool_tokens: int, windowed: int | None, window_tokens: int) -> WindowPages | None:
+    """Window pages of a pool, so many tokens, if any."""
+    if windowed is None:
+        return None
+    return WindowPages(pages=-(-pool_tokens // PAGE_TOKENS), tokens=windowed, window_tokens=window_tokens)
+
+
+def ranges(*ends: int) -> list[LayerRange]:
+    """The parts of a model that end before these layers, the last of which it has no more."""
+    return [LayerRange(first=first, end=end, layers=ends[-1]) for first, end in zip((0, *ends), ends, strict=False)]
+
+
+def load_stages(
+    source: Path | str, parts: Sequence[LayerRange], *, slots: int, window_slots: int | None = None
+) -> list[StageModel]:
+    return [
+        StageModel.load(str(source), part, dtype=torch.float32, device=CPU, slots=slots, window_slots=window_slots)
+        for part in parts
+    ]
+
+
+def whole_engine(
+    source: Path | str, *, pool_tokens: int, windowed: int | None = None, window_tokens: int = 0
+) -> TorchEngine:
+    """The engine that holds all of a model, deciding as `load_engine` does."""
+    model: Any = load_model(str(source), dtype=torch.float32)
+    for weight in model.parameters():
+        # Weights that lie in a mapped file are not aligned as allocated ones are, and products round by that.
+        weight.data = weight.data.clone()
+    windows = windows_of(pool_tokens, windowed, window_tokens)
+    return TorchEngine(model, pool_tokens=pool_tokens, way=find_way(model), windows=windows)
+
+
+def through(stages: Sequence[StageEngine], rows: Sequence[Row]) -> list[RowResult]:
+    """One pass over a chain."""
+    passed: Tensor | list[RowResult] | None = None
+    for stage in stages:
+        assert not isinstance(passed, list)
+        passed = stage.forward(rows, passed)
+    assert isinstance(passed, list)
+    return passed
+
+
+class InStep:
+    """Implements `Engine` by a whole engine, and has all stages of chains do the same: they must agree."""
+
+    def __init__(self, whole: TorchEngine, *chains: Sequence[StageEngine]) -> None:
+        self._whole = whole
+        self._chains = chains
+        self.vocab_tokens = whole.vocab_tokens
+        self.context_tokens = whole.context_tokens
+        self.numerics = whole.numerics
+        self.passes = 0
+        self.check()
+
+    @property
+    def stages(self) -> list[StageEngine]:
+        return [stage for chain in self._chains for stage in chain]
+
+    @property
+    def free_tokens(self) -> int:
+        return self._whole.free_tokens
+
+    @property
+    def cached_tokens(self) -> int:
+        return self._whole.cached_tokens
+
+    def check(self) -> None:
+        for stage in self.stages:
+            assert stage.vocab_tokens == self.vocab_tokens
+            assert stage.context_tokens == self.context_tokens
+            assert stage.numerics == self.numerics
+            assert stage.free_tokens == self.free_tokens
+            assert stage.cached_tokens == self.cached_tokens
+
+    def _all(self, name: str, *args: Any, **options: Any) -> Any:
+        found = getattr(self._whole, name)(*args, **options)
+        for stage in self.stages:
+            assert getattr(stage, name)(*args, **options) == found
+        self.check()
+        return found
+
+    def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
+        number: int = self._all("open", sampling=sampling, prompt_tokens=prompt_tokens, scope=scope)
+        return number
+
+    def reuse_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
+        known: int = self._all("reuse_prefix", sequence, tokens)
+        return known
+
+    def reserve(self, sequence: int, tokens: int) -> None:
+        self._all("reserve", sequence, tokens)
+
+    def forward(self, rows: Sequence[Row]) -> list[RowResult]:
+        results = self._whole.forward(rows)
+        for number, chain in enumerate(self._chains):
+            # Margins, candidates and likelihoods included, to the last bit.
+            assert through(chain, rows) == results, f"chain {number}, pass {self.passes}"
+        self.passes += 1
+        return results
+
+    def keep(self, sequence: int, path: Sequence[int]) -> None:
+        self._all("keep", sequence, path)
+
+    def prune(self, sequence: int, nodes: Sequence[int]) -> None:
+        self._all("prune", sequence, nodes)
+
+    def abandon(self) -> None:
+        return
+
+    def release(self, sequence: int) -> None:
+        self._all("release", sequence)
+
+
+def in_step(
+    source: Path | str,
+    *cuts: Sequence[LayerRange],
+    pool_tokens: int,
+    windowed: int | None = None,
+    window_tokens: int = 0,
+) -> InStep:
+    """A whole engine and a chain for each way to cut the model."""
+    chains = [
+        [
+            StageEngine(
+                stage, PagePool(tokens=pool_tokens, windows=windows_of(pool_tokens, windowed, window_tokens))
+            )
+            for stage in load_stages(source, cut, slots=pool_tokens, window_slots=windowed)
+        ]
+        for cut in cuts
+    ]
+    whole = whole_engine(source, pool_tokens=pool_tokens, windowed=windowed, window_tokens=window_tokens)
+    return InStep(whole, *chains)
