@@ -128,7 +128,7 @@ def part_of(model: Any) -> LayerRange | None:
 
 
 def _cut(model: Any, layers: LayerRange) -> None:
-    """Replace what a whole model has besides these layers; weights that it shares with the rest are its own then."""
+    """Replace what a whole model has besides these layers."""
     held = decoder_layers(model)
     if getattr(model.config.get_text_config(), "num_kv_shared_layers", 0):
         raise UnsupportedModel(model.config.model_type, "some of its layers share their keys and values")
