@@ -1,5 +1,6 @@
 """How much one peer, and one address range, may ask of a node: token buckets and a time of silence. Pure."""
 
+import math
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
@@ -26,18 +27,23 @@ class _Bucket:
     tokens: float
     at_s: float
     refused: int = 0
+    low_s: float = 0.0
     silent_until_s: float = 0.0
 
 
 class CallBudget:
     """Units of work that peers and address ranges may ask for; one is about a look into a cell, or a signature.
 
-    Times are of one clock that never goes back.
+    Who owes, and has had less than half of a burst for `flood_s` longer than more of it, is silenced. Times are of
+    one clock that never goes back.
     """
 
-    def __init__(self, *, peer_rate: float = PEER_RATE, peer_burst: float = PEER_BURST) -> None:
+    def __init__(
+        self, *, peer_rate: float = PEER_RATE, peer_burst: float = PEER_BURST, flood_s: float = math.inf
+    ) -> None:
         self._peer_rate = peer_rate
         self._peer_burst = peer_burst
+        self._flood_s = flood_s
         self._peers: OrderedDict[str, _Bucket] = OrderedDict()
         self._ranges: OrderedDict[str, _Bucket] = OrderedDict()
 
@@ -68,8 +74,14 @@ class CallBudget:
 
     def owe(self, peer_id: str, units: float, *, now_s: float) -> float:
         """Take units for what has to be paid for anyhow; the seconds until the peer owes none."""
+        known = self._peers.get(peer_id)
+        elapsed_s = now_s - known.at_s if known is not None else 0.0
         bucket = self._bucket(self._peers, peer_id, now_s, 1.0)
+        is_low = bucket.tokens < self._peer_burst / 2
+        bucket.low_s = max(0.0, bucket.low_s + (elapsed_s if is_low else -elapsed_s))
         bucket.tokens -= units
+        if bucket.low_s >= self._flood_s:
+            bucket.low_s, bucket.silent_until_s = 0.0, now_s + SILENCE_S
         return max(0.0, -bucket.tokens / self._peer_rate)
 
     def is_silenced(self, peer_id: str, *, now_s: float) -> bool:

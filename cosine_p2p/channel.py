@@ -31,9 +31,15 @@ MAX_OPEN_PINGS: Final = 8
 READ_RATE: Final = 4000.0
 """Units a second that are read of a peer: a message is one, and each KiB of it another. To read and act on one took
 12 to 67 microseconds (`python -m tests.node.verifier.measure_floods`), so a flood takes a quarter of a core.
-A gateway with sixteen requests, each with three drafters of 80 tokens a second, stays below."""
+A gateway with sixteen requests, each with three drafters, sends a node 510 a second at most where a pass takes
+60 ms and one of a drafter 6 ms, and 2,600 with 10 and 1 ms (`python -m tests.swarm.measure_reads`)."""
 READ_BURST: Final = 2000.0
 """A choice: the units of half a second, 0.13 s of work at most, and more than the largest frame is."""
+READ_PLACES: Final = 16
+"""The requests of that measurement. Where a node serves more at once, as much more is read of a peer."""
+FLOOD_S: Final = 30.0
+"""A choice: who is at the limit for so long has sent 117 MiB or 120,000 messages more than the others; the longest
+prompts of sixteen requests, 8 MiB, take two seconds."""
 PING_NUMBERS: Final = range(1 << 16, 1 << 32)
 """A choice: too many to guess one that is open, and all of one length on the wire."""
 _RTT_WEIGHT: Final = 0.3
@@ -53,6 +59,12 @@ def read_budget(*, factor: float = 1.0) -> CallBudget:
     return CallBudget(peer_rate=factor * READ_RATE, peer_burst=factor * READ_BURST)
 
 
+def serving_budget(*, places: int = READ_PLACES) -> CallBudget:
+    """The same for a service with so many places: it also ends the streams of who stays at the limit."""
+    factor = max(1.0, places / READ_PLACES)
+    return CallBudget(peer_rate=factor * READ_RATE, peer_burst=factor * READ_BURST, flood_s=FLOOD_S)
+
+
 def draw_ping_number() -> int:
     """A number that no peer can foresee."""
     return PING_NUMBERS.start + secrets.randbelow(len(PING_NUMBERS))
@@ -61,7 +73,8 @@ def draw_ping_number() -> int:
 class Channel:
     """One stream as messages. Use `async with`; exactly one task may call `receive`.
 
-    Whoever sends more than its part of `budget` is read later, so that others are read meanwhile.
+    Whoever sends more than its part of `budget` is read later, so that others are read meanwhile, and is lost where
+    the budget silences it.
     `receive` answers pings by itself and raises `PeerLost` when the stream ends or stays silent for
     `SILENCE_S`, and `RemoteProtocolError` when the peer breaks the protocol. `draw` numbers the pings: a peer that
     could foresee the numbers would answer early, and seem nearer than it is.
@@ -165,7 +178,13 @@ class Channel:
             self._received.extend(self._decoder.feed(data))
         frame = self._received.popleft()
         now_s = asyncio.get_running_loop().time()
+        was_silenced = self._budget.is_silenced(self.peer_id, now_s=now_s)
         wait_s = self._budget.owe(self.peer_id, 1 + len(frame) / 1024, now_s=now_s)
+        if self._budget.is_silenced(self.peer_id, now_s=now_s):
+            # Its other streams, and those that it opens meanwhile, are no further flood.
+            if not was_silenced:
+                self._stream.note_flood()
+            raise PeerLost(self.peer_id, "it sends more than is read of a peer, for too long")
         if wait_s:
             await asyncio.sleep(wait_s)
         message = decode(frame)

@@ -22,6 +22,10 @@ class Stream(Protocol):
         """End the stream at once, both ways. Never raises."""
         ...
 
+    def note_flood(self) -> None:
+        """Tell whoever decides about bans that the peer loses this stream for a flood. Never raises."""
+        ...
+
 
 StreamHandler = Callable[[Stream], Awaitable[None]]
 

@@ -41,6 +41,9 @@ class DelayedStream:
         self._stream.close()
         self._arriving.put_nowait((0.0, b""))
 
+    def note_flood(self) -> None:
+        self._stream.note_flood()
+
     def _due(self) -> float:
         return asyncio.get_running_loop().time() + self._one_way_s
 

@@ -86,6 +86,9 @@ class LightStream:
         self._thread.post(self._carrier.end)
         self._on_close(self)
 
+    def note_flood(self) -> None:
+        return
+
     def deliver(self, data: bytes) -> None:
         """Bytes from the peer."""
         if not self._is_closed:

@@ -103,6 +103,9 @@ class MemoryStream:
             self._inbound.cut()
             self._outbound.end()
 
+    def note_flood(self) -> None:
+        return
+
 
 class MemoryNetwork:
     """A set of transports that reach each other.

@@ -163,6 +163,9 @@ class GatedStream:
     def close(self) -> None:
         self._stream.close()
 
+    def note_flood(self) -> None:
+        self._gate.note_disconnected(self.peer_id)
+
 
 async def refuse(stream: Stream, reason: str) -> None:
     """Answer with the one error that is all a peer gets that is not admitted, and end the stream once it hangs up.

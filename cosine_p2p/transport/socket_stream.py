@@ -60,6 +60,9 @@ class SocketStream:
         self._reader.feed_eof()
         self._on_close(self)
 
+    def note_flood(self) -> None:
+        return
+
     def abort(self) -> None:
         """Close without sending what is queued."""
         self._writer.transport.abort()

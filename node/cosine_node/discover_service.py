@@ -7,7 +7,7 @@ from typing import Final
 
 from cosine_node.recent_cells import ReadCell, RecentCells
 from cosine_p2p.call_budget import CallBudget
-from cosine_p2p.channel import Channel, read_budget
+from cosine_p2p.channel import Channel, serving_budget
 from cosine_p2p.tokenizer_files import TokenizerFiles
 from cosine_p2p.transport.base import Stream
 from cosine_protocol import limits
@@ -44,7 +44,7 @@ class DiscoverService:
         self._read_records = RecentCells(read_records, clock)
         self._budget = CallBudget(peer_rate=QUESTION_RATE, peer_burst=QUESTION_BURST)
         self._clock = clock
-        self._reads = read_budget()
+        self._reads = serving_budget()
         self._files = files
         self._digest = files.digest if files is not None else None
 

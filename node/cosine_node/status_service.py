@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from cosine_p2p.channel import Channel, read_budget, serve_channel
+from cosine_p2p.channel import Channel, serve_channel, serving_budget
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.vivaldi import Vivaldi
 from cosine_protocol import messages as m
@@ -20,7 +20,7 @@ class StatusService:
     def __init__(self, describe: Callable[[], tuple[bytes, int, int]], *, vivaldi: Vivaldi | None = None) -> None:
         self._describe = describe
         self._vivaldi = vivaldi
-        self._reads = read_budget()
+        self._reads = serving_budget()
         self._began_s = asyncio.get_running_loop().time()
 
     async def handle(self, stream: Stream) -> None:

@@ -57,6 +57,35 @@ def test_what_is_owed_takes_its_time() -> None:
     assert budget.owe("a", 0, now_s=2.5) == 0.0
 
 
+def test_who_owes_for_long_is_silenced_for_a_minute_and_who_pauses_half_the_time_is_not() -> None:
+    budget, now_s = CallBudget(peer_rate=10, peer_burst=10, flood_s=30.0), 0.0
+    while not budget.is_silenced("flood", now_s=now_s):
+        now_s += budget.owe("flood", 7, now_s=now_s)
+    assert 30.0 <= now_s < 33.0
+    assert budget.is_silenced("flood", now_s=now_s + SILENCE_S - 1)
+    now_s += SILENCE_S
+    budget.owe("flood", 7, now_s=now_s)
+    assert not budget.is_silenced("flood", now_s=now_s)
+    for _ in range(100):
+        ends_s = now_s + 10.0
+        while now_s < ends_s:
+            now_s += budget.owe("honest", 7, now_s=now_s)
+        assert not budget.is_silenced("honest", now_s=now_s)
+        now_s += 11.0
+        budget.owe("honest", 0, now_s=now_s)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 0.5)), max_size=200))
+def test_nobody_below_the_rate_is_silenced_whatever_its_bursts_of_half_a_second(
+    turns: list[tuple[float, float]],
+) -> None:
+    budget, now_s = CallBudget(peer_rate=10, peer_burst=10, flood_s=1.0), 0.0
+    for share, pause_s in turns:
+        budget.owe("honest", share * 10 * pause_s, now_s=now_s)
+        now_s += pause_s
+        assert not budget.is_silenced("honest", now_s=now_s)
+
+
 def test_a_range_has_as_much_as_four_peers_and_others_have_their_own() -> None:
     budget = CallBudget(peer_rate=0, peer_burst=10)
     spent = sum(budget.spend(f"peer {number}", 1, address_range="one", now_s=0.0) for number in range(1000))

@@ -7,6 +7,7 @@ import pytest
 
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.channel import (
+    FLOOD_S,
     HEARTBEAT_S,
     MAX_WAITING_BYTES,
     PING_NUMBERS,
@@ -18,9 +19,12 @@ from cosine_p2p.channel import (
     draw_ping_number,
     read_budget,
     serve_channel,
+    serving_budget,
 )
+from cosine_p2p.denied_peers import DeniedPeers
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.memory import MemoryNetwork
+from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode, encode
 from cosine_protocol.errors import PeerLost, RemoteProtocolError
@@ -152,6 +156,17 @@ def test_a_ping_is_answered_at_once() -> None:
     assert at_s < HEARTBEAT_S
 
 
+class PlayedDenied(DeniedPeers):
+    """Denies nobody, and keeps who was counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: list[str] = []
+
+    def note_disconnected(self, peer_id: str) -> None:
+        self.noted.append(peer_id)
+
+
 class ClosedThroat:
     """A stream whose peer never reads."""
 
@@ -165,6 +180,9 @@ class ClosedThroat:
         await asyncio.Event().wait()
 
     def close(self) -> None:
+        return
+
+    def note_flood(self) -> None:
         return
 
 
@@ -255,3 +273,44 @@ def test_the_streams_of_one_peer_are_read_as_fast_as_one_and_others_beside() -> 
 
     for count in run_virtual(run()).values():
         assert count == pytest.approx(READ_BURST + 2.0 * READ_RATE, rel=0.02)
+
+
+def test_who_stays_at_the_limit_loses_its_streams_is_counted_once_and_may_come_back_after_a_minute() -> None:
+    """A peer floods over two streams, tries again during the silence, and once after it."""
+    padding = m.Status(1, bytes(4000), 0, 0, 0.0)
+    frame = encode_frame(encode(padding))
+
+    async def run() -> tuple[list[float], list[str], PlayedDenied]:
+        network, budget, reasons, ends = MemoryNetwork(), serving_budget(), list[str](), list[float]()
+        denied = PlayedDenied()
+        loop = asyncio.get_running_loop()
+
+        async def handle(stream: Stream) -> None:
+            def note(channel: Channel, reason: str) -> None:
+                reasons.append(reason)
+                ends.append(loop.time())
+
+            await serve_channel(stream, STATUS, lambda *_: None, on_end=note, budget=budget)
+
+        await network.join("server", PeerGate(denied=denied)).serve(STATUS, handle)
+        peer = network.join("flood")
+
+        async def flood(for_s: float) -> None:
+            stream, until_s = await peer.dial("server", STATUS), loop.time() + for_s
+            await stream.write(encode_frame(encode(HELLO)))
+            while loop.time() < until_s:
+                await stream.write(frame * 50)
+                await asyncio.sleep(0.1)
+            stream.close()
+
+        await asyncio.gather(flood(FLOOD_S + 5), flood(FLOOD_S + 5))
+        await flood(1.0)
+        await asyncio.sleep(60.0)
+        await flood(1.0)
+        await asyncio.sleep(1.0)
+        return ends, reasons, denied
+
+    ends, reasons, denied = run_virtual(run())
+    assert reasons == ["it sends more than is read of a peer, for too long"] * 3 + ["the stream ended"]
+    assert FLOOD_S < ends[0] < FLOOD_S + 3
+    assert denied.noted == ["flood"]

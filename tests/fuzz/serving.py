@@ -97,6 +97,9 @@ class HostileStream:
         self._is_over = True
         self._has_unread.set()
 
+    def note_flood(self) -> None:
+        return
+
 
 async def play(data: bytes, serve: Serve, mend: Mend) -> None:
     """Let two strangers make the moves of an input; a stream that was ended is opened again."""

@@ -5,6 +5,8 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -12,9 +14,12 @@ import pytest
 from cosine_node.simulation.records import TARGET
 from cosine_node.simulation.swarm import SimulatedSwarm, numbered_identity
 from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_p2p.channel import READ_BURST, READ_RATE, Channel, serve_channel
+from cosine_p2p.channel import FLOOD_S, READ_BURST, READ_RATE, Channel, serve_channel
+from cosine_p2p.denied_peers import BanFile, DeniedPeers
+from cosine_p2p.flood_bans import APART_S, DISCONNECTED
 from cosine_p2p.generation import Generation
 from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol import codec
 from cosine_protocol import messages as m
 from cosine_protocol.codec import encode
@@ -47,13 +52,13 @@ FLOODS: Final[dict[str, tuple[str, m.Message]]] = {
 }
 
 
-async def flood(stream: Stream, message: m.Message) -> None:
+async def flood(stream: Stream, message: m.Message, *, pause_s: float = PAUSE_S) -> None:
     """Say hello, and then the same for ever."""
     await stream.write(encode_frame(encode(m.Hello(VERSION, (), "flood"))))
     frame = encode_frame(encode(message))
     while True:
-        await stream.write(frame * (PIECE_BYTES // len(frame) + 1))
-        await asyncio.sleep(PAUSE_S)
+        await stream.write(frame * (int(PIECE_BYTES * pause_s / PAUSE_S) // len(frame) + 1))
+        await asyncio.sleep(pause_s)
 
 
 def generated(*floods: tuple[str, m.Message]) -> list[Generation]:
@@ -152,3 +157,37 @@ def test_a_drafter_that_floods_its_client_costs_no_text(
         assert busy.token_ids == EXPECTED
         assert busy.seconds < 2 * max(quiet.seconds for quiet in QUIET)
     assert read[type(message_of(1))] < READ_BURST + READ_RATE * (2.0 + sum(busy.seconds for busy in texts))
+
+
+def test_who_floods_a_verifier_again_each_time_it_lost_its_streams_is_banned_and_texts_come(tmp_path: Path) -> None:
+    bans = BanFile(tmp_path / "bans.json")
+    ticks = count(1_700_000_000)
+
+    def clock() -> float:
+        return float(next(ticks))
+
+    denied = DeniedPeers(bans=bans, clock=clock)
+    for _ in range(DISCONNECTED - 1):
+        for _ in range(int(APART_S)):
+            clock()
+        denied.note_disconnected(FLOODER.peer_id)
+    assert not bans.read()
+
+    async def run() -> Generation:
+        async with SimulatedSwarm(gate_of=lambda _: PeerGate(denied=denied)) as swarm:
+            verifier = await swarm.verifier(target_engine())
+            client = await swarm.client(timeout_s=60.0, seed=0)
+            flooder, message = swarm.join(FLOODER), m.Open(1, LARGEST, (), m.Pacing.FREE, ())
+            streams = [await flooder.dial(verifier.identity.peer_id, VERIFY) for _ in range(STREAMS)]
+            attacks = [asyncio.ensure_future(flood(stream, message, pause_s=1.0)) for stream in streams]
+            await asyncio.sleep(FLOOD_S)
+            text = await client.generate(PROMPT, max_new_tokens=TOKENS)
+            await asyncio.sleep(5.0)
+            for attack in attacks:
+                attack.cancel()
+            await asyncio.gather(*attacks, return_exceptions=True)
+            assert FLOODER.peer_id in denied and numbered_identity(2).peer_id not in denied
+            return text
+
+    assert run_virtual(run()).token_ids == EXPECTED
+    assert list(BanFile(tmp_path / "bans.json", clock=lambda: 1_700_000_000.0).read()) == [FLOODER.peer_id]

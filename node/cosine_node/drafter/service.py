@@ -18,7 +18,7 @@ from cosine_node.engine.curve import CostCurve
 from cosine_node.fair_places import IDLE_WANTED_S, Holder, whom_to_evict
 from cosine_node.idle_passes import WaitForWork
 from cosine_node.runner import Runner, count_tokens
-from cosine_p2p.channel import Channel, StepCounts, read_budget, serve_channel
+from cosine_p2p.channel import Channel, StepCounts, serve_channel, serving_budget
 from cosine_p2p.speculation.calibration import Calibration
 from cosine_p2p.speculation.tree import Block
 from cosine_p2p.transport.base import Stream, Transport
@@ -87,7 +87,7 @@ class DrafterService:
         self._clock = clock
         self._config = config
         self._wait_for_work = wait_for_work
-        self._reads = read_budget()
+        self._reads = serving_budget(places=config.max_requests)
         self._followed: dict[tuple[Channel, int], FollowedRequest] = {}
         self._released: list[FollowedRequest] = []
         self._showed: set[Channel] = set()

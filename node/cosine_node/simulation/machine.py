@@ -119,6 +119,9 @@ class _WatchedStream:
     def close(self) -> None:
         self._stream.close()
 
+    def note_flood(self) -> None:
+        self._stream.note_flood()
+
 
 @dataclass(slots=True)
 class WatchedTransport:

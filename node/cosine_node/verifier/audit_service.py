@@ -12,7 +12,7 @@ from cosine_node.verifier.audit_quota import RETRY_AFTER_S, AuditQuota
 from cosine_node.verifier.audited_stream import AuditedStream
 from cosine_node.verifier.request import KvState
 from cosine_node.verifier.served import ServedRequests, log_of
-from cosine_p2p.channel import Channel, read_budget, serve_channel
+from cosine_p2p.channel import Channel, serve_channel, serving_budget
 from cosine_p2p.near_ties import near_tie_of
 from cosine_p2p.request_log import PEER_LETTERS
 from cosine_p2p.transport.base import Stream, Transport
@@ -49,7 +49,7 @@ class AuditService:
         self._counts = counts
         self._wake = wake
         self._quota = AuditQuota()
-        self._reads = read_budget()
+        self._reads = serving_budget()
         self._capacity_tokens = engine.free_tokens
         self.is_draining = False
 

@@ -26,7 +26,7 @@ from cosine_node.verifier.request import KvState, OwnDrafts, VerifierRequest
 from cosine_node.verifier.scheduler import pass_budget_tokens
 from cosine_node.verifier.served import ServedRequests, idle_s, log_of
 from cosine_node.verifier.step_loop import RETRY_AFTER_S, StepLoop
-from cosine_p2p.channel import Channel, StepCounts, read_budget, serve_channel
+from cosine_p2p.channel import Channel, StepCounts, serve_channel, serving_budget
 from cosine_p2p.near_ties import near_tie_of
 from cosine_p2p.request_log import PEER_LETTERS
 from cosine_p2p.speed_trials import SpeedTrials
@@ -88,7 +88,7 @@ class VerifierService:
         self.pass_s = curve.seconds(1)
         self._config = config
         self.capacity_tokens = engine.free_tokens
-        self._reads = read_budget()
+        self._reads = serving_budget(places=config.max_requests)
         self._requests = ServedRequests()
         self._admissions = count()
         self._is_draining = False

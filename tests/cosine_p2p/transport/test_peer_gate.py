@@ -83,6 +83,9 @@ class Told:
     def close(self) -> None:
         self.events.append("close")
 
+    def note_flood(self) -> None:
+        self.events.append("flood")
+
 
 def test_a_refused_peer_has_hung_up_before_its_stream_ends() -> None:
     stream = Told()
