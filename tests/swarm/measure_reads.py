@@ -3,7 +3,7 @@
 import asyncio
 import random
 import sys
-from collections import Counter
+from collections import defaultdict
 from typing import Final
 
 import pytest
@@ -28,11 +28,11 @@ def curve(pass_s: float) -> CostCurve:
 
 def most_units(pass_s: float, draft_s: float, coordination: str) -> float:
     """The most units of one peer in any second, of a client with as many requests as there are places."""
-    units: Counter[tuple[int, str, int]] = Counter()
+    units: defaultdict[tuple[int, str, int], float] = defaultdict(float)
     owe = CallBudget.owe
 
     def counted(budget: CallBudget, peer_id: str, of_one: float, *, now_s: float) -> float:
-        units[id(budget), peer_id, int(now_s)] += round(of_one)
+        units[id(budget), peer_id, int(now_s)] += of_one
         return owe(budget, peer_id, of_one, now_s=now_s)
 
     async def run() -> None:
