@@ -17,6 +17,7 @@ from cosine_p2p.auditing import UNFORESEEABLE, Auditing
 from cosine_p2p.directory import Directory
 from cosine_p2p.distances import Distances
 from cosine_p2p.drafter_search import DrafterSearch
+from cosine_p2p.earned_credit import Earned
 from cosine_p2p.evidence import EvidenceFile
 from cosine_p2p.fragments import Offload
 from cosine_p2p.generation import AppliedConfig, Chunk, Generation
@@ -164,6 +165,7 @@ class AsyncClient:
         self._encoder = PromptEncoder(encoders, long_encoders)
         doubts = (self._speeds, self._failures, self._auditing)
         self._shown = ShownReceipts(checkers, *doubts, trust=self._options["trust"])
+        self._kept = (self._failures, self._speeds, self._distances, self._shown.credit)
 
     async def __aenter__(self) -> "AsyncClient":
         self._lifetime.begin()
@@ -172,11 +174,10 @@ class AsyncClient:
         except BaseException:
             self._lifetime.end()
             raise
-        links = Links(swarm.transport)
-        clock = asyncio.get_running_loop().time
+        links, clock = Links(swarm.transport), asyncio.get_running_loop().time
         finds = RecentFinds(swarm.directory, links, clock, reuse_s=self._reuse_finds_s)
         if self._peer_file is not None:
-            self._peer_file.read_into(self._failures, self._speeds, self._distances, now_s=clock())
+            self._peer_file.read_into(*self._kept, now_s=clock())
         self._auditing.join(swarm.transport)
         self._place = _Place(swarm, links, finds)
         return self
@@ -194,8 +195,7 @@ class AsyncClient:
         if self._peer_file is not None:
             if self._place is not None:
                 self._distances.measure_again(self._place.links)
-            now_s = asyncio.get_running_loop().time()
-            self._peer_file.write(self._failures, self._speeds, self._distances, now_s=now_s)
+            self._peer_file.write(*self._kept, now_s=asyncio.get_running_loop().time())
         if self._place is not None:
             await self._place.finds.close()
             await self._place.links.close()
@@ -323,6 +323,10 @@ class AsyncClient:
                 prompt_window_tokens=window_of(asked),
             )
             yield Session(job, place.links, self._offload, failures=self._failures, speeds=self._speeds)
+
+    def earned(self) -> Mapping[str, Earned]:
+        """What drafters have shown this client receipts for, by peer id."""
+        return self._shown.credit.earned()
 
     @property
     def takes_generation_config(self) -> bool:

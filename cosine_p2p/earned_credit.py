@@ -4,12 +4,17 @@ Verifier and client of a receipt may be one person, with as many keys as it like
 signed that this client knows by its own requests counts, and of each of these and of each client only so much.
 """
 
+import base64
 from collections import OrderedDict, defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
-from cosine_protocol.limits import MAX_RECORD_SKEW_S
-from cosine_protocol.receipts import ReadReceipt
+from cosine_protocol.codec import decode_body, encode_body
+from cosine_protocol.errors import MalformedMessage
+from cosine_protocol.limits import MAX_RECORD_SKEW_S, MAX_SHOWN_RECEIPTS
+from cosine_protocol.receipt_messages import SignedReceipt
+from cosine_protocol.receipts import ReadReceipt, read_receipt
 from cosine_protocol.records import NodeRecord
 
 MOST_TOKENS: Final = 256
@@ -20,6 +25,19 @@ HALF_LIFE_S: Final = 7 * 24 * 3600.0
 """A choice: as long as a client remembers speeds (`peer_speeds`)."""
 MAX_DRAFTERS: Final = 1024
 """Bounds memory; those that showed theirs longest ago are forgotten first."""
+
+
+KEPT_DRAFTERS: Final = 256
+"""Bounds the file at 1 MiB, with 500 bytes a receipt; those that showed theirs last are kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Earned:
+    """The tokens of a drafter that count by the receipts it has shown, and how many peers signed them."""
+
+    tokens: int
+    verifiers: int
+    clients: int
 
 
 class EarnedCredit:
@@ -34,6 +52,33 @@ class EarnedCredit:
         self._shown[drafter] = tuple(receipts)
         if len(self._shown) > MAX_DRAFTERS:
             self._shown.popitem(last=False)
+
+    def earned(self) -> dict[str, Earned]:
+        """The sums of the receipts of each drafter that has shown any which hold."""
+        found = {}
+        for drafter, shown in self._shown.items():
+            if once := {(one.signed.d_0, one.verifier): one for one in shown}:
+                found[drafter] = Earned(
+                    tokens=sum(one.earning.tokens for one in once.values()),
+                    verifiers=len({one.verifier for one in once.values()}),
+                    clients=len({one.client for one in once.values()}),
+                )
+        return found
+
+    def state(self) -> list[list[Any]]:
+        """The receipts of drafters as values of JSON: [peer id, receipts in base64]."""
+        newest = [(drafter, shown) for drafter, shown in self._shown.items() if shown][-KEPT_DRAFTERS:]
+        return [
+            [drafter, [base64.b64encode(encode_body(one.signed)).decode("ascii") for one in shown]]
+            for drafter, shown in newest
+        ]
+
+    def restore(self, states: Any) -> None:
+        """Take in the receipts that an earlier process has checked and kept; what is broken is left out."""
+        for state in states[-KEPT_DRAFTERS:] if isinstance(states, list) else ():
+            match state:
+                case [str(drafter), list(texts)]:
+                    self.note(drafter, filter(None, map(_kept_receipt, texts[:MAX_SHOWN_RECEIPTS])))
 
     def levels(
         self, drafters: Sequence[NodeRecord], *, target_digest: bytes, known: Collection[str], now_s: float
@@ -54,6 +99,13 @@ class EarnedCredit:
                 if level := sum(credit >= least for least in LEVELS_TOKENS):
                     levels[record.peer_id] = level
         return levels
+
+
+def _kept_receipt(text: Any) -> ReadReceipt | None:
+    try:
+        return read_receipt(decode_body(SignedReceipt, base64.b64decode(text, validate=True)))
+    except (TypeError, ValueError, MalformedMessage):
+        return None
 
 
 def credit_of(receipts: Iterable[ReadReceipt], *, now_s: float) -> float:

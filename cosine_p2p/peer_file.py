@@ -1,4 +1,4 @@
-"""What a client knows of peers, kept between runs: who failed, how fast those were that served, and how far."""
+"""What a client knows of peers, kept between runs: who failed, who has receipts, how fast and how far each was."""
 
 import time
 from collections.abc import Callable
@@ -6,16 +6,18 @@ from pathlib import Path
 from typing import Final
 
 from cosine_p2p.distances import Distances
+from cosine_p2p.earned_credit import Earned, EarnedCredit
 from cosine_p2p.peer_failures import PeerFailures
 from cosine_p2p.peer_speeds import PeerSpeeds
 from cosine_p2p.state_file import StateFile
 
-MAX_FILE_BYTES: Final = 1024 * 1024
-"""Above what `PeerFailures`, `PeerSpeeds` and `Distances` hold with 200 bytes an entry: a larger is not ours."""
+MAX_FILE_BYTES: Final = 3 << 20
+"""Above what `PeerFailures`, `PeerSpeeds` and `Distances` hold with 200 bytes an entry, and `EarnedCredit` in all:
+a larger is not ours."""
 
 
 class PeerFile:
-    """Failures, speeds and distances in a file. One that is missing, broken or too large holds none.
+    """Failures, speeds, distances and receipts in a file. One that is missing, broken or too large holds none.
 
     `now_s` arguments are of the clock that the client goes by, which need not be the same in the next process;
     `wall_s` gives the time of day.
@@ -25,7 +27,15 @@ class PeerFile:
         self._file = StateFile("verifiers.json", max_bytes=MAX_FILE_BYTES, file=file)
         self._wall_s = wall_s
 
-    def read_into(self, failures: PeerFailures, speeds: PeerSpeeds, distances: Distances, *, now_s: float) -> None:
+    def read_into(
+        self,
+        failures: PeerFailures,
+        speeds: PeerSpeeds,
+        distances: Distances,
+        credit: EarnedCredit,
+        *,
+        now_s: float,
+    ) -> None:
         """Let all go on where those of an earlier process ended."""
         match self._file.read():
             case {"kept_at_s": float(kept_at_s), "failures": failed, "speeds": measured, **others}:
@@ -33,8 +43,23 @@ class PeerFile:
                 failures.restore(failed, now_s=now_s, away_s=away_s)
                 speeds.restore(measured, now_s=now_s, away_s=away_s)
                 distances.restore(others.get("distances"), now_s=now_s, away_s=away_s)
+                credit.restore(others.get("receipts"))
 
-    def write(self, failures: PeerFailures, speeds: PeerSpeeds, distances: Distances, *, now_s: float) -> None:
+    def earned(self) -> dict[str, Earned]:
+        """What drafters have shown receipts for, by peer id."""
+        credit = EarnedCredit()
+        credit.restore(self._file.read().get("receipts"))
+        return credit.earned()
+
+    def write(
+        self,
+        failures: PeerFailures,
+        speeds: PeerSpeeds,
+        distances: Distances,
+        credit: EarnedCredit,
+        *,
+        now_s: float,
+    ) -> None:
         """Keep all for the next process."""
         self._file.write(
             {
@@ -42,5 +67,6 @@ class PeerFile:
                 "failures": failures.state(now_s),
                 "speeds": speeds.state(now_s),
                 "distances": distances.state(now_s),
+                "receipts": credit.state(),
             }
         )

@@ -62,7 +62,7 @@ class ShownReceipts:
 
     Signatures are checked in the background, and only of what verifiers have signed that the client knows: those
     that served it, by `speeds`, or that the user names in `trust`, unless `failures` or `auditing` speaks against
-    one.
+    one. What holds is in `credit`.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ShownReceipts:
         self._failures = failures
         self._auditing = auditing
         self._trust = frozenset(trust)
-        self._credit = EarnedCredit()
+        self.credit = EarnedCredit()
         self._waiting: dict[str, tuple[SignedReceipt, ...]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -99,7 +99,7 @@ class ShownReceipts:
 
     def levels(self, drafters: Sequence[NodeRecord], *, target_digest: bytes, now_s: float) -> dict[str, int]:
         """The level of each drafter that has one above 0. `now_s` is in Unix seconds."""
-        return self._credit.levels(drafters, target_digest=target_digest, known=self._known(), now_s=now_s)
+        return self.credit.levels(drafters, target_digest=target_digest, known=self._known(), now_s=now_s)
 
     def _known(self) -> frozenset[str]:
         now_s = asyncio.get_running_loop().time()
@@ -114,12 +114,11 @@ class ShownReceipts:
                     await self._offload(one.check)
             except RemoteProtocolError:
                 found = []
-            self._credit.note(drafter, found)
+            self.credit.note(drafter, found)
 
     async def close(self) -> None:
-        """Read no more."""
-        for task in self._tasks:
-            task.cancel()
+        """Read what has come, so that it can be kept, and no more."""
+        self.read()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 

@@ -1,5 +1,6 @@
 """Credit cannot be issued by oneself: strangers' receipts count nothing, and known peers' only so much."""
 
+import base64
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -8,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_p2p.earned_credit import HALF_LIFE_S, LEVELS_TOKENS, MAX_DRAFTERS, MOST_TOKENS, EarnedCredit, credit_of
+from cosine_p2p.earned_credit import (
+    HALF_LIFE_S,
+    KEPT_DRAFTERS,
+    LEVELS_TOKENS,
+    MAX_DRAFTERS,
+    MOST_TOKENS,
+    Earned,
+    EarnedCredit,
+    credit_of,
+)
 from cosine_protocol.receipt_messages import Earning, Receipt, SignedEarning, SignedReceipt
 from cosine_protocol.receipts import ReadReceipt
 from tests.cosine_p2p.samples import identity_of, record_of
@@ -128,3 +138,27 @@ def test_no_set_of_receipts_is_worth_more_than_its_verifiers_and_clients(shown: 
 def test_half_is_left_after_a_week() -> None:
     old = replace(receipt(), earning=replace(receipt().earning, ended_at_s=NOW_S - HALF_LIFE_S))
     assert credit_of([old], now_s=NOW_S) == MOST_TOKENS / 2
+
+
+def test_a_request_is_summed_once_and_who_has_shown_nothing_has_earned_nothing() -> None:
+    credit = EarnedCredit()
+    credit.note("a", [receipt(0, tokens=5), receipt(0, tokens=5), receipt(1, tokens=7, verifier="other")])
+    credit.note("b", [])
+    assert credit.earned() == {"a": Earned(tokens=12, verifiers=2, clients=1)}
+
+
+@pytest.mark.parametrize(
+    "states", [None, 5, ["a"], [["a", "b"]], [["a", ["?", 5, ""]]], [["a", [base64.b64encode(b"x").decode()]]]]
+)
+def test_what_is_broken_in_a_file_has_earned_nothing(states: Any) -> None:
+    credit = EarnedCredit()
+    credit.restore(states)
+    assert credit.earned() == {}
+
+
+def test_the_drafters_that_are_kept_are_bounded_and_the_newest() -> None:
+    credit = EarnedCredit()
+    for number in range(KEPT_DRAFTERS + 5):
+        credit.note(f"{number}", [receipt()])
+    names = [name for name, _ in credit.state()]
+    assert len(names) == KEPT_DRAFTERS and names[-1] == f"{KEPT_DRAFTERS + 4}"

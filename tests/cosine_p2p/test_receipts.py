@@ -10,6 +10,7 @@ import pytest
 
 from cosine_p2p.auditing import Auditing
 from cosine_p2p.drafter_ledger import DrafterLedger
+from cosine_p2p.earned_credit import Earned
 from cosine_p2p.mandates import Mandates
 from cosine_p2p.peer_failures import PeerFailures
 from cosine_p2p.peer_speeds import PeerSpeeds
@@ -175,3 +176,19 @@ def test_strangers_receipts_are_not_even_checked() -> None:
 
 def test_nor_those_of_a_verifier_in_doubt() -> None:
     assert levels([signed()], failed=True) == (0, 0)
+
+
+def test_what_was_shown_last_is_read_before_the_end_so_that_it_can_be_kept() -> None:
+    async def run() -> dict[str, Earned]:
+        async def offload(check: Callable[[], None]) -> None:
+            check()
+
+        speeds, failures = PeerSpeeds(), PeerFailures()
+        speeds.note_pass(VERIFIER.peer_id, 0.1, now_s=asyncio.get_running_loop().time())
+        shown = ShownReceipts(offload, speeds, failures, Auditing(failures))
+        shown.take(DRAFTER.peer_id, [signed(0), signed(1)])
+        shown.take(OTHER.peer_id, [signed(2, forged=True)])
+        await shown.close()
+        return shown.credit.earned()
+
+    assert asyncio.run(run()) == {DRAFTER.peer_id: Earned(tokens=200, verifiers=1, clients=1)}

@@ -3,6 +3,8 @@
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -10,7 +12,9 @@ import pytest
 from cosine_node.drafter.service import DrafterService
 from cosine_node.simulation.swarm import Member, SimulatedSwarm, numbered_identity
 from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_p2p.earned_credit import Earned
 from cosine_p2p.generation import Generation
+from cosine_p2p.peer_file import PeerFile
 from cosine_protocol.receipt_messages import Earning, Receipt
 from cosine_protocol.receipts import read_receipt, sign_earning, sign_receipt
 from cosine_protocol.request import Sampling
@@ -105,3 +109,22 @@ def choices(lie: str) -> Counter[str]:
 def test_who_has_earned_receipts_is_preferred_to_who_claims_the_same(lie: str) -> None:
     asked = choices(lie)
     assert asked["honest"] >= 0.75 * REQUESTS, asked
+
+
+def test_a_client_of_a_later_run_knows_who_has_shown_receipts(tmp_path: Path) -> None:
+    """Each client makes one request, as `generate` does; the last of them knows by the file alone."""
+    file = PeerFile(tmp_path / "peers.json", wall_s=lambda: 1e9)
+
+    async def run() -> tuple[str, Mapping[str, Earned]]:
+        async with SimulatedSwarm() as swarm:
+            await swarm.verifier(target_engine())
+            drafter = await swarm.drafter(draft_engine(0.8, 1))
+            for _ in range(3):
+                await (await swarm.client(peer_file=file)).generate(PROMPT, max_new_tokens=TOKENS)
+                await asyncio.sleep(SETTLE_S)
+                await swarm.leave_clients()
+            return drafter.identity.peer_id, (await swarm.client(peer_file=file)).earned()
+
+    drafter, earned = run_virtual(run())
+    assert list(earned) == [drafter] and earned[drafter].clients == 2
+    assert PeerFile(tmp_path / "peers.json").earned() == earned

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_p2p.earned_credit import Earned
 from cosine_tui.listing import ALL, Listing
 from cosine_tui.panes.events import event_lines
 from cosine_tui.panes.headline import headline
@@ -91,6 +92,14 @@ def test_who_is_banned_stands_below_the_nodes_with_how_long_and_why() -> None:
     many = replace(BANNED, bans=BANNED.bans * 9)
     assert text_of(swarm_lines(many, NARROW)).count("✗ ") == MAX_BANS_SHOWN + 1
     assert "`cosine-node ban` shows all" in text_of(swarm_lines(many, NARROW))
+
+
+def test_the_page_of_a_drafter_says_what_it_has_receipts_for() -> None:
+    earned = Earned(tokens=1234, verifiers=2, clients=1)
+    nodes = tuple(replace(node, earned=earned) if node.peer_id == CODE else node for node in SNAPSHOT.nodes)
+    lines = text_of(node_detail_lines(replace(SNAPSHOT, nodes=nodes), CODE, NARROW))
+    assert "receipts          1,234 tokens of others' texts, signed by 2 verifiers and 1" in lines
+    assert "receipts" not in text_of(node_detail_lines(SNAPSHOT, CODE, NARROW))
 
 
 def test_a_list_that_may_be_incomplete_says_so() -> None:

@@ -100,13 +100,22 @@ def _demo(seed: int, speed: float) -> "Feed":
 def _live(initial_peers: tuple[str, ...], access: Access, target: str) -> "Feed":
     from cosine_p2p.denied_peers import BanFile
     from cosine_p2p.network import joining
+    from cosine_p2p.peer_file import PeerFile
     from cosine_tui.feed import ThreadFeed
     from cosine_tui.sources.live import LiveSource
 
     folder = TargetName.parse(target).folder
     join = joining(initial_peers, access=access, tokenizer_folder=folder)
-    source = LiveSource(join, network=access.network, target=target, began_unix_s=time.time(), bans=BanFile())
-    return ThreadFeed(source)
+    return ThreadFeed(
+        LiveSource(
+            join,
+            network=access.network,
+            target=target,
+            began_unix_s=time.time(),
+            bans=BanFile(),
+            peer_file=PeerFile(),
+        )
+    )
 
 
 async def _show(feed: "Feed", theme: str) -> int:

@@ -1,11 +1,13 @@
 """The state of the monitor: nodes, requests and events so far, and the snapshot of them. No clock, no network."""
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count
 from typing import Final
 
 from cosine_p2p.denied_peers import Ban
+from cosine_p2p.earned_credit import Earned
 from cosine_p2p.generation import Progress
 from cosine_p2p.survey import NodeSight, Survey
 from cosine_protocol.records import Role
@@ -39,6 +41,7 @@ class MonitorState:
         self.connection = SwarmConnection()
         self.nodes: dict[str, NodeView] = {}
         self.bans: tuple[Ban, ...] = ()
+        self.earned: Mapping[str, Earned] = {}
         self._title = title
         self._target = target
         self._note_text = note
@@ -160,6 +163,7 @@ class MonitorState:
             passes_per_s=self._passes_per_s(seen, now_s),
             uptime_s=seen.uptime_s,
             author=self.number_of(record.peer_id) if record.role == Role.DRAFTER else 0,
+            earned=self.earned.get(record.peer_id),
         )
 
     def _passes_per_s(self, seen: NodeSight, now_s: float) -> float | None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 
 from cosine_p2p.denied_peers import Ban
+from cosine_p2p.earned_credit import Earned
 from cosine_protocol.records import GenerationDefaults, NodeRecord, Role
 
 
@@ -66,7 +67,7 @@ class NodeView:
     """A node as announced and as seen from here.
 
     `since_s` is when its reachability last changed, `load` the requests it serves now. `author` is a drafter's
-    number, 0 for none.
+    number, 0 for none, `earned` what it has shown receipts for.
     """
 
     record: NodeRecord
@@ -79,6 +80,7 @@ class NodeView:
     uptime_s: float | None = None
     standing: Standing = Standing()
     author: int = 0
+    earned: Earned | None = None
 
     @property
     def peer_id(self) -> str:

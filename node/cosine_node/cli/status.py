@@ -4,8 +4,9 @@ import asyncio
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, nullcontext
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
@@ -33,7 +34,9 @@ from cosine_node.cli.options import (
 from cosine_node.cli.printing import json_safe, printable, short_peer_id, show
 from cosine_node.cli.waiting import WaitingLine, telling_stages
 from cosine_p2p.denied_peers import Ban, BanFile
+from cosine_p2p.earned_credit import Earned
 from cosine_p2p.evidence import EvidenceFile
+from cosine_p2p.peer_file import PeerFile
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.records import Role
 
@@ -58,13 +61,14 @@ HEADINGS: Final = (
     "load",
     "ms/pass",
     "RTT ms",
+    "receipts",
     "version",
     "emulated",
     "reached",
 )
-NUMBERS: Final = frozenset({"load", "ms/pass", "RTT ms"})
+NUMBERS: Final = frozenset({"load", "ms/pass", "RTT ms", "receipts"})
 NEVER_FOLDED: Final = frozenset({"role", "peer", "reached"}) | NUMBERS
-ONLY_WIDE: Final = frozenset({"numerics", "version"})
+ONLY_WIDE: Final = frozenset({"numerics", "version", "receipts"})
 WIDE_COLUMNS: Final = 100
 MAX_BANS_SHOWN: Final = 8
 """A choice: more would push the nodes off the screen; `cosine-node ban` shows all."""
@@ -129,7 +133,7 @@ async def _watch(surveyor: "Surveyor", survey: "Survey", network: str, *, as_jso
     with live or nullcontext():
         while True:
             if live is not None:
-                live.update(picture(survey, network, _banned(), columns=console.width), refresh=True)
+                live.update(picture(survey, network, _own_notes(), columns=console.width), refresh=True)
             else:
                 _tell(survey, network, as_json=as_json)
             await asyncio.sleep(WATCH_EVERY_S)
@@ -138,18 +142,26 @@ async def _watch(surveyor: "Surveyor", survey: "Survey", network: str, *, as_jso
 
 def _tell(survey: "Survey", network: str, *, as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(json.dumps(as_object(survey, network, _banned())) + "\n")
+        sys.stdout.write(json.dumps(as_object(survey, network, _own_notes())) + "\n")
         sys.stdout.flush()
     elif survey.nodes:
         console = Console()
-        console.print(picture(survey, network, _banned(), columns=console.width))
+        console.print(picture(survey, network, _own_notes(), columns=console.width))
     else:
         show(sys.stderr, f"Error: {problem_of(survey, network)}\n")
 
 
-def _banned() -> list[Ban]:
-    """The peers that nodes and clients of this user do not talk to, the latest end last."""
-    return sorted(BanFile().read().values(), key=lambda ban: ban.until_s)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnNotes:
+    """What this user's nodes and clients have kept of peers: bans, the latest end last, and receipts shown."""
+
+    bans: Sequence[Ban] = ()
+    earned: Mapping[str, Earned] = field(default_factory=dict)
+
+
+def _own_notes() -> OwnNotes:
+    bans = sorted(BanFile().read().values(), key=lambda ban: ban.until_s)
+    return OwnNotes(bans=bans, earned=PeerFile().earned())
 
 
 def problem_of(survey: "Survey", network: str) -> str:
@@ -171,7 +183,7 @@ def problem_of(survey: "Survey", network: str) -> str:
     return ""
 
 
-def as_object(survey: "Survey", network: str, bans: Sequence[Ban]) -> dict[str, Any]:
+def as_object(survey: "Survey", network: str, notes: OwnNotes) -> dict[str, Any]:
     """All of a survey for machines; digests in hex, each node's record with what it said of itself."""
     nodes = [
         json_safe(sight.record)
@@ -182,6 +194,7 @@ def as_object(survey: "Survey", network: str, bans: Sequence[Ban]) -> dict[str, 
             "uptime_s": sight.uptime_s,
             "reachable": not sight.reason,
             "reason": sight.reason,
+            "receipts": json_safe(notes.earned.get(sight.record.peer_id)),
         }
         for sight in survey.nodes
     ]
@@ -189,24 +202,22 @@ def as_object(survey: "Survey", network: str, bans: Sequence[Ban]) -> dict[str, 
         "target": survey.target,
         "network": network,
         "nodes": nodes,
-        "bans": bans_as_object(bans),
+        "bans": bans_as_object(notes.bans),
         "problem": problem_of(survey, network),
     }
 
 
-def picture(survey: "Survey", network: str, bans: Sequence[Ban], *, columns: int) -> RenderableType:
+def picture(survey: "Survey", network: str, notes: OwnNotes, *, columns: int) -> RenderableType:
     """The nodes, why some are not reached, who is banned, and a sum, for a terminal of some columns."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    has_emulated = any(sight.record.emulated for sight in survey.nodes)
-    shown = [
-        heading
-        for heading in HEADINGS
-        if (has_emulated or heading != "emulated") and (columns >= WIDE_COLUMNS or heading not in ONLY_WIDE)
-    ]
+    absent = set() if any(sight.record.emulated for sight in survey.nodes) else {"emulated"}
+    absent |= set() if any(sight.record.peer_id in notes.earned for sight in survey.nodes) else {"receipts"}
+    absent |= ONLY_WIDE if columns < WIDE_COLUMNS else set()
+    shown = [heading for heading in HEADINGS if heading not in absent]
     for heading in shown:
         side: Literal["left", "right"] = "right" if heading in NUMBERS else "left"
         table.add_column(heading, justify=side, overflow="fold", no_wrap=heading in NEVER_FOLDED)
-    for cells in map(_cells, survey.nodes):
+    for cells in (_cells(sight, notes.earned.get(sight.record.peer_id)) for sight in survey.nodes):
         table.add_row(*(cells[heading] for heading in shown))
     silent = [sight for sight in survey.nodes if sight.reason]
     reasons = [Text(printable(f"{short_peer_id(sight.record.peer_id)}: {sight.reason}"), "red") for sight in silent]
@@ -216,17 +227,17 @@ def picture(survey: "Survey", network: str, bans: Sequence[Ban], *, columns: int
     summary = f"{' and '.join(counts)} of {survey.target} in the network {network}{unreached}."
     banned = [
         Text(printable(f"{short_peer_id(ban.peer_id)}: banned here {told_of(ban)}"), "red")
-        for ban in bans[-MAX_BANS_SHOWN:]
+        for ban in notes.bans[-MAX_BANS_SHOWN:]
     ]
-    if len(bans) > MAX_BANS_SHOWN:
-        banned.append(Text(f"{len(bans)} are banned here; `cosine-node ban` shows all.", "red"))
+    if len(notes.bans) > MAX_BANS_SHOWN:
+        banned.append(Text(f"{len(notes.bans)} are banned here; `cosine-node ban` shows all.", "red"))
     problem = problem_of(survey, network)
     return Group(
         table, *reasons, *banned, Text(summary), *([Text(printable(problem), "yellow")] if problem else [])
     )
 
 
-def _cells(sight: "NodeSight") -> dict[str, Text]:
+def _cells(sight: "NodeSight", earned: Earned | None) -> dict[str, Text]:
     """The text of a node under each heading."""
     record = sight.record
     load = record.load_requests if sight.requests is None else sight.requests
@@ -239,6 +250,7 @@ def _cells(sight: "NodeSight") -> dict[str, Text]:
         "load": f"{load}/{record.capacity_requests}",
         "ms/pass": f"{record.pass_us / 1e3:.1f}",
         "RTT ms": "" if sight.rtt_s is None else f"{1e3 * sight.rtt_s:.1f}",
+        "receipts": "" if earned is None else f"{earned.tokens:,}",
         "version": record.software.removeprefix("cosine-p2p/"),
         "emulated": record.emulated,
     }

@@ -11,10 +11,11 @@ import pytest
 from rich.console import Console
 
 from cosine_node.cli import main, status
-from cosine_node.cli.status import as_object, picture, problem_of
+from cosine_node.cli.status import OwnNotes, as_object, picture, problem_of
 from cosine_p2p import network
 from cosine_p2p.access import Access
 from cosine_p2p.denied_peers import Ban, BanFile
+from cosine_p2p.earned_credit import Earned
 from cosine_p2p.evidence import EvidenceFile
 from cosine_p2p.survey import NodeSight, Survey, Surveyor
 from cosine_protocol.records import NodeRecord, Role
@@ -23,6 +24,7 @@ from tests.cosine_p2p.samples import identity_of, record_of
 from tests.cosine_p2p.test_evidence import AUTHOR, piece_of
 
 BOOT = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
+NOTHING = OwnNotes()
 
 
 def sight(number: int = 1, *, reason: str = "", **record: Any) -> NodeSight:
@@ -40,9 +42,9 @@ def survey(*nodes: NodeSight, problem: str = "") -> Survey:
     return Survey(target="zoo:target", nodes=nodes, problem=problem)
 
 
-def drawn(seen: Survey, *bans: Ban, columns: int = 200) -> str:
+def drawn(seen: Survey, notes: OwnNotes = NOTHING, *, columns: int = 200) -> str:
     out = io.StringIO()
-    Console(file=out, width=columns).print(picture(seen, "main", bans, columns=columns))
+    Console(file=out, width=columns).print(picture(seen, "main", notes, columns=columns))
     return out.getvalue()
 
 
@@ -73,9 +75,21 @@ def test_a_silent_node_shows_its_announced_load_and_the_reason() -> None:
 
 def test_who_is_banned_is_shown_with_the_end_and_the_reason() -> None:
     bans = [Ban(peer_id=f"peer {n:08}", until_s=1e9 + 60 * n, why="it floods") for n in range(10)]
-    lines = drawn(survey(sight()), *bans).splitlines()
+    lines = drawn(survey(sight()), OwnNotes(bans=bans)).splitlines()
     assert lines[2] == "…00000002: banned here until 2001-09-09T01:48+00:00: it floods"
     assert lines[10] == "10 are banned here; `cosine-node ban` shows all."
+
+
+def test_a_drafter_that_has_shown_receipts_has_their_tokens_beside_it() -> None:
+    drafter, other = sight(), sight(2)
+    notes = OwnNotes(earned={drafter.record.peer_id: Earned(tokens=1234, verifiers=2, clients=3)})
+    lines = drawn(survey(drafter, other), notes).splitlines()
+    assert "receipts" in lines[0] and "1,234" in lines[1] and "1,234" not in lines[2]
+    assert "receipts" not in drawn(survey(other), notes) and "receipts" not in drawn(
+        survey(drafter), notes, columns=80
+    )
+    first, second = as_object(survey(drafter, other), "main", notes)["nodes"]
+    assert first["receipts"] == {"tokens": 1234, "verifiers": 2, "clients": 3} and second["receipts"] is None
 
 
 def test_strangers_cannot_steer_the_terminal() -> None:
@@ -98,7 +112,7 @@ def test_what_stands_in_the_way_is_said_with_the_next_step(seen: Survey, part: s
 
 
 def test_machines_get_every_field() -> None:
-    (node,) = as_object(survey(sight()), "main", [])["nodes"]
+    (node,) = as_object(survey(sight()), "main", NOTHING)["nodes"]
     assert set(node) >= set(NodeRecord.__dataclass_fields__)
     assert node["target_digest"] == "01" * 32
     assert (node["rtt_ms"], node["requests"], node["passes"], node["uptime_s"]) == (42.1, 3, 70, 12.5)

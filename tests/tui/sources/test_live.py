@@ -14,6 +14,7 @@ from cosine_p2p.client import Swarm
 from cosine_p2p.denied_peers import BanFile
 from cosine_p2p.directory import Directory
 from cosine_p2p.mandates import Mandates
+from cosine_p2p.peer_file import PeerFile
 from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.transport.base import Transport
 from cosine_protocol.errors import PeerLost, UsageError
@@ -84,7 +85,8 @@ class WeatheredPlace:
 Play = Callable[[LiveSource, Weather, list[Snapshot]], Awaitable[None]]
 
 
-NOBODY_BANNED = BanFile(Path("/nowhere/bans.json"))
+NOBODY_BANNED = BanFile(Path("/dev/null/bans.json"))
+NO_PEERS = PeerFile(Path("/dev/null/peers.json"))
 
 
 def played(
@@ -109,7 +111,9 @@ def played(
                 return WeatheredPlace(swarm.client_swarm(numbered_identity(100 + weather.joins)), weather)
 
             before = asyncio.all_tasks()
-            source = LiveSource(join, network="test", target=TARGET, began_unix_s=0.0, bans=bans)
+            source = LiveSource(
+                join, network="test", target=TARGET, began_unix_s=0.0, bans=bans, peer_file=NO_PEERS
+            )
             running = asyncio.ensure_future(source.run(snapshots.append))
             await play(source, weather, snapshots)
             running.cancel()
@@ -232,7 +236,9 @@ def test_an_address_that_cannot_be_ends_the_source() -> None:
     async def join() -> Swarm:
         raise UsageError("That is no address.")
 
-    source = LiveSource(join, network="test", target=TARGET, began_unix_s=0.0, bans=NOBODY_BANNED)
+    source = LiveSource(
+        join, network="test", target=TARGET, began_unix_s=0.0, bans=NOBODY_BANNED, peer_file=NO_PEERS
+    )
     with pytest.raises(UsageError, match="That is no address"):
         run_virtual(source.run(lambda _: None))
 

@@ -82,6 +82,10 @@ def _reputation(snapshot: Snapshot, node: NodeView) -> Iterator[tuple[str, str]]
                 f"{formatting.bar(share, 10)}"
             ),
         )
+        if (earned := node.earned) is not None:
+            verifiers = formatting.counted(earned.verifiers, "verifier")
+            signers = f"{verifiers} and {formatting.counted(earned.clients, 'client')}"
+            yield "receipts", f"{formatting.counted(earned.tokens, 'token')} of others' texts, signed by {signers}"
     yield "failures", f"{standing.failed:,}" if standing.failed else "none"
     for failure in reversed(standing.failures):
         yield formatting.clock(failure.at_s, snapshot.began_unix_s), failure.text

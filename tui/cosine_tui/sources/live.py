@@ -7,6 +7,7 @@ from typing import Final
 from cosine_p2p.client import AsyncClient, Swarm
 from cosine_p2p.denied_peers import BanFile
 from cosine_p2p.options import Prompt
+from cosine_p2p.peer_file import PeerFile
 from cosine_p2p.survey import Surveyor
 from cosine_protocol.errors import GenerationFailed, PeerLost, RemoteProtocolError
 from cosine_tui.monitor_state import MonitorState
@@ -47,10 +48,12 @@ class LiveSource:
         target: str,
         began_unix_s: float,
         bans: BanFile,
+        peer_file: PeerFile,
         survey_every_s: float = SURVEY_EVERY_S,
     ) -> None:
         self._join = join
         self._bans = bans
+        self._peer_file = peer_file
         self._target = target
         self._survey_every_s = survey_every_s
         self._state = MonitorState(title=f"network {network}", target=target, began_unix_s=began_unix_s)
@@ -115,7 +118,7 @@ class LiveSource:
         async def join() -> Swarm:
             return swarm
 
-        async with AsyncClient(join=join, target=self._target) as self._client:
+        async with AsyncClient(join=join, target=self._target, peer_file=self._peer_file) as self._client:
             surveyor = Surveyor(swarm, target=self._target)
             try:
                 return await self._survey_until_lost(surveyor, requests)
@@ -128,6 +131,8 @@ class LiveSource:
         while misses < LOST_SURVEYS or not requests.is_idle:
             survey = await surveyor.survey()
             self._state.bans = tuple(sorted(self._bans.read().values(), key=lambda ban: ban.until_s))
+            if self._client is not None:
+                self._state.earned = self._client.earned()
             reason = why_lost(survey, has_known_nodes=bool(self._state.nodes))
             if reason:
                 misses += 1
