@@ -38,7 +38,7 @@ class OldStream:
         self._stream = stream
         self._decoder = FrameDecoder()
         self.peer_id = stream.peer_id
-        self.read, self.close = stream.read, stream.close
+        self.read, self.close, self.note_flood = stream.read, stream.close, stream.note_flood
 
     async def write(self, data: bytes) -> None:
         frames = []
