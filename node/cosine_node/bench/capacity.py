@@ -61,10 +61,7 @@ ROUNDS: Final[Mapping[str, tuple[tuple[str, OptionValues], ...]]] = {
 }
 """Ways of rounds, by label, with the strategies and option values that the best is chosen from."""
 SLOW: Final = (OURS.name, REMOTE)
-"""Ways that take long to simulate: their search begins next to where that of `ALONE` ended.
-
-`REMOTE` is measured at the first temperature alone.
-"""
+"""Ways that take long to simulate: their search begins next to where that of `ALONE` ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +104,7 @@ class CapacityOptions(ExperimentOptions):
         128,
     )
     first_count: int = 8
-    measured: int = 24
+    measured: int = 48
     tokens: int = 64
     clients_per_drafter: int = 4
     tuning_clients: int = 2
@@ -209,8 +206,9 @@ def run(options: CapacityOptions, *, say: Say) -> JsonRow:
     }
     rows = _found(options, first_counts, tuned, say)
     beside = {t: capacity_of(rows, ALONE, t, promise_ms=options.promise_ms) for t in options.temperatures}
-    slow = [*product([OURS.name], options.temperatures), (REMOTE, options.temperatures[0])]
-    first_counts = {(way, t): beside[t]["next_clients"] or options.counts[-1] for way, t in slow}
+    first_counts = {
+        (way, t): beside[t]["next_clients"] or options.counts[-1] for way, t in product(SLOW, options.temperatures)
+    }
     rows += _found(options, first_counts, tuned, say)
     rows.sort(key=lambda row: (row["temperature"], WAYS.index(row["way"]), row["clients"]))
     findings = findings_of(rows)

@@ -5,13 +5,14 @@ from itertools import product
 from typing import Final
 
 from cosine_node.bench.entrants import OURS, PLAIN
-from cosine_node.bench.experiment import JsonRow, sum_of_checks
+from cosine_node.bench.experiment import JsonRow, grouped, sum_of_checks
 from cosine_node.bench.markdown import shown
 from cosine_node.bench.rtt_findings import ALONE, BASELINE, REMOTE
 
 BESIDE_ROUNDS: Final = "rounds, drafters beside the verifier"
 WAYS: Final = (OURS.name, REMOTE, ALONE, BESIDE_ROUNDS, BASELINE, PLAIN.name)
 """All ways by label, what ships first."""
+_WORDS: Final = {PLAIN.name: "plain decoding"}
 NOBODY_ELSE: Final = (ALONE, PLAIN.name)
 """Ways without drafters elsewhere. They take little to simulate, so a laxer promise is tried on them too."""
 
@@ -85,18 +86,14 @@ def _against(found: dict[str, JsonRow]) -> JsonRow:
 def sentences_of(findings: JsonRow) -> str:
     """The findings in words, what ships first."""
     told = [
-        f"At T {shown(entry['temperature'])} `cosine` as it ships serves {entry['clients']} with "
-        f"{entry['drafters']} drafters elsewhere; the best of the others ({entry['best_other']}) serves "
-        f"{entry['best_other_clients']}, plain decoding {entry['plain_clients']}."
+        f"At T {shown(entry['temperature'])} it serves {entry['clients']} with `cosine` as it ships and "
+        f"{entry['drafters']} drafters elsewhere, {entry['best_other_clients']} with the best of the others "
+        f"({entry['best_other']}), {entry['plain_clients']} by plain decoding."
         for entry in findings["against"]
     ]
-    for entry in findings["lax"]:
-        place = f"{shown(entry['promise_ms'])} ms and T {shown(entry['temperature'])}"
-        told.append(
-            f"At {place} there are {entry['clients']} with {entry['way'].replace('plain', 'plain decoding')}."
-        )
-    told.append(
-        "Of so few requests the slowest two decide the 95th percentile; the median and the 90th stand beside it. "
-        "The curves charge tokens of a pass and not the contexts that it reads."
-    )
+    for entries in grouped(findings["lax"], "temperature").values():
+        promise = f"{shown(entries[0]['promise_ms'])} ms and T {shown(entries[0]['temperature'])}"
+        served = ", ".join(f"{entry['clients']} with {_WORDS.get(entry['way'], entry['way'])}" for entry in entries)
+        told.append(f"At {promise} it serves {served}.")
+    told.append("The curves charge tokens of a pass and not the contexts that it reads.")
     return " ".join(told)

@@ -157,7 +157,7 @@ def test_what_ships_is_held_against_the_best_of_the_others_and_the_formula() -> 
     assert entry["measured_ratio"] == pytest.approx(0.9)
     assert {one["way"]: one["clients"] for one in found["capacities"]} == ends
     assert {one["way"]: one["clients"] for one in found["lax"]} == {ALONE: 11, PLAIN.name: 1}
-    assert "serves 12 with 5 drafters elsewhere" in sentences_of(found)
+    assert "it serves 12 with `cosine` as it ships and 5 drafters elsewhere" in sentences_of(found)
     same = with_as_many_clients({"rows": rows})
     assert {one["clients"] for one in same} <= {12, 13}
     assert [one["clients"] for one in same] == sorted(one["clients"] for one in same)
