@@ -21,7 +21,7 @@ from cosine_p2p.postings import (
 )
 from cosine_protocol import limits
 from cosine_protocol.codec import encode_body
-from cosine_protocol.errors import LocalProtocolError, PeerLost, RemoteProtocolError
+from cosine_protocol.errors import ClockOff, LocalProtocolError, PeerLost, RemoteProtocolError
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import NodeRecord, Role, cell_key, cell_name, seal_record
 
@@ -168,7 +168,8 @@ class DhtDirectory:
 
         With `wanted`, and more nodes than that, a sample of at least so many: the nodes whose key's hash lies near
         an origin that no other peer can foresee, so that all nodes are found equally often and what is read hardly
-        grows with the network. Raises `PeerLost` if the DHT does not answer.
+        grows with the network. Raises `PeerLost` if the DHT does not answer, and `ClockOff` where nobody is found
+        and records tell that this machine's clock is far from those of peers.
         """
         # The origin follows from our key and the number of look-ups, so that a simulation can repeat it.
         self._look_ups += 1
@@ -181,7 +182,13 @@ class DhtDirectory:
             }
             for cell, records in (await self._cells.read(list(names))).items():
                 walk.note(names[cell], self._opened(cell, records))
-        return walk.found()
+        found = walk.found()
+        clocks, now_s = self._opener.clocks, self._clock()
+        if not found and (problem := clocks.problem(now_s)):
+            raise ClockOff(f"nobody was found, and {problem}")
+        if news := clocks.news(now_s):
+            logger.warning("%s", news)
+        return found
 
     async def _announce_as(self, record: NodeRecord, name: str) -> Placement:
         """Write where we wrote last; now and then, or where that is refused, look for the first cell with room."""

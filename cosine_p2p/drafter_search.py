@@ -15,7 +15,7 @@ from cosine_p2p.receipts import ShownReceipts
 from cosine_p2p.recent_finds import RecentFinds
 from cosine_p2p.selection import Chance, pick_drafters
 from cosine_p2p.strategies.base import StrategyKind
-from cosine_protocol.errors import PeerLost
+from cosine_protocol.errors import ClockOff, PeerLost
 from cosine_protocol.records import NodeRecord, Role
 
 MAX_ASKED_DRAFTERS: Final = 8
@@ -53,7 +53,7 @@ class DrafterSearch:
         wanted = None if self.options["trust"] else max(WANTED_DRAFTERS, self.limit)
         try:
             return await self.finds.find(Role.DRAFTER, target, wanted=wanted)
-        except PeerLost as lost:
+        except (PeerLost, ClockOff) as lost:
             logger.warning("no drafters could be looked up: %s", lost)
             return []
 

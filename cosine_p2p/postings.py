@@ -13,12 +13,13 @@ from typing import Annotated, Final
 import msgpack
 
 from cosine_p2p.membership import Membership
+from cosine_p2p.peer_clocks import PeerClocks
 from cosine_protocol import limits
 from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.errors import MalformedMessage, RemoteProtocolError
 from cosine_protocol.fields import Bytes, Text
 from cosine_protocol.identity import public_key_of
-from cosine_protocol.records import NodeRecord, cell_name, open_record
+from cosine_protocol.records import NodeRecord, SignedRecord, cell_name, check_times, open_undated_record
 
 MAX_DEPTH: Final = 4
 """Bounds the cells: 16^4 of them hold four million nodes of one role and target."""
@@ -62,6 +63,11 @@ class Posting:
     expires_at_s: float
 
 
+def record_in(value: bytes) -> NodeRecord:
+    """The record in a stored value, of which nothing is checked. Raises `MalformedMessage`."""
+    return decode_body(NodeRecord, decode_body(SignedRecord, decode_body(StoredValue, value).data).body)
+
+
 def dht_key(cell: str) -> bytes:
     """hivemind's hash of a key: SHA-1 of its msgpack."""
     return sha1(msgpack.packb(cell), usedforsecurity=False).digest()
@@ -79,22 +85,25 @@ def hash_prefix(owner: str) -> str:
 
 
 class RecordOpener:
-    """`open_record` that checks a signature once, for a bounded number of records."""
+    """`open_record` that checks a signature once, for a bounded number of records, and notes owners' `clocks`."""
 
     def __init__(self) -> None:
+        self.clocks = PeerClocks()
         self._opened: OrderedDict[bytes, NodeRecord] = OrderedDict()
 
-    def open(self, data: bytes, *, cell: str, owner: str, now_s: float) -> NodeRecord:
-        """Raises what `open_record` raises."""
+    def open(
+        self, data: bytes, *, cell: str, owner: str, now_s: float, valid_at_s: float | None = None
+    ) -> NodeRecord:
+        """Raises what `open_record` raises. With `valid_at_s` a record need not be valid now, but then."""
         known_as = sha256(msgpack.packb((cell, owner, data))).digest()
         record = self._opened.get(known_as)
         if record is None:
-            record = open_record(data, key=cell, owner=owner, now_s=now_s)
+            record = open_undated_record(data, key=cell, owner=owner)
             self._opened[known_as] = record
             if len(self._opened) > MAX_REMEMBERED:
                 self._opened.popitem(last=False)
-        elif not record.issued_at_s - limits.MAX_RECORD_SKEW_S <= now_s <= record.expires_at_s:
-            raise MalformedMessage("the record is not valid now")
+        self.clocks.note(owner, record, now_s=now_s)
+        check_times(record, now_s=now_s if valid_at_s is None else valid_at_s)
         return record
 
 
@@ -127,9 +136,11 @@ class PostingChecker:
         owner = _owner_of(subkey)
         if encode_body(stored) != value or dht_key(stored.cell) != key:
             raise MalformedMessage("the value does not belong under this key")
+        record = self._opener.open(
+            stored.data, cell=stored.cell, owner=owner, now_s=now_s, valid_at_s=min(now_s, expires_at_s)
+        )
         if not now_s - limits.MAX_RECORD_SKEW_S <= expires_at_s <= now_s + limits.MAX_RECORD_TTL_S:
             raise MalformedMessage("the value is to be kept too long, or has lapsed")
-        record = self._opener.open(stored.data, cell=stored.cell, owner=owner, now_s=min(now_s, expires_at_s))
         if expires_at_s > record.expires_at_s:
             raise MalformedMessage("the value is to be kept longer than its record")
         check_cell(stored.cell, network=self.network, record=record)

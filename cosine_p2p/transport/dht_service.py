@@ -11,11 +11,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from cosine_p2p.call_budget import CallBudget
-from cosine_p2p.postings import PostingChecker, RecordStore, subkey_bytes
+from cosine_p2p.peer_clocks import PeerClocks
+from cosine_p2p.postings import PostingChecker, RecordStore, record_in, subkey_bytes
 from cosine_p2p.transport.address_range import range_of
 from cosine_p2p.transport.hivemind_library import dht_pb2
 from cosine_protocol import limits
-from cosine_protocol.errors import RemoteProtocolError
+from cosine_protocol.errors import MalformedMessage, RemoteProtocolError
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +24,9 @@ LOOK_AGAIN_S: Final = 0.2
 """A choice: p2pd is asked for the addresses of its peers no more often; a new peer waits so long at most."""
 BAD_VALUE_UNITS: Final = 25.0
 """A choice: what a value that fails its check costs beside the check. Honest owners store none."""
+
+BROUGHT_WITHIN_S: Final = 20.0
+"""As long as the look-up may take in which an owner brings the record that it has issued before."""
 
 Addresses = Callable[[], Awaitable[Mapping[str, str]]]
 Hang = Callable[[str], Awaitable[None]]
@@ -59,6 +63,7 @@ class DhtService:
         self._budget = budget or CallBudget()
         self._clock = clock
         self._now_s = now_s
+        self._clocks = PeerClocks()
         self._ranges: dict[str, str] = {}
         self._look_again_s = 0.0
         self._looking: asyncio.Future[None] | None = None
@@ -104,6 +109,8 @@ class DhtService:
         in_cache: bool,
     ) -> bool:
         now_s = self._clock()
+        if not in_cache and subkey == subkey_bytes(owner):
+            self._note_clock(owner, address_range, value, now_s)
         try:
             if in_cache or subkey != subkey_bytes(owner):
                 raise RemoteProtocolError("it is not the sender's own, or for a cache")
@@ -113,6 +120,17 @@ class DhtService:
             self._budget.fine(owner, BAD_VALUE_UNITS, now_s=self._now_s())
             return False
         return self._store.put(key, posting, now_s, source=address_range)
+
+    def _note_clock(self, owner: str, address_range: str, value: bytes, now_s: float) -> None:
+        """Compare clocks with an owner that brings a record, which it has just issued; p2pd knows who it is."""
+        try:
+            record = record_in(value)
+        except MalformedMessage:
+            return
+        if record.peer_id == owner:
+            self._clocks.note(address_range or owner, record, now_s=now_s, age_s=BROUGHT_WITHIN_S)
+        if news := self._clocks.news(now_s):
+            logger.warning("%s", news)
 
     async def _spend(self, context: Any, units: float) -> str:
         """The address range of a caller that has so many units left. Raises `OverBudget`."""

@@ -10,7 +10,8 @@ CosineError
 ├── PeerError               the peer answered with `Error(code, message, retry_after)`
 ├── PeerLost                the stream ended, was silent too long, or could not be opened
 ├── GenerationFailed        no verifier could go on; says what was tried
-│   └── GenerationTimedOut
+│   ├── GenerationTimedOut
+│   └── ClockOff            nobody was found, and this machine's clock is not that of peers
 └── UsageError              what the user asked for cannot be; says what to do next
     └── PromptRefused       the prompt itself is at fault
         └── PromptTooLong
@@ -96,6 +97,10 @@ class GenerationFailed(CosineError):
 
 class GenerationTimedOut(GenerationFailed):
     """A generation took longer than its user allowed."""
+
+
+class ClockOff(GenerationFailed):
+    """Nobody was found, and this machine's clock is far from those of peers, so that their records are refused."""
 
 
 class UsageError(CosineError):

@@ -161,16 +161,18 @@ def open_record(data: bytes, *, key: str, owner: str, now_s: float) -> NodeRecor
     Raises `MalformedMessage` if it is broken, too long-lived, from the future or expired, and `BadSignature` if
     `owner` did not sign it for this key.
     """
+    record = open_undated_record(data, key=key, owner=owner)
+    check_times(record, now_s=now_s)
+    return record
+
+
+def open_undated_record(data: bytes, *, key: str, owner: str) -> NodeRecord:
+    """The same whatever the time is."""
     if len(data) > limits.MAX_RECORD_BYTES:
         raise MalformedMessage(f"a record of {len(data)} bytes is over the limit")
     signed = decode_body(SignedRecord, data)
     verify(kind=RECORD_KIND, signer=owner, digest=_binding(key), body=signed.body, signature=signed.signature)
     record = decode_body(NodeRecord, signed.body)
-    _check_record(record, owner=owner, now_s=now_s)
-    return record
-
-
-def _check_record(record: NodeRecord, *, owner: str, now_s: float) -> None:
     if record.schema != SCHEMA:
         raise MalformedMessage(f"record schema {record.schema} is not {SCHEMA}")
     if record.peer_id != owner:
@@ -179,6 +181,11 @@ def _check_record(record: NodeRecord, *, owner: str, now_s: float) -> None:
         raise MalformedMessage(f"unknown role {record.role!r}")
     if record.role == Role.VERIFIER and record.facts.digest() != record.target_digest:
         raise MalformedMessage("the record says other things of the target than its digest")
+    return record
+
+
+def check_times(record: NodeRecord, *, now_s: float) -> None:
+    """Raises `MalformedMessage` for a record from the future, or one that has expired."""
     if record.issued_at_s > now_s + limits.MAX_RECORD_SKEW_S:
         raise MalformedMessage("the record was issued in the future; check the clocks")
     if record.expires_at_s < now_s:

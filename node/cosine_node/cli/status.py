@@ -167,7 +167,7 @@ def _own_notes() -> OwnNotes:
 def problem_of(survey: "Survey", network: str) -> str:
     """The reason why nothing can be generated here, and what to do next; "" if there is none."""
     if survey.problem:
-        return f"The directory did not answer ({survey.problem}); `cosine-node doctor` looks for the reason."
+        return f"The look-up failed ({survey.problem}); `cosine-node doctor` looks for the reason."
     if not survey.nodes:
         return (
             f"Nobody serves {survey.target!r} in the network {network!r}; check --network, --target and "

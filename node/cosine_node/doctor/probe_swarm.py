@@ -18,7 +18,7 @@ from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
 from cosine_protocol.errors import CosineError, PeerLost, RemoteProtocolError
 from cosine_protocol.protocols import DISCOVER
-from cosine_protocol.records import NodeRecord, Role, SignedRecord, cell_name, open_record
+from cosine_protocol.records import NodeRecord, Role, SignedRecord, cell_name, open_undated_record
 
 ASK_TIMEOUT_S: Final = 5.0
 """A choice: a peer that was just dialled answers within a second; all are asked at the same time."""
@@ -68,8 +68,8 @@ async def _dates_at(swarm: Swarm, peer_id: str, cells: Sequence[str]) -> list[tu
                     answer = await channel.receive()
                     for data in answer.records if isinstance(answer, m.Records) else ():
                         record = decode_body(NodeRecord, decode_body(SignedRecord, data).body)
-                        # Verified at its own time: this machine's clock is what is in question.
-                        open_record(data, key=cell, owner=record.peer_id, now_s=record.issued_at_s)
+                        # Whatever the time is: this machine's clock is what is in question.
+                        open_undated_record(data, key=cell, owner=record.peer_id)
                         dates.append((record.issued_at_s, record.expires_at_s))
     except (PeerLost, RemoteProtocolError, TimeoutError):
         return []

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cosine_node.doctor.finding import Finding, failure, fine, skipped, warning
+from cosine_p2p.peer_clocks import span
 from cosine_protocol.limits import MAX_RECORD_SKEW_S
 from cosine_protocol.records import Role
 
@@ -105,27 +106,19 @@ def judge_clock(seen: Neighbourhood) -> Finding:
     latest_s = min([expires_s for _, expires_s in seen.dates], default=seen.now_s)
     behind_s, ahead_s = earliest_s - seen.now_s, seen.now_s - latest_s
     if behind_s > MAX_RECORD_SKEW_S:
-        found = f"this clock is at least {_span(behind_s)} behind those of peers, whose records it takes for forged"
+        found = f"this clock is at least {span(behind_s)} behind those of peers, whose records it takes for forged"
         return failure(CLOCK, found, SET_CLOCK)
     if ahead_s > CLOSE_S:
         found = (
-            f"this clock is at least {_span(ahead_s)} ahead of those of peers, whose records it takes for expired"
+            f"this clock is at least {span(ahead_s)} ahead of those of peers, whose records it takes for expired"
         )
         return failure(CLOCK, found, SET_CLOCK)
     if behind_s > CLOSE_S:
-        return warning(CLOCK, f"this clock is at least {_span(behind_s)} behind those of peers", SET_CLOCK)
+        return warning(CLOCK, f"this clock is at least {span(behind_s)} behind those of peers", SET_CLOCK)
     if not seen.dates:
         return skipped(CLOCK, "no peer has a record to compare with")
-    between = f"{_span(max(0.0, -ahead_s))} behind and {_span(max(0.0, -behind_s))} ahead"
+    between = f"{span(max(0.0, -ahead_s))} behind and {span(max(0.0, -behind_s))} ahead"
     return fine(CLOCK, f"between {between} of peers' clocks; records tell it no more exactly")
-
-
-def _span(seconds: float) -> str:
-    """A time for people, in the largest unit of which there are at least two."""
-    for size_s, name in ((86_400.0, "days"), (3600.0, "h"), (60.0, "min")):
-        if seconds >= 2 * size_s:
-            return f"{seconds / size_s:.0f} {name}"
-    return f"{seconds:.0f} s"
 
 
 def judge_tokenizer(source: str, digest: str, seen: Neighbourhood, *, role: Role) -> Finding:

@@ -151,10 +151,10 @@ def play(scene: Callable[[], Awaitable[None]]) -> None:
 
 
 def item(
-    signer: Identity, *, cell: str = ROOT, owner: Identity | None = None, **changes: Any
+    signer: Identity, *, cell: str = ROOT, owner: Identity | None = None, age_s: float = 0.0, **changes: Any
 ) -> tuple[str, str, bytes]:
     owner = owner or signer
-    record = record_of(owner, now_s=time.time(), **changes)
+    record = record_of(owner, now_s=time.time() - age_s, **changes)
     return cell, owner.peer_id, encode_body(StoredValue(cell, seal_record(record, signer, key=cell)))
 
 
@@ -295,3 +295,39 @@ def test_honest_look_ups_take_less_than_twice_as_long_beside_a_flood(
         assert OWNER.peer_id in node.hung_up
 
     play(scene)
+
+
+@pytest.mark.parametrize(
+    ("off_s", "sentence"),
+    [(0.0, ""), (-25.0, ""), (400.0, "at least 6 min ahead of"), (-90.0, "s behind those of 2 peers")],
+)
+def test_a_node_whose_clock_is_off_says_so_once_by_the_records_that_owners_bring(
+    off_s: float, sentence: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    owners = [identity_of(number) for number in range(3, 6)]
+
+    async def scene() -> None:
+        node = Service()
+        for _ in range(3):
+            for owner in owners:
+                await node.bring(owner, item(owner, age_s=off_s))
+                # In another's name, or no record at all, it tells nothing.
+                await node.bring(owner, item(OTHER, age_s=1e6), (ROOT, owner.peer_id, b"?"))
+            await asyncio.sleep(60.0)
+
+    play(scene)
+    told = [record.getMessage() for record in caplog.records if "clock" in record.getMessage()]
+    # The first owner comes alone: its clock or this one may be wrong.
+    assert len(told) == 2 * bool(sentence)
+    assert not told or ("only peer" in told[0] and sentence in told[1])
+
+
+def test_the_median_of_the_owners_counts(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene() -> None:
+        node = Service()
+        for number, age_s in enumerate((1.0, 0.0, -1000.0, -1000.0, 1.0), 1):
+            owner = identity_of(number)
+            await node.bring(owner, item(owner, age_s=age_s))
+
+    play(scene)
+    assert not [record for record in caplog.records if "clock" in record.getMessage()]

@@ -1,0 +1,85 @@
+"""How far this machine's clock is from those of peers, by the times in their signed records. Pure.
+
+Peers lie, so the median over sources counts, and it only warns. Times are Unix seconds of this machine's clock.
+"""
+
+import math
+from collections import OrderedDict
+from dataclasses import dataclass
+from statistics import median_low
+from typing import Final
+
+from cosine_protocol.limits import MAX_RECORD_SKEW_S
+from cosine_protocol.records import NodeRecord
+
+WARNED_S: Final = MAX_RECORD_SKEW_S / 2
+"""A choice: above what clocks that the system keeps differ by, and before records are refused."""
+KEEP_S: Final = 600.0
+"""A choice: twice the life of a record; a clock that was set is believed again after that."""
+TELL_EVERY_S: Final = 3600.0
+"""A choice: peers can bring the problem about, and fill no log with it."""
+MAX_SOURCES: Final = 256
+"""Bounds memory; those heard of longest ago are forgotten first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """This clock is ahead of a source's by between `least_s` and `most_s`, as of `noted_s`."""
+
+    least_s: float
+    most_s: float
+    noted_s: float
+
+
+class PeerClocks:
+    """What records tell of the clocks of their sources: their owners, or the address ranges that they came from."""
+
+    def __init__(self) -> None:
+        self._samples: OrderedDict[str, _Sample] = OrderedDict()
+        self._told_s: dict[bool, float] = {}
+
+    def note(self, source: str, record: NodeRecord, *, now_s: float, age_s: float | None = None) -> None:
+        """A record has come that its owner issued `age_s` ago at most; by default it has not lapsed yet."""
+        most_s = now_s - record.issued_at_s
+        oldest_s = record.lifetime_s if age_s is None else age_s
+        self._samples.pop(source, None)
+        self._samples[source] = _Sample(most_s - oldest_s, most_s, now_s)
+        if len(self._samples) > MAX_SOURCES:
+            self._samples.popitem(last=False)
+
+    def problem(self, now_s: float) -> str:
+        """A sentence without its full stop where the median of the sources is far from this clock; else ""."""
+        fresh = self._fresh(now_s)
+        if not fresh:
+            return ""
+        ahead_s = median_low(sample.least_s for sample in fresh)
+        behind_s = median_low(-sample.most_s for sample in fresh)
+        off_s = max(ahead_s, behind_s)
+        if off_s <= WARNED_S:
+            return ""
+        if len(fresh) == 1:
+            found = f"this machine's clock and that of the only peer met differ by at least {span(off_s)}"
+        else:
+            side = "ahead of" if ahead_s > behind_s else "behind"
+            found = f"this machine's clock is at least {span(off_s)} {side} those of {len(fresh)} peers"
+        limit = f"peers whose clocks differ by more than {MAX_RECORD_SKEW_S:g} s do not find each other"
+        return f"{found}, and {limit}; `sudo timedatectl set-ntp true` sets a clock"
+
+    def news(self, now_s: float) -> str:
+        """The problem, once in `TELL_EVERY_S`; where one peer alone told it, once more when there are several."""
+        problem, is_sure = self.problem(now_s), len(self._fresh(now_s)) > 1
+        if not problem or abs(now_s - self._told_s.get(is_sure, -math.inf)) < TELL_EVERY_S:
+            return ""
+        self._told_s[is_sure] = now_s
+        return problem
+
+    def _fresh(self, now_s: float) -> list[_Sample]:
+        return [sample for sample in self._samples.values() if 0.0 <= now_s - sample.noted_s <= KEEP_S]
+
+
+def span(seconds: float) -> str:
+    """A time for people, in the largest unit of which there are at least two."""
+    for size_s, name in ((86_400.0, "days"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * size_s:
+            return f"{seconds / size_s:.0f} {name}"
+    return f"{seconds:.0f} s"
