@@ -61,8 +61,6 @@ from cosine_protocol.protocols import VERIFY
 from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.request import Request
 
-LOOK_UP_PAUSES_S: Final = (0.5, 1.5)
-"""A choice: a DHT may take a moment to show a verifier that has just joined."""
 WANTED_VERIFIERS: Final = 32
 """A choice that bounds what a look-up reads: so large a sample of the directory is enough to choose from."""
 
@@ -359,15 +357,8 @@ class AsyncClient:
         only, trust, numerics = options.get("verifier"), options["trust"], options.get("dtype")
         # Any few will do, unless some are meant that a sample may lack.
         is_choosy = bool(only or trust or numerics or self._target.digest)
-        found: list[NodeRecord] = []
-        for pause_s in (0.0, *LOOK_UP_PAUSES_S):
-            if pause_s:
-                await asyncio.sleep(pause_s)
-            found = await place.finds.find(
-                Role.VERIFIER, self._target.name, wanted=None if is_choosy else WANTED_VERIFIERS
-            )
-            if found:
-                break
+        wanted = None if is_choosy else WANTED_VERIFIERS
+        found = await place.finds.find_some(Role.VERIFIER, self._target.name, wanted=wanted)
         if found:
             digest = self._target.digest or place.swarm.choose_digest(
                 self._target.name, Counter(record.target_digest for record in found)

@@ -10,7 +10,7 @@ from cosine_p2p.link import Links
 from cosine_p2p.recent_finds import KEEP_S, REUSE_S, RecentFinds
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.memory import MemoryNetwork
-from cosine_protocol.errors import PeerLost
+from cosine_protocol.errors import ClockOff, PeerLost
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.records import NodeRecord, Role
 from tests.cosine_p2p.samples import TARGET, identity_of, record_of
@@ -24,6 +24,16 @@ class CountedDirectory(MemoryDirectory):
     async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
         self.asked += 1
         return await super().find(role, target, wanted=wanted)
+
+
+class DoubtedDirectory(CountedDirectory):
+    """Finds at the third look only, and blames the clock for the first."""
+
+    async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
+        found = await super().find(role, target, wanted=wanted)
+        if self.asked == 1:
+            raise ClockOff("nobody was found")
+        return found if self.asked == 3 else []
 
 
 async def with_drafters(count: int) -> CountedDirectory:
@@ -49,6 +59,16 @@ def test_what_was_found_a_moment_ago_is_used_again() -> None:
         await asyncio.sleep(KEEP_S)
         assert await finds.find(Role.DRAFTER, TARGET) == first
         assert directory.asked == 2
+
+    run_virtual(run())
+
+
+def test_nobody_is_looked_for_again_also_where_the_clock_is_blamed() -> None:
+    async def run() -> None:
+        directory = DoubtedDirectory()
+        await directory.announce(record_of(identity_of(0), now_s=0.0), (TARGET,))
+        finds, _ = finds_in(directory)
+        assert len(await finds.find_some(Role.DRAFTER, TARGET)) == 1
 
     run_virtual(run())
 
