@@ -39,6 +39,7 @@ TESTED_BY: Final = {
     "node/cosine_node/distillation/small_model.py": "node/distillation/test_target_source.py",
     "node/cosine_node/doctor/finding.py": "node/doctor/test_planted_faults.py",
     "node/cosine_node/engine/attention_kernel.py": "node/engine/test_attention.py",
+    "node/cosine_node/engine/chain_engine.py": "node/engine/test_operations.py",
     "node/cosine_node/engine/gathered_cache.py": "node/engine/test_cached_model.py",
     "node/cosine_node/engine/packed_model.py": "node/engine/test_architectures.py",
     "node/cosine_node/engine/pass_way.py": "node/engine/test_cached_model.py",

@@ -14,11 +14,9 @@ import pytest
 
 from cosine_node import zoo
 from cosine_node.bench.engine_rivals import Decoded, decoded
-from cosine_node.engine.base import Choice, Engine, Row, RowResult
+from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.llama_library import is_installed
-from cosine_node.engine.paged import PagedEngine
 from cosine_node.gguf.unfolding import unfold
 from cosine_node.simulation.swarm import SimulatedSwarm
 from cosine_node.simulation.virtual_loop import run_virtual
@@ -26,6 +24,7 @@ from cosine_p2p.generation import Generation
 from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.tokenizer_files import TokenizerFiles
 from cosine_protocol.request import Sampling
+from tests.swarm.text_drafter import TextDrafter
 
 pytestmark = [
     pytest.mark.thorough,
@@ -45,31 +44,6 @@ MOVED_MARGIN: Final = 0.5
 """How far margins were seen to move with llama.cpp, in token trees of this model (docs/decisions/0024-llama.md)."""
 DIFFERING: Final = 15
 """A choice, a quarter of the texts: where nine choices of 468 come out otherwise, a sixth of texts so long does."""
-
-
-class TextDrafter(PagedEngine):
-    """Knows what follows in given texts, and puts a wrong token before the right one at every third position."""
-
-    def __init__(self, texts: Sequence[Sequence[int]], *, vocab_tokens: int, wrong_at: int) -> None:
-        super().__init__(
-            PagePool(tokens=65_536), vocab_tokens=vocab_tokens, context_tokens=2048, numerics="knows the texts"
-        )
-        self._following = {tuple(text[:end]): text[end] for text in texts for end in range(1, len(text))}
-        self._wrong_at = wrong_at
-
-    def forward(self, rows: Sequence[Row]) -> list[RowResult]:
-        return [
-            RowResult(tuple(self._choice(tuple(tree.tokens_to(name))) for name in row.nodes[row.scored_from :]))
-            for tree, row in zip(self.feed(rows), rows, strict=True)
-        ]
-
-    def _choice(self, path: tuple[int, ...]) -> Choice:
-        right = self._following.get(path)
-        if right is None:
-            return Choice(0, 1.0)
-        wrong = (right + 1) % self._vocab_tokens
-        ranked = (wrong, right) if len(path) % 3 == self._wrong_at else (right, wrong)
-        return Choice(ranked[0], 1.0, ((ranked[0], 0.6), (ranked[1], 0.3)))
 
 
 @pytest.fixture(scope="module")

@@ -81,14 +81,20 @@ class PagePool:
         """The number of pages that `reserve` would allocate."""
         return sum(self._missing(owner, tokens) for owner, tokens in demands.items())
 
+    def check_available(self, pages: int) -> None:
+        """Raise `OutOfPages` unless so many pages are available, and as many window pages."""
+        if pages > self.available_pages:
+            raise OutOfPages(f"{pages} pages are needed and {self.available_pages} of {self.pages} are free.")
+        if self.windows is not None and pages > self.windows.available_pages:
+            raise OutOfPages(f"{pages} window pages are needed and {self.windows.available_pages} are free.")
+
     def reserve(self, demands: Mapping[int, int]) -> None:
         """Allocate pages to each owner until it has that many free slots. All or nothing: raises `OutOfPages`."""
         missing = {owner: pages for owner, tokens in demands.items() if (pages := self._missing(owner, tokens))}
         needed = sum(missing.values())
         if needed > self._free.count:
             raise OutOfPages(f"{needed} pages are needed and {self.available_pages} of {self.pages} are free.")
-        if self.windows is not None and needed > self.windows.available_pages:
-            raise OutOfPages(f"{needed} window pages are needed and {self.windows.available_pages} are free.")
+        self.check_available(needed)
         for owner, pages in missing.items():
             allocation = self._allocations.setdefault(owner, _Allocation())
             page = allocation.last_page
@@ -146,6 +152,8 @@ class PagePool:
         for a free page.
         """
         shared = set(pages)
+        if not shared:
+            return
         self._check_held(shared)
         allocation = self._allocations.setdefault(owner, _Allocation())
         for page in shared - allocation.shared:

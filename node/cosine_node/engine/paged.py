@@ -20,7 +20,10 @@ class PagedEngine:
     Every method raises `LocalProtocolError` for the number of a sequence that is not open.
     """
 
-    def __init__(self, pool: PagePool, *, vocab_tokens: int, context_tokens: int, numerics: str) -> None:
+    def __init__(
+        self, pool: PagePool, *, vocab_tokens: int, context_tokens: int, numerics: str, first_sequence: int = 0
+    ) -> None:
+        """`first_sequence` is the number of the sequence that is opened first."""
         self._pool = pool
         self._vocab_tokens = vocab_tokens
         self._context_tokens = context_tokens
@@ -29,7 +32,7 @@ class PagedEngine:
         self._trees: dict[int, SequenceTree] = {}
         # Only sequences with a scope have hashes: the others share nothing.
         self._hashes: dict[int, BlockHashes] = {}
-        self._opened = 0
+        self._opened = first_sequence
 
     @property
     def vocab_tokens(self) -> int:
@@ -91,7 +94,10 @@ class PagedEngine:
         self._reserve({sequence: tokens})
 
     def _reserve(self, demands: Mapping[int, int]) -> None:
-        self._prefixes.make_room(self._pool.missing_pages(demands))
+        missing = self._pool.missing_pages(demands)
+        # Before anything is evicted: where there is no room nothing changes.
+        self._pool.check_available(missing)
+        self._prefixes.make_room(missing)
         self._pool.reserve(demands)
 
     def feed(self, rows: Sequence[Row]) -> list[SequenceTree]:
@@ -117,6 +123,8 @@ class PagedEngine:
 
     def keep(self, sequence: int, path: Sequence[int]) -> None:
         tree = self.tree(sequence)
+        if not path:
+            return
         self._pool.free(sequence, [node.slot for node in tree.keep(path)])
         if hashes := self._hashes.get(sequence):
             self._prefixes.extend(hashes, tree.tokens, tree.slots)

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.kv_pool import PagePool
+from cosine_node.engine.operations import FeedRows, Operation, apply_to_books
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.row_results import row_results
 from cosine_node.engine.stage_model import StageModel
@@ -26,7 +28,13 @@ class StageEngine(PagedEngine):
     """
 
     def __init__(
-        self, model: StageModel, pool: PagePool, *, first_slot: int = 0, first_window_slot: int = 0
+        self,
+        model: StageModel,
+        pool: PagePool,
+        *,
+        first_slot: int = 0,
+        first_window_slot: int = 0,
+        first_sequence: int = 0,
     ) -> None:
         self._model = model
         self._store = model.store(
@@ -40,10 +48,23 @@ class StageEngine(PagedEngine):
             vocab_tokens=model.vocab_tokens,
             context_tokens=min(model.context_tokens, pool.capacity_tokens),
             numerics=model.numerics,
+            first_sequence=first_sequence,
         )
+
+    @property
+    def module(self) -> Any:
+        """The model of transformers that its layers are in."""
+        return self._model.module
 
     def abandon(self) -> None:
         self._model.abandon()
+
+    def apply(self, operation: Operation, activations: Tensor | None) -> Tensor | list[RowResult] | None:
+        """Apply the chain's next operation; for a feed, what `forward` gives."""
+        if isinstance(operation, FeedRows):
+            return self.forward(operation.rows, activations)
+        apply_to_books(self, operation)
+        return None
 
     def forward(self, rows: Sequence[Row], activations: Tensor | None) -> Tensor | list[RowResult]:
         """One pass over at least one row, whose results the last stage gives; others, activations [tokens, hidden].

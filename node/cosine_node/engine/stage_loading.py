@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from transformers.utils.hub import cached_file
 
 from cosine_node.engine.loading import first_line, hide_progress_in_logs, read_config
-from cosine_node.engine.partial_model import StandInEmbedding, decoder_layers, part_class
+from cosine_node.engine.partial_model import AbsentOutput, StandInEmbedding, decoder_layers, part_class
 from cosine_node.engine.support import model_class_of, quantisation_of, refuse_by_config
 from cosine_node.gguf.file import GgufFile
 from cosine_protocol.errors import UsageError
@@ -68,9 +68,10 @@ def _is_wanted(part: Any, layers: LayerRange) -> Callable[[str], bool]:
     name = next(name for name, module in part.named_modules() if module is held).rpartition(".")[2]
     number = re.compile(rf"(?:^|\.){re.escape(name)}\.([0-9]+)\.")
     absent = tuple(
-        f"{name.rpartition('.')[2]}.weight"
+        f"{name.rpartition('.')[2]}.{weight}"
         for name, module in part.named_modules()
-        if isinstance(module, StandInEmbedding)
+        if isinstance(module, StandInEmbedding | AbsentOutput)
+        for weight in ("weight", "bias")
     )
 
     def is_wanted(key: str) -> bool:

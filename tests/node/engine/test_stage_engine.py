@@ -167,7 +167,7 @@ def test_a_stage_takes_no_activations_but_those_it_can_use(tmp_path: Path) -> No
 def test_rows_without_finite_logits_stay_fed_until_the_head_prunes_them(tmp_path: Path) -> None:
     build(TINY["llama"]()).save_pretrained(tmp_path)
     models = load_stages(tmp_path, ranges(2, 4), slots=64)
-    models[1].module.lm_head.weight.fill_(torch.nan)
+    models[1].module.lm_head.weight.data.fill_(torch.nan)
     stages = [StageEngine(model, PagePool(tokens=64)) for model in models]
     row = Row.chain(0, (3, 4, 5))
     for stage in stages:
