@@ -158,11 +158,10 @@ class AsyncClient:
         self._place: _Place | None = None
         self._numbers = count(1)
         self._threads = [Threads(name, 1) for name in ("signatures", "prompts", "long-prompts")]
-        checkers, encoders, long_encoders = (offload or threads for threads in self._threads)
-        self._offload = checkers
+        self._offload, encoders, long_encoders = (offload or threads for threads in self._threads)
         self._encoder = PromptEncoder(encoders, long_encoders)
         doubts = (self._speeds, self._failures, self._auditing)
-        self._shown = ShownReceipts(checkers, *doubts, trust=self._options["trust"])
+        self._shown = ShownReceipts(self._offload, *doubts, trust=self._options["trust"])
         self._kept = (self._failures, self._speeds, self._distances, self._shown.credit)
 
     async def __aenter__(self) -> "AsyncClient":
@@ -289,6 +288,7 @@ class AsyncClient:
             applied=applied,
             audit=partial(self._auditing.begin, share=asked["audit"]),
             give_receipts=give if asked["share_receipts"] else None,
+            keeps_spare_warm=asked["warm_spare"],
         )
 
     def _sessions(

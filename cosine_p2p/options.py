@@ -76,6 +76,8 @@ class GenerationOptions(TypedDict, total=False):
     """The share of streams that another verifier audits once the text is there, 0.05; 0 is off."""
     share_receipts: bool
     """Send drafters a signed receipt for their tokens, which they may show to others; True."""
+    warm_spare: bool
+    """Keep a second verifier ready to go on with a long request at once; it sees the prompt too. False."""
     trust: Sequence[str]
     """Only these peers, by peer id."""
     verifier: str | None
@@ -121,6 +123,7 @@ DEFAULTS: Final[ClientOptions] = {
     "coordination": Coordination.AUTO.value,
     "audit": 0.05,
     "share_receipts": True,
+    "warm_spare": False,
     "trust": (),
     "deny": (),
     "timeout_s": 600.0,
@@ -197,6 +200,7 @@ _KINDS: Final[Mapping[str, ArgumentKind[Any]]] = {
     "prompt_window_tokens": whole(0),
     "audit": SHARE,
     "share_receipts": FLAG,
+    "warm_spare": FLAG,
     "trust": texts("peer ids"),
     "verifier": text("a peer id"),
     "timeout_s": SECONDS,

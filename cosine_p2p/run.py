@@ -22,6 +22,7 @@ from cosine_p2p.session import Session
 from cosine_p2p.text import TextAssembler
 from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.upstream import Tokens
+from cosine_p2p.warm_spare import WarmSpare
 from cosine_protocol.errors import GenerationFailed, GenerationTimedOut
 from cosine_protocol.limits import HOME_AUTHOR
 from cosine_protocol.messages import FinishReason
@@ -36,7 +37,7 @@ class Run:
 
     `sessions` are the ways to serve the request, best first. The next one is taken where nobody of the one before
     has committed anything. Once all text is there, `audit` begins the audit of the session that brought it, and
-    `give_receipts` tells its drafters of it.
+    `give_receipts` tells its drafters of it. With `keeps_spare_warm` a second verifier is kept ready to go on.
     """
 
     def __init__(
@@ -50,11 +51,13 @@ class Run:
         applied: AppliedConfig | None = None,
         audit: Callable[[Session], StreamAudit] | None = None,
         give_receipts: Callable[[Session], int] | None = None,
+        keeps_spare_warm: bool = False,
     ) -> None:
         self._observer = observer
         self._begin_audit = audit
         self._audit: StreamAudit | None = None
         self._give_receipts = give_receipts
+        self._keeps_spare_warm = keeps_spare_warm
         self._receipts = 0
         self._applied = applied or AppliedConfig()
         self._sessions = sessions
@@ -122,6 +125,8 @@ class Run:
         """The output of the first session whose verifiers serve at all. Raises as `Session.stream`."""
         while True:
             stream = self._session.stream()
+            spare = WarmSpare(self._session, self._links)
+            warming = [asyncio.ensure_future(spare.run())] if self._keeps_spare_warm else []
             try:
                 async for tokens in stream:
                     yield tokens
@@ -136,6 +141,9 @@ class Run:
                 self._session = other
                 self._log.info("asked again of verifiers with %s", self.request.numerics)
             finally:
+                for task in warming:
+                    task.cancel()
+                await asyncio.gather(*warming, return_exceptions=True)
                 await stream.aclose()
 
     def _chunks_of(self, committed: Tokens) -> Iterator[Chunk]:

@@ -66,6 +66,7 @@ REFUSED = [
     ("identity", "", "identity must be the path of a key file, not ''."),
     ("deny", "12D3", "deny must be a list of peer ids or files of them, not '12D3'; write ['12D3']."),
     ("share_receipts", "no", "share_receipts must be True or False, not 'no'."),
+    ("warm_spare", "no", "warm_spare must be True or False, not 'no'."),
     ("audit", 1.1, "audit must be a number from 0 to 1, not 1.1."),
     ("coordination", "nobody", "coordination must be 'auto', 'client' or 'verifier', not 'nobody'."),
     ("temperature", -1, "temperature must lie between 0 and 1,000,000, not -1."),

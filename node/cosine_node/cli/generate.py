@@ -28,6 +28,7 @@ from cosine_node.cli.options import (
     SwarmFile,
     Target,
     TrustedPeers,
+    WarmSpareFlag,
     parse_generation_config,
     several,
 )
@@ -158,11 +159,10 @@ def generate(
     coordination: CoordinationName = Coordination.AUTO.value,
     audit: AuditShare = DEFAULT_AUDIT,
     receipts: ShareReceipts = True,
+    warm_spare: WarmSpareFlag = False,
     as_json: AsJson = False,
 ) -> None:
     """Generate text with a swarm; it is exactly what the target alone would write."""
-    line = WaitingLine(sys.stderr)
-    asked = _read_prompt(prompt, line, is_chat=chat)
     options: ClientOptions = {
         "network": network,
         "swarm": swarm,
@@ -178,6 +178,7 @@ def generate(
         "coordination": coordination,
         "audit": audit,
         "share_receipts": receipts,
+        "warm_spare": warm_spare,
         "timeout_s": timeout,
         "max_new_tokens": max_new_tokens,
         "temperature": temperature,
@@ -189,10 +190,15 @@ def generate(
         "seed": seed,
         "stop": several(stop),
     }
-    _tell(run_interruptibly(_generate(several(initial_peers), asked, options, line, as_json)), as_json=as_json)
+    _generate_and_tell(several(initial_peers), prompt, options, is_chat=chat, as_json=as_json)
 
 
-def _tell(done: "Generation", *, as_json: bool) -> None:
+def _generate_and_tell(
+    initial_peers: tuple[str, ...], prompt: str, options: ClientOptions, *, is_chat: bool, as_json: bool
+) -> None:
+    line = WaitingLine(sys.stderr)
+    asked = _read_prompt(prompt, line, is_chat=is_chat)
+    done = run_interruptibly(_generate(initial_peers, asked, options, line, as_json))
     told = json.dumps(json_safe(done)) if as_json else _summary(done)
     show(sys.stdout if as_json else sys.stderr, told + "\n")
 

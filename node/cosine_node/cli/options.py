@@ -225,6 +225,16 @@ AuditShare = Annotated[
         rich_help_panel=PEERS_PANEL,
     ),
 ]
+WarmSpareFlag = Annotated[
+    bool,
+    typer.Option(
+        "--warm-spare",
+        metavar="",
+        envvar="COSINE_WARM_SPARE",
+        help="Keep a second verifier ready to go on with a long request; it sees the prompt.",
+        rich_help_panel=PEERS_PANEL,
+    ),
+]
 ShareReceipts = Annotated[
     bool,
     typer.Option(

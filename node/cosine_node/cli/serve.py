@@ -26,6 +26,7 @@ from cosine_node.cli.options import (
     SwarmFile,
     Target,
     TrustedPeers,
+    WarmSpareFlag,
     parse_generation_config,
     several,
 )
@@ -115,6 +116,7 @@ def serve(
     coordination: CoordinationName = Coordination.AUTO.value,
     audit: AuditShare = DEFAULT_AUDIT,
     receipts: ShareReceipts = True,
+    warm_spare: WarmSpareFlag = False,
     generation_config: GenerationConfig = AUTO,
     timeout: GenerationTimeout = 600.0,
     max_requests: ConcurrentRequests = 16,
@@ -150,6 +152,7 @@ def serve(
         "coordination": coordination,
         "audit": audit,
         "share_receipts": receipts,
+        "warm_spare": warm_spare,
         "generation_config": parse_generation_config(generation_config),
         "timeout_s": timeout,
     }
