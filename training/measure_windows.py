@@ -21,7 +21,7 @@ from cosine_node.simulation.traces import Trace, TraceSet
 from cosine_node.simulation.workload import LOOKUP, lookup_engine
 from cosine_node.zoo.family import Family
 from cosine_protocol.request import Sampling
-from training.record_smol_traces import LONG, load_drafters, load_target
+from training.record_smol_traces import LONG, load_drafters
 from training.record_traces import TargetOutput, choices_along
 
 SHORT: Final = "short"
@@ -115,7 +115,7 @@ def main(arguments: list[str] | None = None) -> None:
     torch.set_num_threads(options.threads)
     known = TraceSet.load_shipped(Family.SMOL)
     traces = [trace for t in (0.0, 0.8) for trace in known.select(temperature=t)[: options.prompts]]
-    models = {name: recorded.engine for name, recorded in load_drafters(load_target()).items()}
+    models = {name: recorded.engine for name, recorded in load_drafters(known.vocab_tokens).items()}
     engines = {**models, LOOKUP: lookup_engine(known.vocab_tokens)}
     for row in measure(traces, engines, options.windows):
         sys.stdout.write(f"{json.dumps(asdict(row))}\n")

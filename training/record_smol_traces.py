@@ -79,7 +79,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     target = load_target()
-    traces = TraceSet(record(target, load_drafters(target), options))
+    traces = TraceSet(record(target, load_drafters(target.engine.vocab_tokens), options))
     traces.save(options.out)
     log.info("%d traces, %d bytes", len(traces), options.out.stat().st_size)
 
@@ -133,8 +133,11 @@ def load_target() -> RecordedModel:
     return RecordedModel(engine, load_model(folder, dtype=torch.float32).eval())
 
 
-def load_drafters(target: RecordedModel) -> dict[str, Recorded]:
-    """Every drafter of the real family, under the names that drafters of these expertises have in all traces."""
+def load_drafters(vocab_tokens: int) -> dict[str, Recorded]:
+    """Every drafter of the real family, under the names that drafters of these expertises have in all traces.
+
+    `vocab_tokens` are those of the target.
+    """
     found: dict[str, Recorded] = {}
     for name in zoo.names(Family.SMOL)[1:]:
         folder = fetch_folder(f"{SCHEME}{name}")
@@ -146,7 +149,6 @@ def load_drafters(target: RecordedModel) -> dict[str, Recorded]:
         (expertise,) = zoo.expertise(name)
         found[f"draft-{expertise}"] = model
         if vocabulary is not None:
-            vocab_tokens = target.engine.vocab_tokens
             engine = ReducedVocabularyEngine(inner, vocabulary, vocab_tokens=vocab_tokens)
             found[f"draft-{expertise}"] = ReducedModel(engine, model, vocabulary, vocab_tokens)
     return found

@@ -189,7 +189,7 @@ def compose(
 def record_drafter(drafter: Recorded, output: TargetOutput, truth: Tensor) -> DrafterTrace:
     """A drafter's candidates before each token of a stream; `truth` are the target's logits, [stream, vocab]."""
     choices, prompt_nll = choices_along(drafter.engine, output)
-    tokens, claims = _table(choices)
+    tokens, claims = candidate_table(choices)
     logits = drafter.logits_along(output.prompt, output.stream).float()
     stream = torch.tensor(output.stream)
     if output.sampling.is_greedy:
@@ -220,7 +220,8 @@ def choices_along(drafter: Engine, output: TargetOutput) -> tuple[list[Choice], 
     return choices, result.nll or 0.0
 
 
-def _table(choices: Sequence[Choice]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+def candidate_table(choices: Sequence[Choice]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """The tokens of each choice's candidates, and their draft probabilities, [choices, candidates]."""
     candidates = np.array([choice.candidates for choice in choices], np.float64)
     return candidates[:, :, 0].astype(np.int32), candidates[:, :, 1].astype(np.float32)
 

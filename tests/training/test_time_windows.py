@@ -1,0 +1,54 @@
+"""A request is timed whose drafters see the end of its prompt, with what they give after that alone."""
+
+from dataclasses import replace
+
+import pytest
+
+from cosine_node.bench.experiment import TUNE_SPLIT, run_cell
+from cosine_node.simulation.traces import Trace, TraceSet
+from cosine_node.simulation.workload import lookup_engine
+from cosine_node.zoo.family import Family
+from training.record_smol_traces import LONG
+from training.time_windows import WindowedWorkload, after_window, cells_of, main, marked, plan_of
+
+KNOWN = TraceSet.load_shipped(Family.SMOL)
+WINDOW = 64
+
+
+def passage() -> Trace:
+    """The first recorded text over a passage."""
+    return KNOWN.select(split=TUNE_SPLIT, temperature=0.0, domains=(LONG,))[0]
+
+
+def test_the_number_of_a_trace_stands_where_the_window_begins_unless_that_is_the_prompt() -> None:
+    trace = passage()
+    prompt, plain = marked(trace, WINDOW).prompt(), trace.prompt()
+    assert prompt[-WINDOW : -WINDOW + 2] == plain[:2]
+    assert (prompt[:-WINDOW], prompt[-WINDOW + 2 :]) == (plain[:-WINDOW], plain[-WINDOW + 2 :])
+    assert marked(trace, trace.prompt_tokens) is trace
+
+
+def test_drafters_that_see_less_give_what_they_know_and_the_text_is_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trace = passage()
+    # Copying in the place of every model: it knows no words that it has not read.
+    engines = dict.fromkeys(trace.drafters, lookup_engine(KNOWN.vocab_tokens))
+    shown = after_window(trace, engines, WINDOW)
+    assert shown.prompt_tokens == WINDOW and shown.asked == trace.asked[-WINDOW:]
+    monkeypatch.setattr(WindowedWorkload, "shown", {trace.number: shown})
+    monkeypatch.setattr(WindowedWorkload, "window_tokens", WINDOW)
+    place = {"kind": LONG, "home": "", "rtt_ms": 20.0, "temperature": 0.0, "max_new_tokens": 16}
+    seconds = []
+    for window_tokens in (0, WINDOW):
+        (cell,) = cells_of(plan_of(["windows"]), place, prompt_window_tokens=window_tokens)
+        prompts = replace(cell.prompts, count=1)
+        done = run_cell(replace(cell, prompts=prompts, workload=WindowedWorkload))
+        assert not done.checks["mismatches"] and not done.checks["violations"]
+        seconds.append(done.total_s)
+    assert seconds[0] != seconds[1]
+
+
+def test_what_is_not_known_cannot_be_timed() -> None:
+    with pytest.raises(SystemExit):
+        main(["everything"])
