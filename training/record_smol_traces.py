@@ -139,7 +139,7 @@ def load_drafters(vocab_tokens: int) -> dict[str, Recorded]:
     `vocab_tokens` are those of the target.
     """
     found: dict[str, Recorded] = {}
-    for name in zoo.names(Family.SMOL)[1:]:
+    for name in (name for name in zoo.names(Family.SMOL) if name != SMOL_TARGET):
         folder = fetch_folder(f"{SCHEME}{name}")
         vocabulary = DraftVocabulary.read(folder)
         inner = load_engine(
