@@ -19,7 +19,15 @@ from typing import Any, Final
 import torch
 
 from cosine_node.bench.entrants import GENERALIST, SHIPPED, SHIPS
-from cosine_node.bench.experiment import TUNE_SPLIT, Cell, JsonRow, Prompts, ReplayedWorkload, run_cell
+from cosine_node.bench.experiment import (
+    TUNE_SPLIT,
+    Cell,
+    JsonRow,
+    Prompts,
+    ReplayedWorkload,
+    run_cell,
+    sum_of_checks,
+)
 from cosine_node.engine.base import Engine
 from cosine_node.simulation.scenario import Scenario
 from cosine_node.simulation.trace_engine import TraceDrafter
@@ -98,7 +106,7 @@ def time_windows(plan: argparse.Namespace) -> Iterator[JsonRow]:
     WindowedWorkload.window_tokens = plan.window
     for place in places(plan):
         whole_s, window_s = (
-            sum(run_cell(replace(cell, workload=WindowedWorkload)).total_s for cell in cells)
+            seconds_of([replace(cell, workload=WindowedWorkload) for cell in cells])
             for cells in (cells_of(plan, place, prompt_window_tokens=shown) for shown in (0, plan.window))
         )
         seconds = {"whole_s": round(whole_s, 2), "window_s": round(window_s, 2)}
@@ -108,15 +116,21 @@ def time_windows(plan: argparse.Namespace) -> Iterator[JsonRow]:
 def time_asked(plan: argparse.Namespace) -> Iterator[JsonRow]:
     """Seconds of all prompts where so many drafters are asked, and the speed by the most."""
     for place in places(plan):
-        seconds = [
-            sum(run_cell(cell).total_s for cell in cells_of(plan, place, max_drafters=asked)) for asked in ASKED
-        ]
+        seconds = [seconds_of(cells_of(plan, place, max_drafters=asked)) for asked in ASKED]
         for asked, total_s in zip(ASKED, seconds, strict=True):
             place |= {
                 f"asked_{asked}_s": round(total_s, 2),
                 f"asked_{asked}_speed": round(seconds[-1] / total_s, 3),
             }
         yield place
+
+
+def seconds_of(cells: Sequence[Cell]) -> float:
+    """Seconds of all requests. Raises `RuntimeError` if a text is not the target's."""
+    results = [run_cell(cell) for cell in cells]
+    if any(sum_of_checks([result.checks for result in results]).values()):
+        raise RuntimeError(f"a text is wrong in one of {', '.join(map(str, cells))}")
+    return sum(result.total_s for result in results)
 
 
 def places(plan: argparse.Namespace) -> Iterator[JsonRow]:
