@@ -104,7 +104,8 @@ class Drafters:
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 link = await self._links.get(peer_id, DRAFT)
-                features = await link.named_features() if self._job.prompt_window_tokens else frozenset()
+                if self._job.prompt_window_tokens and WINDOWS not in await link.named_features():
+                    raise PeerLost(peer_id, "it drafts after whole prompts only")
         except (PeerLost, TimeoutError):
             self._failures.note_failed(peer_id, now_s=asyncio.get_running_loop().time())
             self._deliver(Delivery(peer_id, DRAFT, None, lost="it could not be reached"))
@@ -112,12 +113,11 @@ class Drafters:
         if author in self._wanted and author not in self._followers:
             link.subscribe(self._number, self._on_message)
             self._followers[author] = _Follower(link, len(self._output))
-            link.post(self._start(features))
+            link.post(self._start())
 
-    def _start(self, features: frozenset[str]) -> m.Start:
-        """The request for a drafter with these features, of which older ones can follow a whole prompt only."""
+    def _start(self) -> m.Start:
         job, known = self._job, tuple(self._output)
-        if job.prompt_window_tokens is None or WINDOWS not in features:
+        if job.prompt_window_tokens is None:
             return m.Start(job.number, job.request, known, job.mandate)
         request = windowed(job.request, job.prompt_window_tokens)
         return m.Start(job.number, request, known, job.mandate, self._d_0)

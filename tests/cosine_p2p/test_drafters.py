@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Any, cast
+
+import pytest
 
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.drafter_ledger import DrafterLedger
@@ -152,16 +154,15 @@ def test_one_that_knows_windows_gets_the_end_of_the_prompt_and_the_digest_once_i
     run_virtual(scene())
 
 
-def test_an_older_one_gets_the_whole_prompt_and_one_that_never_says_what_it_is_gets_none() -> None:
+@pytest.mark.parametrize("how", [{"names": frozenset()}, {"greets_after_s": 2 * START_TIMEOUT_S}])
+def test_one_that_does_not_say_that_it_knows_windows_is_shown_nothing(how: dict[str, Any]) -> None:
     async def scene() -> None:
-        older = Swarm(window_tokens=2, link=FakeLink(names=frozenset()))
-        silent = Swarm(window_tokens=2, link=FakeLink(greets_after_s=2 * START_TIMEOUT_S))
-        for swarm in (older, silent):
-            swarm.drafters().follow(1)
+        link = FakeLink(**how)
+        swarm = Swarm(window_tokens=2, link=link)
+        swarm.drafters().follow(1)
         await asyncio.sleep(3 * START_TIMEOUT_S)
-        assert older.link.posted == [m.Start(NUMBER, REQUEST, ())]
-        [lost] = silent.delivered
-        assert silent.link.posted == [] and isinstance(lost, Delivery) and lost.lost
+        [lost] = swarm.delivered
+        assert link.posted == [] and isinstance(lost, Delivery) and lost.lost
 
     run_virtual(scene())
 
