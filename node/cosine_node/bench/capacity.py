@@ -246,7 +246,7 @@ def search_of(
         temperature=temperature,
         strategy=strategy,
         choice=choice,
-        scenario=no_distance if way == BESIDE_ROUNDS else FREE.get(way, {}),
+        scenario=no_distance if way == BESIDE_ROUNDS else dict(FREE.get(way, {})),
         first_count=first_count,
     )
 
