@@ -15,6 +15,7 @@ from cosine_node.verifier.coordination import CoordinatedRequest
 from cosine_node.verifier.policy import Policy
 from cosine_p2p.drafters import Drafters
 from cosine_p2p.generation import Generation
+from cosine_p2p.job import Job
 from cosine_p2p.speculation.tree import Block
 from cosine_p2p.strategies import STRATEGIES
 from cosine_p2p.strategies.tree_cuts import VERIFIER_RARITY
@@ -143,8 +144,8 @@ def test_another_verifier_gets_a_mandate_of_its_own_where_the_first_is_lost() ->
 def test_where_no_drafter_takes_the_mandate_the_client_coordinates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafters of an older version know no mandates, and take a request from its own client only."""
 
-    def without(*args: Any, **options: Any) -> Drafters:
-        return Drafters(*args, **options | {"mandate": None})
+    def without(*args: Any, job: Job, **options: Any) -> Drafters:
+        return Drafters(*args, job=replace(job, mandate=None), **options)
 
     monkeypatch.setattr("cosine_p2p.session.Drafters", without)
     done = generated()
