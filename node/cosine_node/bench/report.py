@@ -20,8 +20,7 @@ in virtual time: production client, drafter and verifier code over recorded gene
 **Devices and links are emulated**: 60/6 stands for a verifier and drafters whose passes take 60 and 6 ms at one
 token. T is the temperature. Equal inputs give equal results on any machine, whatever the number of processes. What
 stands here by the clock, and the engines alone, are measured in real time; there only ratios count, of rivals that
-took turns on one machine. The section on large networks was measured before nodes shared
-their places fairly between clients; the rows of `cosine` that were computed again since lie within 1.5 %."""
+took turns on one machine."""
 """The page's own words; everything below them comes from the files."""
 _FIELDS: Final = {"what", "command", "setup", "rows", "findings"}
 """The fields that every result has."""

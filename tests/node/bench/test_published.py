@@ -44,12 +44,6 @@ def published_row(name: str, **fields: Any) -> dict[str, Any]:
     return dict(row)
 
 
-MEASURED_BEFORE = (
-    "measured before nodes shared their places fairly and clients dialled side by side; up to 1.5 % away"
-)
-"""The reason for which a published file is to be measured again, which docs/benchmarks.md tells as well."""
-
-
 def same_fields(row: dict[str, Any], again: dict[str, Any]) -> dict[str, Any]:
     """Of a published row what was computed again; it may hold more."""
     return {name: row.get(name) for name in again}
@@ -170,7 +164,6 @@ def test_the_router_of_cosine() -> None:
     assert rounded(again) == same_fields(row, again)
 
 
-@pytest.mark.xfail(reason=MEASURED_BEFORE, strict=True)
 @pytest.mark.thorough
 def test_the_smallest_of_the_large_networks() -> None:
     again = scale.run_size(scale.ScaleOptions().scenario(100))
