@@ -1,6 +1,7 @@
 """Messages over one stream: hello, framing, heartbeats both ways, a deadline on silence, an orderly end."""
 
 import asyncio
+import math
 import secrets
 from collections import deque
 from collections.abc import Callable
@@ -54,15 +55,14 @@ class StepCounts:
     prefill_tokens: int = 0
 
 
-def read_budget(*, factor: float = 1.0) -> CallBudget:
-    """A budget of what is read of each peer, for all streams that share it."""
-    return CallBudget(peer_rate=factor * READ_RATE, peer_burst=factor * READ_BURST)
+def read_budget(*, factor: float = 1.0, flood_s: float = math.inf) -> CallBudget:
+    """A budget of what is read of each peer, for all streams that share it; `flood_s` as in `CallBudget`."""
+    return CallBudget(peer_rate=factor * READ_RATE, peer_burst=factor * READ_BURST, flood_s=flood_s)
 
 
 def serving_budget(*, places: int = READ_PLACES) -> CallBudget:
     """The same for a service with so many places: it also ends the streams of who stays at the limit."""
-    factor = max(1.0, places / READ_PLACES)
-    return CallBudget(peer_rate=factor * READ_RATE, peer_burst=factor * READ_BURST, flood_s=FLOOD_S)
+    return read_budget(factor=max(1.0, places / READ_PLACES), flood_s=FLOOD_S)
 
 
 def draw_ping_number() -> int:

@@ -50,9 +50,10 @@ class BanFile:
         self._has_told = False
 
     def read(self) -> dict[str, Ban]:
-        """The bans that have not ended, by peer id."""
+        """The bans that have not ended, by peer id, the latest end last."""
         now_s = self._clock()
-        return {peer_id: ban for peer_id, ban in self._remembered().items() if ban.until_s > now_s}
+        bans = sorted(self._remembered().values(), key=lambda ban: ban.until_s)
+        return {ban.peer_id: ban for ban in bans if ban.until_s > now_s}
 
     def ban(self, peer_id: str, *, until_s: float, why: str) -> None:
         """Ban a peer until then, in place of any ban it has."""

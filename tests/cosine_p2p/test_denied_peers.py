@@ -44,6 +44,14 @@ def test_a_ban_lasts_between_runs_until_it_ends(tmp_path: Path) -> None:
     assert PEER not in DeniedPeers(bans=bans, clock=clock)
 
 
+def test_bans_are_read_with_the_latest_end_last(tmp_path: Path) -> None:
+    clock, file = Clock(), tmp_path / "bans.json"
+    value = {"why": "spam", "floods": 0}
+    later, sooner = value | {"until_s": clock() + 200.0}, value | {"until_s": clock() + 100.0}
+    file.write_text(json.dumps({PEER: later, OTHER: sooner}), "utf-8")
+    assert list(BanFile(file, clock=clock).read()) == [OTHER, PEER]
+
+
 def test_a_ban_can_be_lifted(tmp_path: Path) -> None:
     bans = BanFile(tmp_path / "bans.json")
     bans.ban(PEER, until_s=1e11, why="spam")

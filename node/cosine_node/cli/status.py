@@ -160,8 +160,7 @@ class OwnNotes:
 
 
 def _own_notes() -> OwnNotes:
-    bans = sorted(BanFile().read().values(), key=lambda ban: ban.until_s)
-    return OwnNotes(bans=bans, earned=PeerFile().earned())
+    return OwnNotes(bans=tuple(BanFile().read().values()), earned=PeerFile().earned())
 
 
 def problem_of(survey: "Survey", network: str) -> str:

@@ -130,7 +130,7 @@ class LiveSource:
         misses, was_there = 0, False
         while misses < LOST_SURVEYS or not requests.is_idle:
             survey = await surveyor.survey()
-            self._state.bans = tuple(sorted(self._bans.read().values(), key=lambda ban: ban.until_s))
+            self._state.bans = tuple(self._bans.read().values())
             if self._client is not None:
                 self._state.earned = self._client.earned()
             reason = why_lost(survey, has_known_nodes=bool(self._state.nodes))
