@@ -721,7 +721,12 @@ def test_announced_addresses_are_the_visible_ones() -> None:
     asyncio.run(run())
 
 
-def test_a_close_leaves_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_close_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # Other tests, at the same time, make such folders in the common one.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
     async def run() -> tuple[list[int], int]:
         pids = []
         async with swarm() as made:
@@ -738,11 +743,10 @@ def test_a_close_leaves_nothing(capfd: pytest.CaptureFixture[str]) -> None:
         ]
         return pids, len(ours)
 
-    folders = set(Path(tempfile.gettempdir()).glob("cosine-p2p-*"))
     pids, tasks = asyncio.run(run())
     assert tasks == 0
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-    assert set(Path(tempfile.gettempdir()).glob("cosine-p2p-*")) <= folders
+    assert list(tmp_path.iterdir()) == []
     assert capfd.readouterr().out == ""
