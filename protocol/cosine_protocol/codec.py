@@ -13,6 +13,20 @@ from cosine_protocol.file_messages import AskFile, FilePiece
 from cosine_protocol.limits import MAX_FRAME_BYTES, MAX_PROMPT_TOKENS
 from cosine_protocol.member_messages import Member, Revoked
 from cosine_protocol.receipt_messages import Receipted
+from cosine_protocol.stage_messages import (
+    Activations,
+    FeedPass,
+    Follow,
+    Join,
+    Joined,
+    KeepPath,
+    OpenSequence,
+    PruneNodes,
+    ReleaseSequence,
+    ReserveRoom,
+    Results,
+    ReusePrefix,
+)
 
 _BODY = TypeVar("_BODY")
 
@@ -54,6 +68,18 @@ TAGS: Final = MappingProxyType(
         81: Audited,
         96: Member,
         97: Revoked,
+        112: Join,
+        113: Joined,
+        114: Follow,
+        115: OpenSequence,
+        116: ReusePrefix,
+        117: ReserveRoom,
+        118: FeedPass,
+        119: Activations,
+        120: KeepPath,
+        121: PruneNodes,
+        122: ReleaseSequence,
+        123: Results,
     }
 )
 _TAG_OF: Final = {cls: tag for tag, cls in TAGS.items()}

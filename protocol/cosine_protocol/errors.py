@@ -66,6 +66,11 @@ class ErrorCode(IntEnum):
     BAD_MANDATE = 13
     BAD_TRANSCRIPT = 14
     NOT_ADMITTED = 15
+    BAD_ACTIVATIONS = 16
+    WRONG_LAYERS = 17
+    OUT_OF_STEP = 18
+    WRONG_PEER = 19
+    NEIGHBOUR_LOST = 20
 
 
 class PeerError(CosineError):

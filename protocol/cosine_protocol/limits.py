@@ -85,6 +85,28 @@ NONCE_BYTES: Final = 16
 """128 random bits never repeat."""
 CACHE_SCOPE_BYTES: Final = 16
 """128 random bits: nobody else meets them by chance."""
+CHAIN_ID_BYTES: Final = 16
+"""128 random bits: nobody who was not told of a chain can name it."""
+MAX_LAYERS: Final = 4096
+"""A choice, thirty times as many as the deepest open models have."""
+MAX_POOL_TOKENS: Final = 1 << 30
+"""As many as a record may announce."""
+MAX_FEED_ROWS: Final = 1024
+"""A choice far above the requests that one node serves at once."""
+MAX_FEED_TOKENS: Final = 4096
+"""A choice above the chunks in which prompts are fed; rows with the longest names of nodes take 100 KB."""
+MAX_FEED_CHOICES: Final = 32_768
+"""Bounds an answer to half a frame: the choices of a feed, and the candidates asked for with them."""
+MAX_CANDIDATES: Final = 256
+"""As many as a tree may have nodes."""
+MAX_NAMED_NODES: Final = 65_536
+"""Bounds a frame: the longest names take 590 KB."""
+MAX_ACTIVATION_BYTES: Final = 128 << 20
+"""Of `MAX_FEED_TOKENS` tokens at a width of 8,192 in float32."""
+MAX_PART_BYTES: Final = 256 << 10
+"""A quarter of a frame, so that heartbeats get between two parts."""
+MARGIN_BYTES: Final = 8
+"""A float 64, which may be infinite."""
 MAX_TEMPERATURE: Final = 1e6
 """At a million any distribution is all but uniform."""
 MIN_TOP_P: Final = 1e-9

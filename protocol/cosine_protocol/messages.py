@@ -29,6 +29,7 @@ from cosine_protocol.member_messages import Member, Revoked
 from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.receipt_messages import EarningItems, Receipted, ReceiptItems, SignedEarning, SignedReceipt
 from cosine_protocol.request import Request
+from cosine_protocol.stage_messages import StageMessage
 
 Nodes = Annotated[NodeBlock, Struct(NodeBlock)]
 RequestField = Annotated[Request, Struct(Request)]
@@ -395,5 +396,5 @@ Message = (
     Hello | Ping | Pong | Error | Open | Opened | Tree | Verify | Commit | Verified | Cancel | Final | Delegate
     | Declined | Revoke | Credit | Report | Start | Started | Assign | Fragment | Advance | Busy | Release
     | AskRecords | Records | AskFile | FilePiece | AskStatus | Status | AskAudit | Audited | Member | Revoked
-    | Receipted
+    | Receipted | StageMessage
 )  # fmt: skip

@@ -9,6 +9,20 @@ from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.file_messages import AskFile, FilePiece
 from cosine_protocol.member_messages import Member, Revoked
 from cosine_protocol.receipt_messages import Receipted
+from cosine_protocol.stage_messages import (
+    Activations,
+    FeedPass,
+    Follow,
+    Join,
+    Joined,
+    KeepPath,
+    OpenSequence,
+    PruneNodes,
+    ReleaseSequence,
+    ReserveRoom,
+    Results,
+    ReusePrefix,
+)
 
 # Plain names, see docs/protocol.md.
 VERSION: Final = 1
@@ -17,6 +31,7 @@ DRAFT: Final = "/cosine/draft/1.0.0"
 DISCOVER: Final = "/cosine/discover/1.0.0"
 STATUS: Final = "/cosine/status/1.0.0"
 AUDIT: Final = "/cosine/audit/1.0.0"
+STAGE: Final = "/cosine/stage/1.0.0"
 
 MANDATES: Final = "mandate"
 """The feature of ends that know mandates (docs/protocol.md, section 3)."""
@@ -39,6 +54,9 @@ MESSAGES: Final = MappingProxyType(
         DISCOVER: _COMMON | {m.AskRecords, m.Records, AskFile, FilePiece},
         STATUS: _COMMON | {m.AskStatus, m.Status},
         AUDIT: _COMMON | {AskAudit, Audited},
+        STAGE: _COMMON
+        | {Join, Joined, Follow, OpenSequence, ReusePrefix, ReserveRoom, FeedPass, Activations}
+        | {KeepPath, PruneNodes, ReleaseSequence, Results},
     }
 )
 

@@ -9,13 +9,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cosine_protocol import limits
 from cosine_protocol import messages as m
 from cosine_protocol.codec import TAGS, decode, decode_body, encode, encode_body
 from cosine_protocol.errors import LocalProtocolError, MalformedMessage
 from cosine_protocol.fields import Added, Kind, fields_of, wire_fields_of
-from cosine_protocol.framing import encode_frame
+from cosine_protocol.framing import HEADER_BYTES, encode_frame
 from cosine_protocol.identity import Identity
 from cosine_protocol.nodes import Node, NodeBlock
+from cosine_protocol.stage_messages import (
+    Activations,
+    FedRow,
+    FeedPass,
+    PruneNodes,
+    Results,
+    ReusePrefix,
+    RowAnswer,
+    TokenEstimate,
+)
 
 from .strategies import BODIES, WIRE_CLASSES, allowed, least_of, of_class, raw, refused
 
@@ -148,3 +159,21 @@ def test_a_tree_of_sixteen_nodes_and_its_commit_are_under_300_bytes_together() -
     stats = m.PassStats(nodes=16, near_ties=0, pass_us=A_NUMBER, held_us=A_NUMBER)
     commit = m.Commit(A_NUMBER, A_NUMBER, tokens, bytes(16), bytes(5), stats)
     assert sum(len(encode_frame(encode(message))) for message in (tree, commit)) < 300
+
+
+def test_what_the_limits_of_a_chain_allow_fits_into_a_frame() -> None:
+    most, names = limits.MAX_REQUEST_NUMBER, limits.MAX_FEED_TOKENS
+    tokens = (limits.MAX_TOKEN_ID,) * names
+    first = FedRow(most, tokens, (most,) * names, (most,) * names, 0, 7, wants_nll=True)
+    rows = (first, *[FedRow(most, (), (), (), 0, 7, wants_nll=True)] * (limits.MAX_FEED_ROWS - 1))
+    estimates = (TokenEstimate(limits.MAX_TOKEN_ID, 0.5),) * (limits.MAX_FEED_CHOICES // names - 1)
+    answer = RowAnswer(0, tokens, bytes(limits.MARGIN_BYTES * names), (estimates,) * names, 2.5)
+    answers = (answer, *[RowAnswer(0, (), b"", (), 2.5)] * (limits.MAX_FEED_ROWS - 1))
+    for message in (
+        FeedPass(most, rows, limits.MAX_ACTIVATION_BYTES),
+        Activations(bytes(limits.MAX_PART_BYTES)),
+        Results(most, answers),
+        PruneNodes(most, (most,) * limits.MAX_NAMED_NODES),
+        ReusePrefix(most, (limits.MAX_TOKEN_ID,) * limits.MAX_PROMPT_TOKENS),
+    ):
+        assert decode(encode_frame(encode(message))[HEADER_BYTES:]) == message

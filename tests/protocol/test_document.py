@@ -18,6 +18,7 @@ from cosine_protocol.protocols import MESSAGES
 from cosine_protocol.receipt_messages import Earning, Receipt
 from cosine_protocol.records import GenerationDefaults, NodeRecord
 from cosine_protocol.request import Request
+from cosine_protocol.stage_messages import FedRow, RowAnswer, TokenEstimate
 
 from .vectors import FOLDER
 
@@ -57,7 +58,18 @@ def test_a_signed_body_stands_there_with_its_fields_in_order(kind: str, cls: typ
     assert NAME.findall(row[3]) == _names(cls)
 
 
-@pytest.mark.parametrize("cls", [Request, m.PassStats, GenerationDefaults, NetworkCoordinate])
+STRUCTS: Final = (
+    Request,
+    m.PassStats,
+    GenerationDefaults,
+    NetworkCoordinate,
+    FedRow,
+    RowAnswer,
+    TokenEstimate,
+)
+
+
+@pytest.mark.parametrize("cls", STRUCTS)
 def test_a_nested_struct_stands_there_with_its_fields_in_order(cls: type) -> None:
     found = re.search(rf"`{cls.__name__}` is `\[([^`]*)\]`", TEXT)
     assert found is not None

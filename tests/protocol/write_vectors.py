@@ -3,6 +3,8 @@
 Run it only for a deliberate change of the protocol; `test_vectors` checks the files as they lie.
 """
 
+import math
+import struct
 from dataclasses import replace
 from itertools import product
 from typing import Any, Final
@@ -25,6 +27,24 @@ from cosine_protocol.receipt_messages import Earning, Receipt, Receipted
 from cosine_protocol.receipts import EARNING_KIND, RECEIPT_KIND, sign_earning, sign_receipt
 from cosine_protocol.records import Role, cell_key, seal_record
 from cosine_protocol.request import MAX_SEED, Request, Sampling
+from cosine_protocol.stage_messages import (
+    Activations,
+    FedRow,
+    FeedPass,
+    Follow,
+    Join,
+    Joined,
+    KeepPath,
+    OpenSequence,
+    PruneNodes,
+    ReleaseSequence,
+    ReserveRoom,
+    Results,
+    ReusePrefix,
+    RowAnswer,
+    RowFault,
+    TokenEstimate,
+)
 
 from .samples import (
     COORDINATE,
@@ -70,6 +90,35 @@ SEALED: Final = seal_record(record_of(), OWNER, key=KEY)
 EARNING: Final = Earning(bytes(32), OTHER.peer_id, SWARM.peer_id, 2, len(TOKENS), NOW_S)
 SIGNED_EARNING: Final = sign_earning(OWNER, EARNING, d_0=D_0)
 RECEIPT: Final = sign_receipt(OTHER, Receipt(OWNER.peer_id, ("code",), SIGNED_EARNING), d_0=D_0)
+
+CHAIN: Final = bytes(range(64, 80))
+JOIN: Final = Join(
+    chain=CHAIN,
+    target_digest=REQUEST.target_digest,
+    numerics="float32",
+    first_layer=8,
+    end_layer=16,
+    layers=24,
+    pool_tokens=4096,
+    window_pool_tokens=1024,
+    window_tokens=512,
+    first_sequence=NUMBER,
+    source=OTHER.peer_id,
+    target=SWARM.peer_id,
+    addresses=("/ip4/192.0.2.1/tcp/4001",),
+)
+LAST_JOIN: Final = replace(
+    JOIN,
+    first_layer=16,
+    end_layer=24,
+    window_pool_tokens=None,
+    window_tokens=None,
+    target=None,
+    addresses=(),
+)
+FED: Final = FedRow(NUMBER, TOKENS, (4, 5, 6), (-1, 4, 4), 1, 2, wants_nll=False)
+ESTIMATES: Final = ((TokenEstimate(13, 0.75), TokenEstimate(21, 0.25)), (TokenEstimate(34, 0.5),))
+ANSWER: Final = RowAnswer(RowFault.NONE, (13, 34), struct.pack("<2d", 0.5, math.inf), ESTIMATES, 2.5)
 
 CERTIFICATE: Final = sign_certificate(
     SWARM, name="friends", member=OWNER.peer_id, serial=7, starts_at_s=NOW_S, lifetime_s=LIFETIME_S
@@ -143,6 +192,24 @@ def _other_messages() -> list[m.Message]:
     ]
 
 
+def _stage_messages() -> list[m.Message]:
+    return [
+        JOIN,
+        LAST_JOIN,
+        Joined(CHAIN),
+        Follow(CHAIN),
+        OpenSequence(NUMBER, REQUEST.sampling, 4, "everyone"),
+        ReusePrefix(NUMBER, TOKENS),
+        ReserveRoom(NUMBER, 32),
+        FeedPass(NUMBER, (FED,), 24),
+        Activations(struct.pack("<6f", *range(6))),
+        KeepPath(NUMBER, (4, 6)),
+        PruneNodes(NUMBER, (5,)),
+        ReleaseSequence(NUMBER),
+        Results(NUMBER, (ANSWER, RowAnswer(RowFault.NOT_COMPUTED, (), b"", (), None))),
+    ]
+
+
 def _frame(message: m.Message) -> dict[str, Any]:
     tags = {cls: tag for tag, cls in TAGS.items()}
     return {
@@ -193,7 +260,7 @@ def main() -> None:
     seeds, positions, tokens = (0, 1, 42, MAX_SEED), (0, 1, 4095), (0, 1, 50_256, (1 << 31) - 1)
     write("noise", [_noise(*where) for where in product(seeds, positions, tokens)])
     write("request_digests", [_request(request) for request in _requests()])
-    messages = [*_upkeep(), *_verify_messages(), *_draft_messages(), *_other_messages()]
+    messages = [*_upkeep(), *_verify_messages(), *_draft_messages(), *_other_messages(), *_stage_messages()]
     write("frames", [_frame(message) for message in messages])
     write("schema", {cls.__name__: schema(cls) for cls in WIRE_CLASSES})
     key_file, peer_id = OWNER.to_file_bytes().hex(), OWNER.peer_id

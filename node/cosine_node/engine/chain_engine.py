@@ -5,9 +5,10 @@ from contextlib import ExitStack
 
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.operations import (
-    Chain,
-    FeedRows,
+from cosine_node.engine.operations import Chain, FeedRows
+from cosine_node.engine.paged import PagedEngine
+from cosine_protocol.request import Sampling
+from cosine_protocol.stage_messages import (
     KeepPath,
     OpenSequence,
     PruneNodes,
@@ -15,8 +16,6 @@ from cosine_node.engine.operations import (
     ReserveRoom,
     ReusePrefix,
 )
-from cosine_node.engine.paged import PagedEngine
-from cosine_protocol.request import Sampling
 
 
 class ChainEngine(PagedEngine):

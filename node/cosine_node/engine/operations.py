@@ -11,37 +11,19 @@ from typing import Protocol
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.paged import PagedEngine
 from cosine_protocol.errors import CosineError, LocalProtocolError
-from cosine_protocol.request import Sampling
+from cosine_protocol.stage_messages import (
+    BookOperation,
+    KeepPath,
+    OpenSequence,
+    PruneNodes,
+    ReleaseSequence,
+    ReserveRoom,
+    ReusePrefix,
+)
 
 
 class ChainLost(CosineError):
     """A stage of a chain failed or went away: what the chain held is lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class OpenSequence:
-    """A new sequence, of the next number."""
-
-    sequence: int
-    sampling: Sampling
-    prompt_tokens: int
-    scope: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ReusePrefix:
-    """An empty sequence begins with what is known of these tokens: all but the last."""
-
-    sequence: int
-    tokens: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ReserveRoom:
-    """Room is made in a sequence for so many more tokens."""
-
-    sequence: int
-    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,31 +33,6 @@ class FeedRows:
     rows: tuple[Row, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class KeepPath:
-    """Nodes that follow each other become part of a sequence's prefix."""
-
-    sequence: int
-    path: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PruneNodes:
-    """Nodes of a sequence and what descends from them are dropped."""
-
-    sequence: int
-    nodes: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseSequence:
-    """A sequence is forgotten."""
-
-    sequence: int
-
-
-BookOperation = OpenSequence | ReusePrefix | ReserveRoom | KeepPath | PruneNodes | ReleaseSequence
-"""An operation without a pass."""
 Operation = BookOperation | FeedRows
 
 

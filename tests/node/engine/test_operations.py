@@ -11,17 +11,12 @@ from hypothesis import strategies as st
 from cosine_node.engine.base import PREFIX, OutOfPages, Row, RowResult
 from cosine_node.engine.chain_engine import ChainEngine
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
-from cosine_node.engine.operations import (
-    FeedRows,
-    OpenSequence,
-    Operation,
-    ReusePrefix,
-    apply_to_books,
-)
+from cosine_node.engine.operations import FeedRows, Operation, apply_to_books
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.window_pages import WindowPages
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
+from cosine_protocol.stage_messages import OpenSequence, ReusePrefix
 
 VOCAB = 3
 PAGES = 8

@@ -1,0 +1,202 @@
+"""The messages of a chain of stages: how it is set up, the operations that go down it, and what comes back."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Annotated
+
+from cosine_protocol import limits
+from cosine_protocol.fields import (
+    Bytes,
+    ContentDigest,
+    Flag,
+    Inline,
+    Items,
+    Maybe,
+    Name,
+    Number,
+    PeerId,
+    Real,
+    Struct,
+    Text,
+    Whole,
+    exactly,
+)
+from cosine_protocol.request import Sampling
+
+ChainId = Annotated[bytes, exactly(limits.CHAIN_ID_BYTES)]
+FedTokens = Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_FEED_TOKENS)]
+FedNodes = Annotated[tuple[int, ...], Items(Whole(limits.MAX_REQUEST_NUMBER), limits.MAX_FEED_TOKENS)]
+FedParents = Annotated[tuple[int, ...], Items(Whole(limits.MAX_REQUEST_NUMBER, -1), limits.MAX_FEED_TOKENS)]
+NamedNodes = Annotated[tuple[int, ...], Items(Whole(limits.MAX_REQUEST_NUMBER), limits.MAX_NAMED_NODES)]
+PoolTokens = Annotated[int, Whole(limits.MAX_POOL_TOKENS, 1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """A head asks a stage to hold the layers from `first_layer` to the one before `end_layer` in a chain.
+
+    `source` is the peer from whom operations come, `target` to whom they go, at `addresses`; the last stage has
+    none. The pools of a chain are all alike: of `pool_tokens`, and `window_pool_tokens` for layers that look back
+    `window_tokens`. The first sequence to be opened has the number `first_sequence`.
+    """
+
+    chain: ChainId
+    target_digest: ContentDigest
+    numerics: Name
+    first_layer: Annotated[int, Whole(limits.MAX_LAYERS)]
+    end_layer: Annotated[int, Whole(limits.MAX_LAYERS, 1)]
+    layers: Annotated[int, Whole(limits.MAX_LAYERS, 1)]
+    pool_tokens: PoolTokens
+    window_pool_tokens: Annotated[int | None, Maybe(Whole(limits.MAX_POOL_TOKENS, 1))]
+    window_tokens: Annotated[int | None, Maybe(Whole(limits.MAX_POOL_TOKENS, 1))]
+    first_sequence: Number
+    source: PeerId
+    target: Annotated[str | None, Maybe(Text(limits.MAX_PEER_ID_BYTES))]
+    addresses: Annotated[tuple[str, ...], Items(Text(limits.MAX_NAME_BYTES), limits.MAX_ADDRESSES)]
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The stage holds its layers for the chain, and the way to the next stage is open."""
+
+    chain: ChainId
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """A stage tells the next one that the operations of a chain come over this stream."""
+
+    chain: ChainId
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSequence:
+    """A new sequence, of the next number. Sequences of one `scope` share prefixes."""
+
+    sequence: Number
+    sampling: Annotated[Sampling, Inline(Sampling)]
+    prompt_tokens: Annotated[int, Whole(limits.MAX_PROMPT_TOKENS)]
+    scope: Annotated[str | None, Maybe(Text(limits.MAX_NAME_BYTES))]
+
+
+@dataclass(frozen=True, slots=True)
+class ReusePrefix:
+    """An empty sequence begins with what is known of these tokens: all but the last."""
+
+    sequence: Number
+    tokens: Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_PROMPT_TOKENS)]
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveRoom:
+    """Room is made in a sequence for so many more tokens."""
+
+    sequence: Number
+    tokens: Annotated[int, Whole(limits.MAX_POOL_TOKENS)]
+
+
+@dataclass(frozen=True, slots=True)
+class FedRow:
+    """Tokens of one sequence, the names of their nodes, and the nodes before them, -1 for the end of the prefix.
+
+    Choices are wanted after `tokens[scored_from:]`, with so many `candidates` each.
+    """
+
+    sequence: Number
+    tokens: FedTokens
+    nodes: FedNodes
+    parents: FedParents
+    scored_from: Annotated[int, Whole(limits.MAX_FEED_TOKENS)]
+    candidates: Annotated[int, Whole(limits.MAX_CANDIDATES)]
+    wants_nll: Annotated[bool, Flag()]
+
+
+@dataclass(frozen=True, slots=True)
+class FeedPass:
+    """A pass over rows. So many bytes of activations follow, in `Activations` without anything between them.
+
+    The first stage gets none. To others 0 says that the stage before has not computed the pass.
+    """
+
+    number: Number
+    rows: Annotated[tuple[FedRow, ...], Items(Struct(FedRow), limits.MAX_FEED_ROWS)]
+    activation_bytes: Annotated[int, Whole(limits.MAX_ACTIVATION_BYTES)]
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """The next bytes of the activations of the feed before: `MAX_PART_BYTES`, in the last part what is left."""
+
+    data: Annotated[bytes, Bytes(limits.MAX_PART_BYTES)]
+
+
+@dataclass(frozen=True, slots=True)
+class KeepPath:
+    """Nodes that follow each other become part of a sequence's prefix."""
+
+    sequence: Number
+    path: NamedNodes
+
+
+@dataclass(frozen=True, slots=True)
+class PruneNodes:
+    """Nodes of a sequence and what descends from them are dropped."""
+
+    sequence: Number
+    nodes: NamedNodes
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseSequence:
+    """A sequence is forgotten."""
+
+    sequence: Number
+
+
+class RowFault(IntEnum):
+    """Why a row has no choices: its logits were not finite, or all nodes of the feed were dropped before it ran."""
+
+    NONE = 0
+    BAD_LOGITS = 1
+    NOT_COMPUTED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEstimate:
+    """A token that may be chosen, and how likely."""
+
+    token: Annotated[int, Whole(limits.MAX_TOKEN_ID)]
+    probability: Annotated[float, Real(1.0)]
+
+
+CandidateTokens = Annotated[
+    tuple[tuple[TokenEstimate, ...], ...],
+    Items(Items(Struct(TokenEstimate), limits.MAX_CANDIDATES), limits.MAX_FEED_TOKENS),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class RowAnswer:
+    """One row's outcome: a token after each scored one, the margins as float 64, little-endian.
+
+    `candidates` has as many lists as there are tokens, or none where none were asked for.
+    """
+
+    fault: Annotated[int, Whole(2)]
+    tokens: FedTokens
+    margins: Annotated[bytes, Bytes(limits.MARGIN_BYTES * limits.MAX_FEED_TOKENS)]
+    candidates: CandidateTokens
+    nll: Annotated[float | None, Maybe(Real(1e6))]
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """The last stage's answer to the feed of that number: one for each of its rows, in their order."""
+
+    number: Number
+    rows: Annotated[tuple[RowAnswer, ...], Items(Struct(RowAnswer), limits.MAX_FEED_ROWS)]
+
+
+BookOperation = OpenSequence | ReusePrefix | ReserveRoom | KeepPath | PruneNodes | ReleaseSequence
+"""An operation without a pass."""
+StageMessage = Join | Joined | Follow | BookOperation | FeedPass | Activations | Results
