@@ -23,6 +23,8 @@ SILENCE_S: Final = 4.0
 """Three heartbeats may be lost or late; docs/protocol.md, section 3."""
 MAX_WAITING_BYTES: Final = 4 << 20
 """Bounds memory for a peer that reads too slowly: four of the largest frames."""
+MAX_SENT_AHEAD_BYTES: Final = 1 << 20
+"""A choice: what `send` lets wait, the largest frame; heartbeats always find room behind it."""
 MAX_SENTENCE: Final = 250
 """Characters: at most 1,000 bytes in UTF-8, within `MAX_TEXT_BYTES`."""
 AGENT: Final = f"cosine-p2p/{__version__}"  # as others read it in a hello or record
@@ -104,6 +106,7 @@ class Channel:
         self._outgoing: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._has_outgoing = asyncio.Event()
+        self._has_room = asyncio.Event()
         self._draw = draw
         self._pings: dict[int, float] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -136,6 +139,14 @@ class Channel:
         self._waiting_bytes += len(frame)
         self._has_outgoing.set()
         return True
+
+    async def send(self, message: m.Message) -> None:
+        """Queue a message once the peer has read enough of those before. Raises `PeerLost`."""
+        while self._waiting_bytes > MAX_SENT_AHEAD_BYTES:
+            self._has_room.clear()
+            await self._has_room.wait()
+        if self._tasks[0].done() or not self.post(message):
+            raise PeerLost(self.peer_id, "the stream is broken")
 
     @property
     def waiting_bytes(self) -> int:
@@ -214,10 +225,15 @@ class Channel:
                     await self._stream.write(data)
                     self._waiting_bytes -= len(data)
                     self.bytes_sent += len(data)
+                    self._has_room.set()
                 if self._is_ending:
                     return
         except PeerLost:
             return
+        finally:
+            # Nobody reads any more: who waits is told.
+            self._waiting_bytes = 0
+            self._has_room.set()
 
 
 async def serve_channel(

@@ -40,15 +40,25 @@ class _SteadyRoute:
 class _Pipe:
     """One direction: bytes become readable when their route says so, in the order they were written."""
 
-    def __init__(self, route: Route) -> None:
+    def __init__(self, route: Route, window_bytes: float) -> None:
         self._route = route
+        self._window_bytes = window_bytes
+        self._unread_bytes = 0
+        self._has_room = asyncio.Event()
         self._newest_s = 0.0
         self._flying: deque[bytes] = deque()
         self._chunks: deque[bytes] = deque()
         self._ready = asyncio.Event()
         self._ended = False
 
+    async def room(self) -> None:
+        """Wait until less is unread than the window, or nobody reads any more."""
+        while self._unread_bytes >= self._window_bytes and not self._ended:
+            self._has_room.clear()
+            await self._has_room.wait()
+
     def put(self, data: bytes) -> None:
+        self._unread_bytes += len(data)
         loop = asyncio.get_running_loop()
         self._newest_s = max(self._newest_s, self._route.arrival_s(loop.time(), len(data)))
         # Timers of equal time fire in any order, so what arrives is the oldest in flight, not this timer's own.
@@ -62,6 +72,7 @@ class _Pipe:
     def cut(self) -> None:
         self._ended = True
         self._ready.set()
+        self._has_room.set()
 
     def _arrive(self) -> None:
         data = self._flying.popleft()
@@ -77,7 +88,10 @@ class _Pipe:
                 return b""
             self._ready.clear()
             await self._ready.wait()
-        return self._chunks.popleft()
+        data = self._chunks.popleft()
+        self._unread_bytes -= len(data)
+        self._has_room.set()
+        return data
 
 
 class MemoryStream:
@@ -95,6 +109,7 @@ class MemoryStream:
     async def write(self, data: bytes) -> None:
         if self._closed:
             raise PeerLost(self.peer_id, "the stream is closed")
+        await self._outbound.room()
         self._outbound.put(data)
 
     def close(self) -> None:
@@ -114,7 +129,8 @@ class MemoryNetwork:
     the receiving peer's id asked twice for each dial, every direction of a stream has a route of its own; a dial
     then takes the round trip of its first packet and fails after `dial_timeout_s` if that has not returned.
     What a route holds back is delivered when the route lets it pass: streams are never cut. `is_reachable`
-    says whether the first peer can open streams to the second, as it cannot through most home routers.
+    says whether the first peer can open streams to the second, as it cannot through most home routers. A write
+    waits while `window_bytes` or more of a stream are unread.
     """
 
     def __init__(
@@ -124,8 +140,10 @@ class MemoryNetwork:
         routes: Routes | None = None,
         is_reachable: Callable[[str, str], bool] | None = None,
         dial_timeout_s: float = DIAL_TIMEOUT_S,
+        window_bytes: float = math.inf,
     ) -> None:
         self.one_way_s = one_way_s
+        self.window_bytes = window_bytes
         self.transports: dict[str, MemoryTransport] = {}
         self._routes = routes
         self._is_reachable = is_reachable
@@ -184,7 +202,7 @@ class MemoryTransport:
             raise PeerLost(peer_id, f"it does not serve {protocol}")
         if self._has_left:
             raise PeerLost(peer_id, "we have left the network")
-        there, back = (_Pipe(route) for route in routes)
+        there, back = (_Pipe(route, self._network.window_bytes) for route in routes)
         ours = MemoryStream(peer_id, back, there)
         self._streams.append(ours)
         other._accept(protocol, MemoryStream(self.peer_id, there, back))

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.operations import Chain, FeedRows
+from cosine_node.engine.operations import Chain, ChainLost, FeedRows, NotComputed, check_bounds
 from cosine_node.engine.paged import PagedEngine
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import (
@@ -67,11 +67,15 @@ class ChainEngine(PagedEngine):
         """One pass. Raises `LocalProtocolError`, `OutOfPages` or `ChainLost`: nothing is fed."""
         if not rows:
             return []
+        check_bounds(rows)
         self.feed(rows)
         self._chain.submit(FeedRows(tuple(rows)))
         with ExitStack() as on_error:
             on_error.callback(self.unfeed, rows)
             results = list(self._chain.results())
+            if any(isinstance(result.error, NotComputed) for result in results):
+                # Nothing was dropped meanwhile.
+                raise ChainLost("A stage left out a pass that is wanted.")
             on_error.pop_all()
         self.unfeed([row for row, result in zip(rows, results, strict=True) if result.error is not None])
         return results

@@ -11,6 +11,7 @@ from typing import Protocol
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.paged import PagedEngine
 from cosine_protocol.errors import CosineError, LocalProtocolError
+from cosine_protocol.limits import MAX_FEED_CHOICES, MAX_FEED_ROWS, MAX_FEED_TOKENS
 from cosine_protocol.stage_messages import (
     BookOperation,
     KeepPath,
@@ -24,6 +25,14 @@ from cosine_protocol.stage_messages import (
 
 class ChainLost(CosineError):
     """A stage of a chain failed or went away: what the chain held is lost."""
+
+
+class BadActivations(CosineError):
+    """Activations from the stage before have the wrong shape or dtype, or are not finite; nothing was fed."""
+
+
+class NotComputed(CosineError):
+    """A stage knew that all nodes of a feed were dropped before it computed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +55,16 @@ class Chain(Protocol):
     def results(self) -> Sequence[RowResult]:
         """The results of the oldest feed that was not answered yet, one a row. Raises `ChainLost`."""
         ...
+
+
+def check_bounds(rows: Sequence[Row]) -> None:
+    """Raise `LocalProtocolError` for rows that no chain takes in one feed, whoever holds its stages."""
+    tokens = sum(len(row.tokens) for row in rows)
+    choices = sum(max(0, len(row.tokens) - row.scored_from) * (1 + row.candidates) for row in rows)
+    if not 0 < len(rows) <= MAX_FEED_ROWS or tokens > MAX_FEED_TOKENS or choices > MAX_FEED_CHOICES:
+        raise LocalProtocolError(
+            f"A feed of {len(rows)} rows, {tokens} tokens and {choices} choices and candidates is over its bounds."
+        )
 
 
 def apply_to_books(engine: PagedEngine, operation: BookOperation) -> None:

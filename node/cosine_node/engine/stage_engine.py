@@ -9,15 +9,10 @@ from torch import Tensor
 
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.operations import FeedRows, Operation, apply_to_books
+from cosine_node.engine.operations import BadActivations, FeedRows, Operation, apply_to_books
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.row_results import row_results
 from cosine_node.engine.stage_model import StageModel
-from cosine_protocol.errors import CosineError
-
-
-class BadActivations(CosineError):
-    """Activations from the stage before have the wrong shape or dtype, or are not finite; nothing was fed."""
 
 
 class StageEngine(PagedEngine):

@@ -85,6 +85,12 @@ class StageModel:
         """Token slots of the pool."""
         return self._packed.store.slots
 
+    @property
+    def window_slots(self) -> int | None:
+        """Token slots of the pool of layers with a sliding window, where that is one of its own."""
+        windows = self._packed.store.windows
+        return None if windows is None else windows.slots
+
     def store(
         self, *, first_slot: int, slots: int, windows: WindowPages | None, first_window_slot: int = 0
     ) -> KvStore:

@@ -9,7 +9,8 @@ import transformers as tf
 
 from cosine_node.engine.base import PREFIX, BadLogits, OutOfPages, Row
 from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.stage_engine import BadActivations, StageEngine
+from cosine_node.engine.operations import BadActivations
+from cosine_node.engine.stage_engine import StageEngine
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
 from tests.node.engine.random_serving import draw_requests, serve_alone, serve_together

@@ -1,0 +1,209 @@
+"""A chain of stages on other machines, as their head sees it."""
+
+import asyncio
+import queue
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Final
+
+from cosine_node.engine.base import Row, RowResult
+from cosine_node.engine.operations import ChainLost, FeedRows, Operation
+from cosine_node.stage.wire_rows import feed_messages, results_of
+from cosine_p2p.channel import SILENCE_S, Channel
+from cosine_p2p.transport.base import Transport
+from cosine_protocol import messages as m
+from cosine_protocol.errors import ErrorCode, LocalProtocolError, PeerLost, RemoteProtocolError
+from cosine_protocol.layer_range import LayerRange
+from cosine_protocol.limits import CHAIN_ID_BYTES
+from cosine_protocol.protocols import STAGE
+from cosine_protocol.stage_messages import Join, Joined, OpenSequence, Results
+
+JOIN_S: Final = 3 * SILENCE_S
+"""A choice: a stage that joins dials the next one and waits for its answer, each for at most `SILENCE_S`."""
+ANSWER_S: Final = 60.0
+"""A choice: far above what a pass takes over the slowest stages, whose death heartbeats show within 4 s."""
+CAUSE_S: Final = 0.5
+"""A choice: for so long a chain that a neighbour reports as lost waits to hear of the stage itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlace:
+    """A stage that a head knows of: its peer, the layers it holds, where it may be dialled."""
+
+    peer_id: str
+    layers: LayerRange
+    addresses: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"Layers {self.layers} at {self.peer_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainPlan:
+    """A chain to be set up: places that hold all layers in order, and what the pool of each is to be."""
+
+    places: tuple[StagePlace, ...]
+    target_digest: bytes
+    numerics: str
+    vocab_tokens: int
+    pool_tokens: int
+    window_pool_tokens: int | None = None
+    window_tokens: int | None = None
+    first_sequence: int = 0
+
+    def join(self, number: int, *, chain: bytes, head: str) -> Join:
+        """What the stage of that number is asked."""
+        place = self.places[number]
+        following = self.places[number + 1] if number + 1 < len(self.places) else None
+        return Join(
+            chain=chain,
+            target_digest=self.target_digest,
+            numerics=self.numerics,
+            first_layer=place.layers.first,
+            end_layer=place.layers.end,
+            layers=place.layers.layers,
+            pool_tokens=self.pool_tokens,
+            window_pool_tokens=self.window_pool_tokens,
+            window_tokens=self.window_tokens,
+            first_sequence=self.first_sequence,
+            source=self.places[number - 1].peer_id if number else head,
+            target=None if following is None else following.peer_id,
+            addresses=() if following is None else following.addresses,
+        )
+
+
+class RemoteChain:
+    """Implements `cosine_node.engine.operations.Chain` over streams.
+
+    `submit` may be called in any thread, and `results` in any but the event loop's, which it would hold up; one of
+    them at a time. `lost` is set, on the event loop, once the chain is.
+    """
+
+    def __init__(self, plan: ChainPlan, chain: bytes, first: Channel, *, answer_s: float = ANSWER_S) -> None:
+        """Use `open_chain`. `first` is the stream to the first stage."""
+        self._plan = plan
+        self._chain = chain
+        self._first = first
+        self._answer_s = answer_s
+        self._loop = asyncio.get_running_loop()
+        self._sent = 0
+        self._awaited: deque[tuple[int, tuple[Row, ...]]] = deque()
+        self._answers: queue.SimpleQueue[Results | None] = queue.SimpleQueue()
+        self._reason: str | None = None
+        self.lost = asyncio.Event()
+
+    def submit(self, operation: Operation) -> None:
+        if self._reason is not None:
+            return
+        if isinstance(operation, FeedRows):
+            messages: Sequence[m.Message] = feed_messages(self._sent, operation.rows)
+            self._awaited.append((self._sent, operation.rows))
+            self._sent += 1
+        elif isinstance(operation, OpenSequence) and operation.scope is not None:
+            # Scopes name clients, whom stages need not know.
+            scope = blake2b(operation.scope.encode(), digest_size=16, key=self._chain).hexdigest()
+            messages = [replace(operation, scope=scope)]
+        else:
+            messages = [operation]
+        self._loop.call_soon_threadsafe(self._post, messages)
+
+    def results(self) -> Sequence[RowResult]:
+        answer = None
+        if self._reason is None:
+            try:
+                answer = self._answers.get(timeout=self._answer_s)
+            except queue.Empty:
+                self._lose(f"No stage has answered a pass for {self._answer_s:g} s.")
+        if answer is None or self._reason is not None:
+            raise ChainLost(self._reason or "The chain was lost.")
+        number, rows = self._awaited.popleft()
+        try:
+            if answer.number != number:
+                raise RemoteProtocolError(f"an answer to pass {answer.number}, not {number}")
+            return results_of(answer, rows, vocab_tokens=self._plan.vocab_tokens)
+        except RemoteProtocolError as error:
+            self._lose(f"{self._plan.places[-1]}: {error}.")
+            raise ChainLost(self._reason) from None
+
+    def _post(self, messages: Sequence[m.Message]) -> None:
+        for message in messages:
+            try:
+                is_posted = self._first.post(message)
+            except LocalProtocolError as error:
+                self._lose(f"An operation could not be sent: {error}.")
+                return
+            if not is_posted:
+                self._lose(f"{self._plan.places[0]}: it reads too slowly.")
+                return
+
+    def _lose(self, reason: str) -> None:
+        if self._reason is None:
+            self._reason = reason
+            self._answers.put(None)
+            self._loop.call_soon_threadsafe(self.lost.set)
+
+    async def listen(self, number: int, channel: Channel) -> None:
+        """Take what one stage says, until the chain is lost with it."""
+        place = self._plan.places[number]
+        try:
+            while True:
+                match await channel.receive():
+                    case Results() as results if number == len(self._plan.places) - 1:
+                        if self._answers.qsize() >= len(self._awaited):
+                            raise RemoteProtocolError("an answer that nothing was asked for")
+                        self._answers.put(results)
+                    case m.Error(code=code, message=message):
+                        if code == ErrorCode.NEIGHBOUR_LOST:
+                            # The stage that is gone, or what it said, names the layers that failed.
+                            await asyncio.sleep(CAUSE_S)
+                        self._lose(f"{place}: {message.rstrip('.')}.")
+                        return
+                    case other:
+                        raise RemoteProtocolError(f"unexpected {type(other).__name__}")
+        except PeerLost as lost:
+            self._lose(f"{place}: {lost.reason}.")
+        except RemoteProtocolError as error:
+            self._lose(f"{place}: {error}.")
+
+
+@asynccontextmanager
+async def open_chain(
+    transport: Transport,
+    plan: ChainPlan,
+    *,
+    answer_s: float = ANSWER_S,
+    draw: Callable[[int], bytes] = secrets.token_bytes,
+) -> AsyncIterator[RemoteChain]:
+    """Set a chain up, from the last stage to the first; it ends with the context. Raises `ChainLost`."""
+    chain = draw(CHAIN_ID_BYTES)
+    async with AsyncExitStack() as stack:
+        channels: dict[int, Channel] = {}
+        for number in reversed(range(len(plan.places))):
+            join = plan.join(number, chain=chain, head=transport.peer_id)
+            try:
+                async with asyncio.timeout(JOIN_S):
+                    stream = await transport.dial(plan.places[number].peer_id, STAGE)
+                    channel = await stack.enter_async_context(Channel(stream, STAGE))
+                    channel.post(join)
+                    answer = await channel.receive()
+            except TimeoutError:
+                raise ChainLost(f"{plan.places[number]}: it did not join within {JOIN_S:g} s.") from None
+            except (PeerLost, RemoteProtocolError) as error:
+                raise ChainLost(f"{plan.places[number]}: {error}.") from None
+            if not isinstance(answer, Joined):
+                said = answer.message if isinstance(answer, m.Error) else f"unexpected {type(answer).__name__}"
+                raise ChainLost(f"{plan.places[number]}: {said.rstrip('.')}.")
+            channels[number] = channel
+        remote = RemoteChain(plan, chain, channels[0], answer_s=answer_s)
+        listening = [asyncio.ensure_future(remote.listen(*each)) for each in channels.items()]
+        try:
+            yield remote
+        finally:
+            remote._lose("The chain was given up.")
+            for task in listening:
+                task.cancel()
+            await asyncio.gather(*listening, return_exceptions=True)
