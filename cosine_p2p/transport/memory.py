@@ -51,6 +51,10 @@ class _Pipe:
         self._ready = asyncio.Event()
         self._ended = False
 
+    def piece_bytes(self, data: bytes) -> int:
+        """How much of what is written goes at once."""
+        return max(1, int(min(len(data), self._window_bytes)))
+
     async def room(self) -> None:
         """Wait until less is unread than the window, or nobody reads any more."""
         while self._unread_bytes >= self._window_bytes and not self._ended:
@@ -109,8 +113,10 @@ class MemoryStream:
     async def write(self, data: bytes) -> None:
         if self._closed:
             raise PeerLost(self.peer_id, "the stream is closed")
-        await self._outbound.room()
-        self._outbound.put(data)
+        size = self._outbound.piece_bytes(data)
+        for start in range(0, len(data), size):
+            await self._outbound.room()
+            self._outbound.put(data[start : start + size])
 
     def close(self) -> None:
         if not self._closed:

@@ -9,6 +9,7 @@ from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.channel import (
     FLOOD_S,
     HEARTBEAT_S,
+    MAX_SENT_AHEAD_BYTES,
     MAX_WAITING_BYTES,
     PING_NUMBERS,
     READ_BURST,
@@ -314,3 +315,25 @@ def test_who_stays_at_the_limit_loses_its_streams_is_counted_once_and_may_come_b
     assert reasons == ["it sends more than is read of a peer, for too long"] * 3 + ["the stream ended"]
     assert FLOOD_S < ends[0] < FLOOD_S + 3
     assert denied.noted == ["flood"]
+
+
+def test_who_sends_waits_for_a_slow_reader_and_hears_of_a_broken_stream() -> None:
+    async def run() -> None:
+        async def read_nothing(stream: Stream) -> None:
+            await asyncio.sleep(200)
+
+        network = MemoryNetwork(window_bytes=1 << 16)
+        await network.join("server").serve(STATUS, read_nothing)
+        stream = await network.join("client").dial("server", STATUS)
+        asyncio.get_running_loop().call_later(60, stream.close)
+        async with Channel(stream, STATUS) as channel:
+            sent = 0
+            with pytest.raises(PeerLost):
+                while True:
+                    await channel.send(m.AskRecords(1, "x" * 250))
+                    sent += 1
+                    assert channel.waiting_bytes < MAX_SENT_AHEAD_BYTES + 2000
+            assert sent * 250 < 2 * MAX_SENT_AHEAD_BYTES
+            assert asyncio.get_running_loop().time() >= 60
+
+    run_virtual(run())

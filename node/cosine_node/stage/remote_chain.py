@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Final
 
 from cosine_node.engine.base import Row, RowResult
@@ -44,7 +45,10 @@ class StagePlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainPlan:
-    """A chain to be set up: places that hold all layers in order, and what the pool of each is to be."""
+    """A chain to be set up: places that hold all layers in order, and what the pool of each is to be.
+
+    Raises `LocalProtocolError` where they do not.
+    """
 
     places: tuple[StagePlace, ...]
     target_digest: bytes
@@ -54,6 +58,12 @@ class ChainPlan:
     window_pool_tokens: int | None = None
     window_tokens: int | None = None
     first_sequence: int = 0
+
+    def __post_init__(self) -> None:
+        parts = [place.layers for place in self.places]
+        follow = all(one.precedes(other) for one, other in pairwise(parts))
+        if not (parts and parts[0].is_first and parts[-1].is_last and follow):
+            raise LocalProtocolError(f"{', '.join(map(str, parts))} do not hold all layers in order.")
 
     def join(self, number: int, *, chain: bytes, head: str) -> Join:
         """What the stage of that number is asked."""

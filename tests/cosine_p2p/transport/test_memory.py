@@ -221,3 +221,29 @@ def test_what_never_arrives_ends_nothing() -> None:
         await b.close()
 
     run_virtual(run())
+
+
+def test_writes_wait_while_a_window_is_unread() -> None:
+    async def run() -> None:
+        received: list[bytes] = []
+        reads = asyncio.Event()
+
+        async def read_late(stream: Stream) -> None:
+            await reads.wait()
+            while data := await stream.read():
+                received.append(data)
+
+        network = MemoryNetwork(one_way_s=0.1, window_bytes=10)
+        await network.join("b").serve("/late", read_late)
+        stream = await network.join("a").dial("b", "/late")
+        writing = asyncio.ensure_future(stream.write(bytes(range(35))))
+        await asyncio.sleep(60)
+        assert not writing.done()
+        reads.set()
+        await writing
+        await asyncio.sleep(1)
+        assert b"".join(received) == bytes(range(35))
+        reads.clear()
+        stream.close()
+
+    run_virtual(run())

@@ -38,7 +38,7 @@ def test_a_feed_is_taken_once_all_its_activations_are_there() -> None:
         inbox.put(last)
         inbox.put(ReleaseSequence(1))
         found = await taking
-        assert isinstance(found, QueuedFeed) and found.activations == bytes(3 * TOKEN_BYTES)
+        assert isinstance(found, QueuedFeed) and found.activations == bytearray(3 * TOKEN_BYTES)
         assert inbox.later() == [ReleaseSequence(1)]
         assert await inbox.take() == ReleaseSequence(1)
         assert inbox.bytes == 0
