@@ -18,6 +18,7 @@ from cosine_p2p.channel import MAX_SENTENCE, READ_BURST, READ_RATE, SILENCE_S, C
 from cosine_p2p.transport.base import Stream, Transport
 from cosine_protocol import messages as m
 from cosine_protocol.errors import (
+    CosineError,
     ErrorCode,
     LocalProtocolError,
     MalformedMessage,
@@ -311,11 +312,22 @@ class StageService:
     async def _run(self, work: Callable[[], _T]) -> _T:
         """Work in the engine's thread. Where the chain ends meanwhile, this still waits for the work to end."""
         found: list[_T] = []
-        running = asyncio.ensure_future(self._offload(lambda: found.append(work())))
+        errors: list[CosineError] = []
+
+        def call() -> None:
+            # Raised below, for nobody would hear of it here where the chain has ended.
+            try:
+                found.append(work())
+            except CosineError as error:
+                errors.append(error)
+
+        running = asyncio.ensure_future(self._offload(call))
         try:
             await asyncio.shield(running)
         finally:
             await asyncio.gather(running, return_exceptions=True)
+        if errors:
+            raise errors[0]
         return found[0]
 
 

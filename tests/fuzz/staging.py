@@ -1,0 +1,145 @@
+"""A stage of a chain under strangers: one claims to be its head, the other to be the stage before."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from cosine_node.engine.base import Choice, Row, RowResult
+from cosine_node.engine.kv_pool import PagePool
+from cosine_node.engine.paged import PagedEngine
+from cosine_node.stage.service import StageService
+from cosine_p2p.transport.memory import MemoryNetwork
+from cosine_protocol import messages as m
+from cosine_protocol.codec import encode
+from cosine_protocol.layer_range import LayerRange
+from cosine_protocol.stage_messages import (
+    Activations,
+    FeedPass,
+    Follow,
+    Join,
+    KeepPath,
+    OpenSequence,
+    PruneNodes,
+    ReleaseSequence,
+    ReserveRoom,
+    ReusePrefix,
+)
+from tests.node.peers import SERVER, TARGET
+
+from .mutation import mutated_moves
+from .serving import CALLERS, MENDED, SECOND, HostileStream, play
+from .target import FuzzTarget, script
+from .watching import run_watched
+from .wire import message_of
+
+CHAIN: Final = bytes(16)
+TOKEN_BYTES: Final = 8
+POOL_TOKENS: Final = 64
+
+
+class ScriptedStage:
+    """Implements `ChainBooks` and `ChainHost`: the last layers of a model that always chooses token 0."""
+
+    layers = LayerRange(first=2, end=4, layers=4)
+    numerics = "scripted"
+    token_bytes = TOKEN_BYTES
+
+    def __init__(self) -> None:
+        self.books = self._new(0)
+        self.is_open = False
+
+    def _new(self, first_sequence: int) -> PagedEngine:
+        pool = PagePool(tokens=POOL_TOKENS)
+        sizes: dict[str, Any] = {"vocab_tokens": 256, "context_tokens": POOL_TOKENS, "numerics": self.numerics}
+        return PagedEngine(pool, **sizes, first_sequence=first_sequence)
+
+    def open(self, *, first_sequence: int, **_: object) -> "ScriptedStage":
+        assert not self.is_open, "a chain was set up before the one before had ended"
+        self.books, self.is_open = self._new(first_sequence), True
+        return self
+
+    def run(self, rows: Sequence[Row], activations: bytes | bytearray | None) -> bytes | list[RowResult]:
+        assert activations is not None and len(activations) == TOKEN_BYTES * sum(len(row.tokens) for row in rows)
+        self.books.feed(rows)
+        return [RowResult(tuple(Choice(0, 0.5) for _ in row.tokens[row.scored_from :])) for row in rows]
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+def mend(message: Any, stream: HostileStream) -> Any:
+    """The message with what only the chain's head can know."""
+    match message:
+        case Join():
+            return replace(
+                message,
+                chain=CHAIN,
+                target_digest=TARGET,
+                numerics="scripted",
+                first_layer=2,
+                end_layer=4,
+                layers=4,
+                source=CALLERS[1].peer_id,
+                target=None,
+                window_pool_tokens=None,
+                window_tokens=None,
+                first_sequence=0,
+            )
+        case Follow():
+            return Follow(CHAIN)
+        case FeedPass():
+            rows = tuple(
+                replace(row, sequence=row.sequence % 2, tokens=tuple(token % 256 for token in row.tokens))
+                for row in message.rows
+            )
+            sizes = TOKEN_BYTES * sum(len(row.tokens) for row in rows)
+            return replace(message, rows=rows, activation_bytes=sizes if message.activation_bytes else 0)
+        case OpenSequence() | ReusePrefix() | ReserveRoom() | KeepPath() | PruneNodes() | ReleaseSequence():
+            return replace(message, sequence=message.sequence % 2)
+    return message
+
+
+async def _serve(data: bytes) -> None:
+    stage = ScriptedStage()
+    transport = MemoryNetwork(one_way_s=0.001).join(SERVER.peer_id)
+
+    async def at_once(work: Callable[[], None]) -> None:
+        work()
+
+    service = StageService(stage, transport=transport, target_digest=TARGET, offload=at_once, inbox_bytes=4096)
+    await play(data, service.handle, mend)
+    assert not service.chains and not stage.is_open and not service.waiting_bytes, "a chain outlives its streams"
+
+
+def seeds() -> list[bytes]:
+    hello = encode(message_of(m.Hello))
+    begun = [
+        (0, hello),
+        (SECOND, hello),
+        (MENDED | 8, encode(message_of(Join))),
+        (SECOND | MENDED | 8, encode(message_of(Follow))),
+    ]
+    feed = message_of(FeedPass)
+    says = [
+        replace(message_of(OpenSequence), sequence=0),
+        replace(feed, rows=tuple(replace(row, sequence=0) for row in feed.rows)),
+        Activations(bytes(3 * TOKEN_BYTES)),
+        message_of(KeepPath),
+        message_of(PruneNodes),
+        message_of(ReserveRoom),
+        message_of(ReleaseSequence),
+    ]
+    of_first = [replace(each, sequence=0) if hasattr(each, "sequence") else each for each in says]
+    moves = [(SECOND | MENDED | 8, encode(each)) for each in of_first]
+    return [script(*begun, *moves), script(*begun, *moves[:3], (0, hello), (MENDED, encode(message_of(Join))))]
+
+
+TARGETS: Final = {
+    "stage": FuzzTarget(
+        check=lambda data: run_watched(_serve(data)),
+        seeds=seeds,
+        runs=1_500,
+        mutate=mutated_moves,
+        max_bytes=6000,
+    )
+}
