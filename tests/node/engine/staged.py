@@ -11,7 +11,9 @@ from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
 from cosine_node.engine.load_trial import find_way
 from cosine_node.engine.loading import load_model
+from cosine_node.engine.pass_way import PassWay
 from cosine_node.engine.stage_engine import StageEngine
+from cosine_node.engine.stage_loading import load_part
 from cosine_node.engine.stage_model import StageModel
 from cosine_node.engine.torch_engine import TorchEngine
 from cosine_node.engine.window_pages import WindowPages
@@ -38,6 +40,14 @@ def load_stages(
 ) -> list[StageModel]:
     return [
         StageModel.load(str(source), part, dtype=torch.float32, device=CPU, slots=slots, window_slots=window_slots)
+        for part in parts
+    ]
+
+
+def load_untried(source: Path | str, parts: Sequence[LayerRange], *, slots: int) -> list[StageModel]:
+    """Parts of a model that runs with packed passes, without the load trial, which takes seconds."""
+    return [
+        StageModel(load_part(str(source), part, dtype=torch.float32), part, slots=slots, way=PassWay.PACKED)
         for part in parts
     ]
 

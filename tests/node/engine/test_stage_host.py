@@ -15,7 +15,7 @@ from cosine_node.engine.stage_engine import StageEngine
 from cosine_node.engine.stage_host import HostedChain, StageHost, _free_range
 from cosine_node.engine.stage_model import StageModel
 from cosine_protocol.request import Sampling
-from tests.node.engine.staged import load_stages, ranges
+from tests.node.engine.staged import load_stages, load_untried, ranges
 from tests.node.engine.tiny_models import COMMON, build
 
 SLOTS = 96
@@ -26,7 +26,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[StageModel]:
     folder = tmp_path_factory.mktemp("llama")
     config = tf.LlamaConfig(**(COMMON | {"num_hidden_layers": 2}))
     build(config).save_pretrained(folder)
-    return load_stages(folder, ranges(1, 2), slots=SLOTS)
+    return load_untried(folder, ranges(1, 2), slots=SLOTS)
 
 
 def opened(host: StageHost, pool_tokens: int) -> HostedChain:

@@ -19,7 +19,7 @@ from cosine_protocol.protocols import STAGE
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import FeedPass, Join, Joined, Results
 from tests.node.engine.random_serving import draw_requests, serve_alone, serve_together
-from tests.node.engine.staged import load_stages, ranges, whole_engine
+from tests.node.engine.staged import load_untried, ranges, whole_engine
 from tests.node.engine.tiny_models import VOCAB
 
 from .chains import POOL_TOKENS, ServedStages, head_of, save_tiny, served
@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def stages(folder: Path) -> list[StageModel]:
-    return load_stages(folder, ranges(1, 3, 4), slots=POOL_TOKENS)
+    return load_untried(folder, ranges(1, 3, 4), slots=POOL_TOKENS)
 
 
 async def off_loop(work: Callable[[], Any]) -> Any:
@@ -48,11 +48,11 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("ends", [(2, 4), (1, 3, 4)], ids=str)
 def test_requests_over_streams_are_those_of_the_whole_model(folder: Path, ends: tuple[int, ...]) -> None:
-    models = load_stages(folder, ranges(*ends), slots=POOL_TOKENS)
+    models = load_untried(folder, ranges(*ends), slots=POOL_TOKENS)
     whole = whole_engine(folder, pool_tokens=POOL_TOKENS)
-    requests = draw_requests(6, vocab_tokens=VOCAB, longest=40, seed=3)
+    requests = draw_requests(4, vocab_tokens=VOCAB, longest=40, seed=3)
     for asked in requests:
-        asked.expected = serve_alone(whole, asked, 8)
+        asked.expected = serve_alone(whole, asked, 5)
 
     async def run() -> None:
         async with served(models) as stages:
@@ -61,7 +61,7 @@ def test_requests_over_streams_are_those_of_the_whole_model(folder: Path, ends: 
                 engine = head_of(chain, first_sequence=7)
                 for asked in requests:
                     # Margins are equal to the last bit.
-                    assert await off_loop(partial(serve_alone, engine, asked, 8)) == asked.expected
+                    assert await off_loop(partial(serve_alone, engine, asked, 5)) == asked.expected
                 different = await off_loop(
                     lambda: serve_together(engine, requests, at_once=3, seed=5, tolerance=1e-4)
                 )

@@ -29,7 +29,7 @@ from cosine_protocol.stage_messages import (
     Results,
     RowFault,
 )
-from tests.node.engine.staged import load_stages, ranges
+from tests.node.engine.staged import load_untried, ranges
 from tests.node.engine.tiny_models import VOCAB
 
 from .chains import POOL_TOKENS, ServedStages, save_tiny, served
@@ -41,7 +41,7 @@ OPEN: Final = OpenSequence(0, Sampling(), 3, None)
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> list[StageModel]:
-    return load_stages(save_tiny(tmp_path_factory.mktemp("llama")), ranges(2, 4), slots=POOL_TOKENS)
+    return load_untried(save_tiny(tmp_path_factory.mktemp("llama")), ranges(2, 4), slots=POOL_TOKENS)
 
 
 async def at_once(work: Callable[[], None]) -> None:
