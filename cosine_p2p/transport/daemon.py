@@ -24,6 +24,7 @@ from cosine_p2p.transport.hivemind_library import (
     write_pbmsg,
 )
 from cosine_p2p.transport.host_addresses import check_ports_free, peer_of
+from cosine_p2p.transport.relay import NO_RELAY_FLAGS, RELAY_FLAGS
 from cosine_p2p.transport.socket_folder import make_socket_folder
 from cosine_protocol.errors import BadSignature, PeerLost, UsageError
 from cosine_protocol.identity import public_key_of
@@ -64,7 +65,9 @@ def _p2p_class(folder: Path, created: list[Any]) -> Any:
         def _make_process_args(*args: Any, **flags: Any) -> list[str]:
             # With relay discovery on, p2pd waits three minutes before it uses a relay it was given.
             extra = ["-relayDiscovery=0"] if flags.get("autoRelay") else []
-            detach = _DETACH_RELAY if flags.get("forceReachabilityPublic") else _DETACH
+            is_relay = flags.get("forceReachabilityPublic")
+            extra += RELAY_FLAGS if is_relay else NO_RELAY_FLAGS
+            detach = _DETACH_RELAY if is_relay else _DETACH
             return [sys.executable, "-ISc", detach, *P2P._make_process_args(*args, **flags), *extra]
 
     return PrivateP2P

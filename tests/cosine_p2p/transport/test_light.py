@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]  # no stubs among the dependencies
 import pytest
 import trio
 from trio.testing import MockClock
@@ -23,6 +24,7 @@ from cosine_p2p.transport.light import LightConfig, LightTransport
 from cosine_p2p.transport.light_connection import WRITE_TIMEOUT_S, Muxer
 from cosine_p2p.transport.light_stream import LightStream
 from cosine_p2p.transport.peer_gate import PeerGate
+from cosine_p2p.transport.relay import CIRCUIT_BYTES
 from cosine_protocol.codec import decode
 from cosine_protocol.errors import ErrorCode, LocalProtocolError, PeerLost, UsageError
 from cosine_protocol.framing import FrameDecoder
@@ -404,6 +406,35 @@ def test_a_peer_behind_a_relay_is_reached_and_sends_more_than_libp2p_relays_by_d
     # A node on loopback gets its reservation, but does not show the address that comes with it.
     monkeypatch.setattr("cosine_p2p.transport.hivemind.CIRCUIT_WAIT_S", 1.0)
     assert len(asyncio.run(asyncio.wait_for(through_a_relay(tmp_path), 60))) == MUCH_BYTES
+
+
+@pytest.mark.thorough
+@needs_hivemind
+@pytest.mark.parametrize(("is_relay", "granted_bytes"), [(True, CIRCUIT_BYTES), (False, 128 << 10)])
+def test_a_stranger_is_granted_so_much_and_what_libp2p_grants_by_default_at_nodes_that_are_no_relay(
+    tmp_path: Path, is_relay: bool, granted_bytes: int
+) -> None:
+    """p2pd's own options grant it 4 GiB wherever it thinks that it has a public address."""
+    from cosine_p2p.transport.hivemind import HivemindTransport
+
+    async def run() -> None:
+        place = TransportConfig(
+            identity_file=tmp_path / "node", host_maddrs=("/ip4/127.0.0.1/tcp/0",), is_relay=is_relay
+        )
+        node = await HivemindTransport.start(place)
+        try:
+            peers = await node.visible_maddrs()
+            stranger = await LightTransport.start(LightConfig(identity=OURS, initial_peers=peers))
+            try:
+                assert await stranger.reserve(node.peer_id) == granted_bytes
+            finally:
+                await stranger.close()
+            assert node.daemon_pid is not None
+            assert ("-relayService=0" in psutil.Process(node.daemon_pid).cmdline()) is not is_relay
+        finally:
+            await node.close()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
 
 
 @pytest.mark.thorough

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from cosine_p2p.transport.relay import ENOUGH_BYTES, MAX_STARTS, start_relay
+from cosine_p2p.transport.relay import CIRCUIT_BYTES, MAX_STARTS, start_relay
 from cosine_protocol.errors import PeerLost
 
 DEFAULT_BYTES = 128 << 10
@@ -45,7 +45,7 @@ def started(*granted: int | None) -> Starts:
 
 
 def test_only_the_first_that_grants_enough_stays(caplog: pytest.LogCaptureFixture) -> None:
-    assert started(DEFAULT_BYTES, DEFAULT_BYTES, ENOUGH_BYTES).open == [3]
+    assert started(DEFAULT_BYTES, DEFAULT_BYTES, CIRCUIT_BYTES).open == [3]
     assert not caplog.records
 
 
