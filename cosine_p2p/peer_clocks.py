@@ -10,7 +10,6 @@ from statistics import median_low
 from typing import Final
 
 from cosine_protocol.limits import MAX_RECORD_SKEW_S
-from cosine_protocol.records import NodeRecord
 
 WARNED_S: Final = MAX_RECORD_SKEW_S / 2
 """A choice: above what clocks that the system keeps differ by, and before records are refused."""
@@ -38,30 +37,33 @@ class PeerClocks:
         self._samples: OrderedDict[str, _Sample] = OrderedDict()
         self._told_s: dict[bool, float] = {}
 
-    def note(self, source: str, record: NodeRecord, *, now_s: float, age_s: float | None = None) -> None:
-        """A record has come that its owner issued `age_s` ago at most; by default it has not lapsed yet."""
-        most_s = now_s - record.issued_at_s
-        oldest_s = record.lifetime_s if age_s is None else age_s
+    def note(self, source: str, *, issued_s: float, oldest_s: float, now_s: float) -> None:
+        """Something has come that the source issued at `issued_s` of its clock, `oldest_s` ago at most."""
+        most_s = now_s - issued_s
         self._samples.pop(source, None)
         self._samples[source] = _Sample(most_s - oldest_s, most_s, now_s)
         if len(self._samples) > MAX_SOURCES:
             self._samples.popitem(last=False)
 
-    def problem(self, now_s: float) -> str:
-        """A sentence without its full stop where the median of the sources is far from this clock; else ""."""
+    def ahead_s(self, now_s: float) -> tuple[float, float] | None:
+        """The seconds, from the least to the most, that this clock is ahead of the median source's."""
         fresh = self._fresh(now_s)
         if not fresh:
+            return None
+        return median_low(sample.least_s for sample in fresh), -median_low(-sample.most_s for sample in fresh)
+
+    def problem(self, now_s: float) -> str:
+        """A sentence without its full stop where the median of the sources is far from this clock; else ""."""
+        bounds_s = self.ahead_s(now_s)
+        off_s = max(bounds_s[0], -bounds_s[1]) if bounds_s else 0.0
+        if not bounds_s or off_s <= WARNED_S:
             return ""
-        ahead_s = median_low(sample.least_s for sample in fresh)
-        behind_s = median_low(-sample.most_s for sample in fresh)
-        off_s = max(ahead_s, behind_s)
-        if off_s <= WARNED_S:
-            return ""
-        if len(fresh) == 1:
+        peers = len(self._fresh(now_s))
+        if peers == 1:
             found = f"this machine's clock and that of the only peer met differ by at least {span(off_s)}"
         else:
-            side = "ahead of" if ahead_s > behind_s else "behind"
-            found = f"this machine's clock is at least {span(off_s)} {side} those of {len(fresh)} peers"
+            side = "ahead of" if bounds_s[0] == off_s else "behind"
+            found = f"this machine's clock is at least {span(off_s)} {side} those of {peers} peers"
         limit = f"peers whose clocks differ by more than {MAX_RECORD_SKEW_S:g} s do not find each other"
         return f"{found}, and {limit}; `sudo timedatectl set-ntp true` sets a clock"
 

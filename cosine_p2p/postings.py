@@ -5,6 +5,7 @@ signature covers that name too.
 """
 
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha1, sha256
@@ -19,7 +20,7 @@ from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.errors import MalformedMessage, RemoteProtocolError
 from cosine_protocol.fields import Bytes, Text
 from cosine_protocol.identity import public_key_of
-from cosine_protocol.records import NodeRecord, SignedRecord, cell_name, check_times, open_undated_record
+from cosine_protocol.records import NodeRecord, cell_name, check_times, open_undated_record
 
 MAX_DEPTH: Final = 4
 """Bounds the cells: 16^4 of them hold four million nodes of one role and target."""
@@ -63,11 +64,6 @@ class Posting:
     expires_at_s: float
 
 
-def record_in(value: bytes) -> NodeRecord:
-    """The record in a stored value, of which nothing is checked. Raises `MalformedMessage`."""
-    return decode_body(NodeRecord, decode_body(SignedRecord, decode_body(StoredValue, value).data).body)
-
-
 def dht_key(cell: str) -> bytes:
     """hivemind's hash of a key: SHA-1 of its msgpack."""
     return sha1(msgpack.packb(cell), usedforsecurity=False).digest()
@@ -92,9 +88,19 @@ class RecordOpener:
         self._opened: OrderedDict[bytes, NodeRecord] = OrderedDict()
 
     def open(
-        self, data: bytes, *, cell: str, owner: str, now_s: float, valid_at_s: float | None = None
+        self,
+        data: bytes,
+        *,
+        cell: str,
+        owner: str,
+        now_s: float,
+        valid_at_s: float | None = None,
+        note: Callable[[NodeRecord], None] | None = None,
     ) -> NodeRecord:
-        """Raises what `open_record` raises. With `valid_at_s` a record need not be valid now, but then."""
+        """Raises what `open_record` raises. With `valid_at_s` a record need not be valid now, but then.
+
+        `note` is told of one that is the owner's, whether or not it is valid.
+        """
         known_as = sha256(msgpack.packb((cell, owner, data))).digest()
         record = self._opened.get(known_as)
         if record is None:
@@ -102,7 +108,9 @@ class RecordOpener:
             self._opened[known_as] = record
             if len(self._opened) > MAX_REMEMBERED:
                 self._opened.popitem(last=False)
-        self.clocks.note(owner, record, now_s=now_s)
+        self.clocks.note(owner, issued_s=record.issued_at_s, oldest_s=record.lifetime_s, now_s=now_s)
+        if note is not None:
+            note(record)
         check_times(record, now_s=now_s if valid_at_s is None else valid_at_s)
         return record
 
@@ -125,8 +133,17 @@ class PostingChecker:
         self._opener = opener
         self._membership = membership
 
-    def check(self, *, key: bytes, subkey: bytes, value: bytes, expires_at_s: float, now_s: float) -> Posting:
-        """Raises `RemoteProtocolError`. Values lapsed for less than the allowed skew pass.
+    def check(
+        self,
+        *,
+        key: bytes,
+        subkey: bytes,
+        value: bytes,
+        expires_at_s: float,
+        now_s: float,
+        note: Callable[[NodeRecord], None] | None = None,
+    ) -> Posting:
+        """Raises `RemoteProtocolError`. Values lapsed for less than the allowed skew pass; `note` as in `open`.
 
         A reader whose clock is ahead meets lapsed records; the store and `find` drop them by themselves.
         """
@@ -136,8 +153,9 @@ class PostingChecker:
         owner = _owner_of(subkey)
         if encode_body(stored) != value or dht_key(stored.cell) != key:
             raise MalformedMessage("the value does not belong under this key")
+        valid_at_s = min(now_s, expires_at_s)
         record = self._opener.open(
-            stored.data, cell=stored.cell, owner=owner, now_s=now_s, valid_at_s=min(now_s, expires_at_s)
+            stored.data, cell=stored.cell, owner=owner, now_s=now_s, valid_at_s=valid_at_s, note=note
         )
         if not now_s - limits.MAX_RECORD_SKEW_S <= expires_at_s <= now_s + limits.MAX_RECORD_TTL_S:
             raise MalformedMessage("the value is to be kept too long, or has lapsed")

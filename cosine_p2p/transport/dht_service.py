@@ -8,15 +8,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from cosine_p2p.call_budget import CallBudget
 from cosine_p2p.peer_clocks import PeerClocks
-from cosine_p2p.postings import PostingChecker, RecordStore, record_in, subkey_bytes
+from cosine_p2p.postings import PostingChecker, RecordStore, subkey_bytes
 from cosine_p2p.transport.address_range import range_of
 from cosine_p2p.transport.hivemind_library import dht_pb2
 from cosine_protocol import limits
-from cosine_protocol.errors import MalformedMessage, RemoteProtocolError
+from cosine_protocol.errors import RemoteProtocolError
+from cosine_protocol.records import NodeRecord
 
 logger = logging.getLogger(__name__)
 
@@ -109,26 +111,22 @@ class DhtService:
         in_cache: bool,
     ) -> bool:
         now_s = self._clock()
-        if not in_cache and subkey == subkey_bytes(owner):
-            self._note_clock(owner, address_range, value, now_s)
+        note = partial(self._note_clock, address_range or owner, now_s)
         try:
             if in_cache or subkey != subkey_bytes(owner):
                 raise RemoteProtocolError("it is not the sender's own, or for a cache")
-            posting = self._checker.check(key=key, subkey=subkey, value=value, expires_at_s=until_s, now_s=now_s)
+            posting = self._checker.check(
+                key=key, subkey=subkey, value=value, expires_at_s=until_s, now_s=now_s, note=note
+            )
         except RemoteProtocolError as error:
             logger.debug("a record that %s brought was refused: %s", owner, error)
             self._budget.fine(owner, BAD_VALUE_UNITS, now_s=self._now_s())
             return False
         return self._store.put(key, posting, now_s, source=address_range)
 
-    def _note_clock(self, owner: str, address_range: str, value: bytes, now_s: float) -> None:
-        """Compare clocks with an owner that brings a record, which it has just issued; p2pd knows who it is."""
-        try:
-            record = record_in(value)
-        except MalformedMessage:
-            return
-        if record.peer_id == owner:
-            self._clocks.note(address_range or owner, record, now_s=now_s, age_s=BROUGHT_WITHIN_S)
+    def _note_clock(self, source: str, now_s: float, record: NodeRecord) -> None:
+        """Compare clocks with an owner that brings a record, which it has just issued."""
+        self._clocks.note(source, issued_s=record.issued_at_s, oldest_s=BROUGHT_WITHIN_S, now_s=now_s)
         if news := self._clocks.news(now_s):
             logger.warning("%s", news)
 

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CIRCUIT_BYTES: Final = 128 << 20
-"""Each way of a circuit. In its 30 minutes a gateway with sixteen requests at a time sends a verifier 58 kB a second,
-104 MB, and one request four (measured in a simulated swarm with passes of 60 ms, drafts of 6 ms)."""
+"""Each way of a circuit. In its 30 minutes a gateway with sixteen requests at a time sends a verifier 104 MB, in
+a simulated swarm with passes of 60 ms and drafts of 6 ms."""
 CIRCUITS_EACH: Final = 64
-"""A choice: a peer's circuits at a time, so many of a node behind NAT's clients; as streams of one peer at a node."""
+"""A choice: a peer's circuits at a time, which are the clients at a time of a node behind NAT."""
 CIRCUIT_BUFFER_BYTES: Final = 64 << 10
 """A choice, each way of a circuit. With p2pd's own 16 MiB its circuits could fill the machine's memory."""
 RELAY_FLAGS: Final = (

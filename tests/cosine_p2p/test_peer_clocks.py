@@ -7,24 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_p2p.peer_clocks import KEEP_S, MAX_SOURCES, TELL_EVERY_S, WARNED_S, PeerClocks, span
-from cosine_protocol.records import NodeRecord
-
-from .samples import identity_of, record_of
 
 NOW_S = 1_700_000_000.0
 LIFETIME_S = 300.0
 
 
-def record(*, issued_s: float) -> NodeRecord:
-    """One issued at a time of the right clock, from `NOW_S`."""
-    return record_of(identity_of(1), now_s=NOW_S + issued_s, lifetime_s=LIFETIME_S)
-
-
-def problem(ages_s: Iterable[float], *, off_s: float, fresh_s: float | None = None) -> str:
+def problem(ages_s: Iterable[float], *, off_s: float, fresh_s: float = LIFETIME_S) -> str:
     """What a clock that is ahead by `off_s` is told by records of these true ages."""
     clocks, now_s = PeerClocks(), NOW_S + off_s
     for number, age_s in enumerate(ages_s):
-        clocks.note(f"peer {number}", record(issued_s=-age_s), now_s=now_s, age_s=fresh_s)
+        clocks.note(f"peer {number}", issued_s=NOW_S - age_s, oldest_s=fresh_s, now_s=now_s)
     return clocks.problem(now_s)
 
 
@@ -58,12 +50,12 @@ def test_liars_that_are_fewer_than_the_honest_bring_no_problem_about(
 
 def test_what_is_long_ago_or_was_noted_by_another_setting_of_the_clock_is_forgotten() -> None:
     clocks = PeerClocks()
-    clocks.note("peer", record(issued_s=0.0), now_s=NOW_S - 3600.0)
+    clocks.note("peer", issued_s=NOW_S, oldest_s=LIFETIME_S, now_s=NOW_S - 3600.0)
     assert clocks.problem(NOW_S - 3600.0) != ""
     assert clocks.problem(NOW_S - 3600.0 + KEEP_S + 1) == ""
     assert clocks.problem(NOW_S - 7200.0) == ""
     for number in range(2 * MAX_SOURCES):
-        clocks.note(f"other {number}", record(issued_s=0.0), now_s=NOW_S)
+        clocks.note(f"other {number}", issued_s=NOW_S, oldest_s=LIFETIME_S, now_s=NOW_S)
     assert len(clocks._samples) == MAX_SOURCES
 
 
@@ -72,7 +64,7 @@ def test_it_is_news_once_an_hour() -> None:
     times_s = [NOW_S - 36_000.0 + number * TELL_EVERY_S / 4 for number in range(9)]
     news = []
     for now_s in times_s:
-        clocks.note("peer", record(issued_s=0.0), now_s=now_s)
+        clocks.note("peer", issued_s=NOW_S, oldest_s=LIFETIME_S, now_s=now_s)
         news.append(bool(clocks.news(now_s)))
     assert news == [True, False, False, False, True, False, False, False, True]
 

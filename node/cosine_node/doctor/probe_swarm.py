@@ -56,8 +56,8 @@ async def look_around(swarm: Swarm, *, target: str, network: str, peer_ids: Sequ
     )
 
 
-async def _dates_at(swarm: Swarm, peer_id: str, cells: Sequence[str]) -> list[tuple[float, float]]:
-    """Issue and expiry times of the records that a peer has in some cells; none if it does not answer."""
+async def _dates_at(swarm: Swarm, peer_id: str, cells: Sequence[str]) -> list[tuple[str, float, float]]:
+    """Owner, issue and expiry time of the records that a peer has in some cells; none if it does not answer."""
     dates = []
     try:
         async with asyncio.timeout(ASK_TIMEOUT_S):
@@ -70,7 +70,7 @@ async def _dates_at(swarm: Swarm, peer_id: str, cells: Sequence[str]) -> list[tu
                         record = decode_body(NodeRecord, decode_body(SignedRecord, data).body)
                         # Whatever the time is: this machine's clock is what is in question.
                         open_undated_record(data, key=cell, owner=record.peer_id)
-                        dates.append((record.issued_at_s, record.expires_at_s))
+                        dates.append((record.peer_id, record.issued_at_s, record.expires_at_s))
     except (PeerLost, RemoteProtocolError, TimeoutError):
         return []
     return dates

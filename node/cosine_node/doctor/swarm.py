@@ -1,11 +1,12 @@
 """The swarm as a newcomer meets it: it can be joined, the target is served, and the clocks agree."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from cosine_node.doctor.finding import Finding, failure, fine, skipped, warning
-from cosine_p2p.peer_clocks import span
+from cosine_p2p.peer_clocks import PeerClocks, span
 from cosine_protocol.limits import MAX_RECORD_SKEW_S
 from cosine_protocol.records import Role
 
@@ -36,13 +37,13 @@ class Neighbour:
 class Neighbourhood:
     """The nodes and clocks that a probe saw at `now_s` on this machine's clock.
 
-    `problem` says why the network could not be joined or read. `dates` are the issue and expiry times of records
-    that peers hold to be valid; `born_s` are times before which certificates of peers were not.
+    `problem` says why the network could not be joined or read. `dates` are the owner, issue and expiry
+    time of records that peers hold to be valid; `born_s` are times before which certificates of peers were not.
     """
 
     problem: str = ""
     nodes: tuple[Neighbour, ...] = ()
-    dates: tuple[tuple[float, float], ...] = ()
+    dates: tuple[tuple[str, float, float], ...] = ()
     born_s: tuple[float, ...] = ()
     now_s: float = 0.0
 
@@ -50,7 +51,7 @@ class Neighbourhood:
     def of_answer(cls, answer: dict[str, Any], *, born_s: Sequence[float]) -> "Neighbourhood":
         """The fields in the probe's answer, in which tuples have become lists."""
         nodes = tuple(Neighbour(**node) for node in answer["nodes"])
-        dates = tuple((issued_s, expires_s) for issued_s, expires_s in answer["dates"])
+        dates = tuple((owner, issued_s, expires_s) for owner, issued_s, expires_s in answer["dates"])
         return cls(**answer | {"nodes": nodes, "dates": dates, "born_s": tuple(born_s)})
 
     def of_role(self, role: Role) -> list[Neighbour]:
@@ -101,10 +102,15 @@ def _judge_drafters(drafters: list[Neighbour], *, target: str) -> Finding:
 
 
 def judge_clock(seen: Neighbourhood) -> Finding:
-    """Judge this clock by records: those of peers show at least the newest issue time, at most the first expiry."""
-    earliest_s = max([issued_s for issued_s, _ in seen.dates] + list(seen.born_s), default=seen.now_s)
-    latest_s = min([expires_s for _, expires_s in seen.dates], default=seen.now_s)
-    behind_s, ahead_s = earliest_s - seen.now_s, seen.now_s - latest_s
+    """Judge this clock by the median of the owners of records, and where there are none by peers' certificates."""
+    clocks = PeerClocks()
+    for owner, issued_s, expires_s in seen.dates:
+        clocks.note(owner, issued_s=issued_s, oldest_s=expires_s - issued_s, now_s=seen.now_s)
+    if not seen.dates:
+        for number, born_s in enumerate(seen.born_s):
+            clocks.note(str(number), issued_s=born_s, oldest_s=math.inf, now_s=seen.now_s)
+    ahead_s, most_s = clocks.ahead_s(seen.now_s) or (-math.inf, math.inf)
+    behind_s = -most_s
     if behind_s > MAX_RECORD_SKEW_S:
         found = f"this clock is at least {span(behind_s)} behind those of peers, whose records it takes for forged"
         return failure(CLOCK, found, SET_CLOCK)

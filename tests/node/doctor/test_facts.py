@@ -16,7 +16,7 @@ from tests.node.doctor.examined import OTHER_PEER, doctor_options
 from tests.node.engine.gguf_models import tiny_gguf
 
 MADDR = f"/ip4/192.0.2.1/tcp/1/p2p/{OTHER_PEER}"
-LOOKED = {"problem": "", "nodes": [], "dates": [[1.0, 2.0]], "now_s": 3.0, "born_s": []}
+LOOKED = {"problem": "", "nodes": [], "dates": [["a", 1.0, 2.0]], "now_s": 3.0, "born_s": []}
 
 
 def test_an_address_is_dialled_once_and_a_deadline_does_not_end_the_dial(
@@ -68,7 +68,7 @@ def test_only_peers_that_may_be_those_meant_are_asked_for_the_swarm(
         seen = await facts.neighbourhood()
         assert (seen is not None) is is_asked
         if seen is not None:
-            assert (seen.dates, seen.born_s) == (((1.0, 2.0),), (4.0,))
+            assert (seen.dates, seen.born_s) == ((("a", 1.0, 2.0),), (4.0,))
         await facts.close()
 
     monkeypatch.setattr(facts_module, "in_thread", dialled)

@@ -42,7 +42,8 @@ def test_a_network_that_cannot_be_joined_is_one_failure() -> None:
 def test_a_probe_sees_nodes_and_the_dates_of_records_that_peers_keep() -> None:
     seen = looked_around(roles=(Role.VERIFIER, Role.DRAFTER))
     assert [(node.role, node.reason) for node in seen.nodes] == [("verifier", ""), ("drafter", "")]
-    assert seen.dates == ((NOW_S, NOW_S + 300),) * 2
+    assert [dates[1:] for dates in seen.dates] == [(NOW_S, NOW_S + 300)] * 2
+    assert {dates[0] for dates in seen.dates} == {node.peer_id for node in seen.nodes}
     assert judge_clock(seen).status is CheckStatus.OK
 
 
@@ -63,8 +64,14 @@ def test_a_probe_says_why_a_node_is_silent() -> None:
     ],
 )
 def test_a_clock_is_judged_within_what_records_tell(now_s: float, status: str, part: str) -> None:
-    found = judge_clock(Neighbourhood(dates=((1000.0, 1300.0), (900.0, 1350.0)), now_s=now_s))
+    found = judge_clock(Neighbourhood(dates=(("a", 1000.0, 1300.0),), now_s=now_s))
     assert (found.status, part in found.found) == (status, True), found
+
+
+@pytest.mark.parametrize("lie_s", [-1e6, 1e6])
+def test_one_peer_that_lies_makes_no_clock_look_wrong(lie_s: float) -> None:
+    dates = (("a", 1000.0, 1300.0), ("b", 1000.0 + lie_s, 1300.0 + lie_s), ("c", 990.0, 1290.0))
+    assert judge_clock(Neighbourhood(dates=dates, now_s=1010.0)).status is CheckStatus.OK
 
 
 def test_certificates_alone_tell_of_a_clock_far_behind() -> None:
