@@ -31,6 +31,7 @@ from cosine_protocol.fields import (
     exactly,
 )
 from cosine_protocol.identity import Identity, public_key_of, verify
+from cosine_protocol.layer_range import LayerRange
 
 # Plain names, see docs/protocol.md, section 10.
 SCHEMA = 2
@@ -43,6 +44,7 @@ class Role(StrEnum):
 
     DRAFTER = "drafter"
     VERIFIER = "verifier"
+    STAGE = "stage"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +85,33 @@ class TargetFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StageOffer:
+    """What a stage holds of a target, the layers from `first_layer` to the one before `end_layer`, and its cost.
+
+    A pass over `wide_tokens` takes `wide_pass_us`; its passes took `busy_permille` of the last time. A new chain
+    may have a pool of `pool_tokens`.
+    """
+
+    first_layer: Annotated[int, Whole(limits.MAX_LAYERS)]
+    end_layer: Annotated[int, Whole(limits.MAX_LAYERS, 1)]
+    layers: Annotated[int, Whole(limits.MAX_LAYERS, 1)]
+    wide_tokens: Annotated[int, Whole(limits.MAX_FEED_TOKENS, 1)]
+    wide_pass_us: Microseconds
+    busy_permille: Annotated[int, Whole(1000)]
+    pool_tokens: Annotated[int, Whole(limits.MAX_POOL_TOKENS)]
+
+    @property
+    def held(self) -> LayerRange:
+        """The layers. Raises `MalformedMessage` where they are none of the model."""
+        return LayerRange(first=self.first_layer, end=self.end_layer, layers=self.layers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRecord:
     """A node's announcement. Times are Unix seconds, speeds microseconds a pass of one token.
 
-    A verifier's `target_digest` is that of the facts in its record; a drafter's is that of the target it drafts
-    for, and says nothing of what else is in it.
+    The `target_digest` of a verifier or stage is that of the facts in its record; a drafter's is that of the target
+    it drafts for, and says nothing of what else is in it. A stage has a `stage`, nobody else.
     """
 
     schema: Annotated[int, Whole(255, 1)]
@@ -114,10 +138,11 @@ class NodeRecord:
     generation_defaults: Annotated[GenerationDefaults | None, Added(Struct(GenerationDefaults))] = None
     certificate: Annotated[bytes | None, Added(Bytes(limits.MAX_CERTIFICATE_BYTES))] = None
     coordinate: Annotated[NetworkCoordinate | None, Added(Struct(NetworkCoordinate))] = None
+    stage: Annotated[StageOffer | None, Added(Struct(StageOffer))] = None
 
     @property
     def facts(self) -> TargetFacts:
-        """What a verifier's record says of the target itself."""
+        """What a verifier's or stage's record says of the target itself."""
         return TargetFacts(
             content_digest=self.content_digest,
             tokenizer_digest=self.tokenizer_digest,
@@ -179,8 +204,12 @@ def open_undated_record(data: bytes, *, key: str, owner: str) -> NodeRecord:
         raise BadSignature("the record names another peer than its owner")
     if record.role not in set(Role):
         raise MalformedMessage(f"unknown role {record.role!r}")
-    if record.role == Role.VERIFIER and record.facts.digest() != record.target_digest:
+    if record.role != Role.DRAFTER and record.facts.digest() != record.target_digest:
         raise MalformedMessage("the record says other things of the target than its digest")
+    if (record.role == Role.STAGE) != (record.stage is not None):
+        raise MalformedMessage("stages, and only they, say which layers they hold")
+    if record.stage is not None:
+        _ = record.stage.held
     return record
 
 

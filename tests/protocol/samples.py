@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from cosine_protocol.coordinates import NetworkCoordinate
 from cosine_protocol.identity import Identity
-from cosine_protocol.records import SCHEMA, GenerationDefaults, NodeRecord, Role
+from cosine_protocol.records import SCHEMA, GenerationDefaults, NodeRecord, Role, StageOffer
 from cosine_protocol.request import Request, Sampling
 
 # The Ed25519 key of the libp2p peer id specification.
@@ -29,6 +29,16 @@ GENERATION_DEFAULTS: Final = GenerationDefaults(
 """Of the kind that chat models ship."""
 COORDINATE: Final = NetworkCoordinate(-12_500, 40_000, 0, 2_300, 85)
 """Of a peer some 40 ms from the origin, by its own word 8.5 % off."""
+STAGE_OFFER: Final = StageOffer(
+    first_layer=8,
+    end_layer=16,
+    layers=24,
+    wide_tokens=64,
+    wide_pass_us=31_000,
+    busy_permille=250,
+    pool_tokens=32_768,
+)
+"""Of the middle third of a model."""
 
 
 def request_of(**changes: Any) -> Request:

@@ -17,7 +17,7 @@ from cosine_protocol.fields import Bytes, Flag, Items, Kind, Maybe, Real, Struct
 from cosine_protocol.member_messages import Certificate, Revocations, SignedCertificate, SignedRevocations
 from cosine_protocol.nodes import MAX_BLOCK_NODES, NodeBlock
 from cosine_protocol.receipt_messages import Earning, Receipt, SignedEarning, SignedReceipt
-from cosine_protocol.records import NodeRecord, SignedRecord
+from cosine_protocol.records import NodeRecord, SignedRecord, StageOffer
 from cosine_protocol.request import Sampling
 
 SIGNED: Final = (m.Draft, m.Account, m.Mandate, m.SignedMandate, Transcript, SignedTranscript)
@@ -32,6 +32,7 @@ BODIES: Final = (
     NetworkCoordinate,
     NodeRecord,
     SignedRecord,
+    StageOffer,
 )
 WIRE_CLASSES: Final = (*TAGS.values(), *BODIES)
 _MANY_BYTES: Final = 64

@@ -16,7 +16,7 @@ from cosine_protocol.fields import wire_fields_of
 from cosine_protocol.member_messages import Certificate, Revocations
 from cosine_protocol.protocols import MESSAGES
 from cosine_protocol.receipt_messages import Earning, Receipt
-from cosine_protocol.records import GenerationDefaults, NodeRecord
+from cosine_protocol.records import GenerationDefaults, NodeRecord, StageOffer
 from cosine_protocol.request import Request
 from cosine_protocol.stage_messages import FedRow, RowAnswer, TokenEstimate
 
@@ -63,6 +63,7 @@ STRUCTS: Final = (
     m.PassStats,
     GenerationDefaults,
     NetworkCoordinate,
+    StageOffer,
     FedRow,
     RowAnswer,
     TokenEstimate,

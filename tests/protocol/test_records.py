@@ -13,9 +13,9 @@ from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.errors import BadSignature, CosineError, LocalProtocolError, MalformedMessage
 from cosine_protocol.fields import pack_fields
 from cosine_protocol.identity import Identity
-from cosine_protocol.records import NodeRecord, SignedRecord, cell_key, open_record, seal_record
+from cosine_protocol.records import NodeRecord, Role, SignedRecord, cell_key, open_record, seal_record
 
-from .samples import COORDINATE, GENERATION_DEFAULTS, LIFETIME_S, NOW_S, OTHER, OWNER, record_of
+from .samples import COORDINATE, GENERATION_DEFAULTS, LIFETIME_S, NOW_S, OTHER, OWNER, STAGE_OFFER, record_of
 
 KEY = "cosine/test/verifier/someone/model/"
 LONG_ADDRESSES = ("x" * limits.MAX_NAME_BYTES,) * 14
@@ -89,7 +89,7 @@ def test_no_single_bit_of_a_record_may_change() -> None:
 
 def test_fields_added_by_a_later_version_are_ignored_and_signed() -> None:
     body = encode_body(record_of())
-    later = bytes([body[0], body[1], body[2] + 4]) + body[3:] + b"\xc0\xc0\xc0\x07"
+    later = bytes([body[0], body[1], body[2] + 5]) + body[3:] + b"\xc0\xc0\xc0\xc0\x07"
     binding = sha256(KEY.encode()).digest()[: limits.DIGEST_BYTES]
     signature = OWNER.sign(kind="record", digest=binding, body=later)
     assert _open(encode_body(SignedRecord(later, signature))) == record_of()
@@ -228,3 +228,24 @@ def test_a_record_cannot_say_other_things_of_a_known_target() -> None:
 
 def test_a_drafter_says_nothing_of_its_target_but_the_name() -> None:
     assert _open(_sealed(record_of(role="drafter", target_digest=bytes(32)))).target_digest == bytes(32)
+
+
+def test_a_stage_says_what_it_holds() -> None:
+    record = _open(_sealed(record_of(role=Role.STAGE, stage=STAGE_OFFER)))
+    assert record.stage == STAGE_OFFER
+    assert str(record.stage.held) == "8:16"
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"role": Role.STAGE}, "only they"),
+        ({"stage": STAGE_OFFER}, "only they"),
+        ({"role": Role.STAGE, "stage": replace(STAGE_OFFER, end_layer=8)}, "8:8 are no layers"),
+        ({"role": Role.STAGE, "stage": replace(STAGE_OFFER, layers=15)}, "8:16 are no layers of a model of 15"),
+        ({"role": Role.STAGE, "stage": STAGE_OFFER, "target_digest": bytes(32)}, "than its digest"),
+    ],
+)
+def test_a_stage_of_no_layers_or_of_another_target_is_refused(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(MalformedMessage, match=sentence):
+        _open(_sealed(record_of(**changes)))

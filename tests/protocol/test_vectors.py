@@ -23,7 +23,13 @@ SIGNED = {
     "earning": Earning,
     "receipt": Receipt,
 }
-RECORDS = ("record", "record_with_generation_defaults", "record_with_certificate", "record_with_coordinate")
+RECORDS = (
+    "record",
+    "record_with_generation_defaults",
+    "record_with_certificate",
+    "record_with_coordinate",
+    "record_of_stage",
+)
 MEMBERSHIP = ("certificate", "revocations")
 
 

@@ -54,6 +54,7 @@ from .samples import (
     OTHER,
     OWNER,
     SPEC_SEED,
+    STAGE_OFFER,
     SWARM,
     SWARM_SEED,
     record_of,
@@ -283,6 +284,9 @@ def main() -> None:
     record = record_of(coordinate=COORDINATE)
     sealed = seal_record(record, OWNER, key=KEY).hex()
     write("record_with_coordinate", {**where, "fields": as_json(record), "sealed": sealed})
+    record = record_of(role=Role.STAGE, stage=STAGE_OFFER)
+    sealed = seal_record(record, OWNER, key=KEY).hex()
+    write("record_of_stage", {**where, "fields": as_json(record), "sealed": sealed})
     _write_membership(where)
 
 
