@@ -78,6 +78,7 @@ TESTED_BY: Final = {
 SHELLS: Final = {
     "cosine_p2p/transport/dht_node.py": "a node of hivemind's DHT: test_hivemind stores and reads with real ones",
     "cosine_p2p/transport/light_host.py": "py-libp2p behind a transport: test_light dials real peers with it",
+    "node/cosine_node/announced_node.py": "a node from start to stop: tests/e2e starts every kind of them",
     "node/cosine_node/bench/scale_swarm.py": "the swarm of the scale experiment: test_scale runs it",
     "node/cosine_node/cli/options.py": "declares options: tests/docs reads every documented command with them",
     "node/cosine_node/demo/processes.py": "starts processes; `make demo` is it",
@@ -85,6 +86,9 @@ SHELLS: Final = {
     "node/cosine_node/doctor/probe_machine.py": "collects facts: test_planted_faults finds faults by them",
     "node/cosine_node/doctor/probe_swarm.py": "collects facts; tests/e2e asks a real swarm for them",
     "node/cosine_node/engine/threads.py": "sets torch's threads",
+    "node/cosine_node/stage/head.py": "a head from start to stop: tests/e2e/test_stages starts one",
+    "node/cosine_node/stage/served_chain.py": "the streams of a chain at a stage: test_service plays their ends",
+    "node/cosine_node/stage/stage_node.py": "a stage from start to stop: tests/e2e/test_stages starts some",
     "node/cosine_node/verifier/served.py": "the requests of one verifier: test_service looks at them",
     "node/cosine_node/zoo/prompt_set.py": "reads the prompts of the project: test_family asks for them",
     "tui/cosine_tui/screenshots.py": "draws the pictures of the documentation; test_snapshots draws the same",

@@ -85,3 +85,20 @@ class DrafterCounts(Counts):
     offered_positions: int = 0
     taken_tokens: int = 0
     receipt_tokens: int = 0
+
+
+@dataclass(slots=True)
+class StageCounts:
+    """Counts of a stage since it began: chains opened, passes, their tokens, feeds that nobody wanted any more."""
+
+    opened: int = 0
+    skipped_feeds: int = 0
+    fed_tokens: int = 0
+    pass_s: Histogram = field(default_factory=lambda: Histogram(PASS_S))
+    pass_rows: Histogram = field(default_factory=lambda: Histogram(PASS_ROWS))
+
+    def note_pass(self, *, seconds: float, rows: int, tokens: int) -> None:
+        """Count a pass that was finished."""
+        self.pass_s.add(seconds)
+        self.pass_rows.add(rows)
+        self.fed_tokens += tokens

@@ -58,8 +58,6 @@ class ServedModel:
     curve: CostCurve
     model_name: str
     target_name: str
-    names: tuple[str, ...]
-    """Names under which the record is announced."""
     facts: TargetFacts
     tokenizer_folder: Path
 
@@ -68,12 +66,12 @@ def load_served(source: ModelSource, role: Role, emit: Emit, *, measure_s: float
     """Fetch, load and measure a model, for about so long. Blocks; raises `UsageError` with one sentence."""
     if source.model != NGRAM:
         check_engine_options(source.engine, zoo.resolve(source.model))
-    target_folder = _fetch(source.model if role is Role.VERIFIER else source.target, emit)
+    target_folder = fetch(source.model if role is Role.VERIFIER else source.target, emit)
     generation_defaults = read_generation_config(target_folder)
     if role is Role.VERIFIER and generation_defaults is not None:
         emit("generation_config", _config_fields(generation_defaults))
     has_own_folder = role is Role.DRAFTER and source.model != NGRAM
-    folder = _fetch(source.model, emit) if has_own_folder else target_folder
+    folder = fetch(source.model, emit) if has_own_folder else target_folder
     emit("loading", {"model": source.model})
     engine = _load_engine(source, folder, target_folder)
     if source.model != NGRAM:
@@ -88,20 +86,39 @@ def load_served(source: ModelSource, role: Role, emit: Emit, *, measure_s: float
     if has_own_folder and (own := _other_tokenizer(folder, files)) is not None:
         LOG.warning("%s has another tokenizer than %s: its drafts are matched as text", source.model, source.target)
         engine, curve = _retokenized(engine, curve, own, files, target_folder)
-    facts = read_target_facts(target_folder, name=source.target)
-    assert facts is not None, "the tokenizer files were read above"
-    digest = facts.digest()
-    target_name = digest.hex() if Path(source.target).expanduser().exists() else source.target
-    # A model is never called by a path of the volunteer's machine.
-    model_path = Path(source.model).expanduser()
+    names = read_names(source.model, source.target, target_folder)
     return ServedModel(
         engine=engine,
         curve=curve,
-        model_name=model_path.resolve().name if model_path.exists() else source.model,
-        target_name=target_name,
-        names=tuple(dict.fromkeys((target_name, digest.hex()))),
-        facts=facts,
+        model_name=names.model_name,
+        target_name=names.target_name,
+        facts=names.facts,
         tokenizer_folder=target_folder,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelNames:
+    """What a record says of a model and its target, whose files lie in `folder`."""
+
+    model_name: str
+    target_name: str
+    facts: TargetFacts
+    folder: Path
+
+
+def read_names(model: str, target: str, folder: Path) -> ModelNames:
+    """The names of a model for the target in a folder. Raises `UsageError` where that has no tokenizer."""
+    facts = read_target_facts(folder, name=target)
+    if facts is None:
+        raise UsageError(f"The target {target!r} has no tokenizer files; serve a model that has them.")
+    # A model is never called by a path of the volunteer's machine.
+    path = Path(model).expanduser()
+    return ModelNames(
+        model_name=path.resolve().name if path.exists() else model,
+        target_name=facts.digest().hex() if Path(target).expanduser().exists() else target,
+        facts=facts,
+        folder=folder,
     )
 
 
@@ -120,7 +137,8 @@ def _config_fields(published: GenerationDefaults) -> dict[str, object]:
     }
 
 
-def _fetch(source: str, emit: Emit) -> Path:
+def fetch(source: str, emit: Emit) -> Path:
+    """`fetch_folder`, told first where it may take long."""
     if not isinstance(zoo.resolve(source), Path):
         emit("fetching", {"model": source})
     return fetch_folder(source)

@@ -42,7 +42,8 @@ class NodeOptions:
     """Options of one node.
 
     `home` is the model of the drafter that a verifier holds itself, if any; of `max_coordinated` requests at once
-    it coordinates the drafters, by mandates of their clients.
+    it coordinates the drafters, by mandates of their clients. With `runs_over_stages` a verifier holds no weights:
+    its passes run over a chain of stages.
     """
 
     role: Role
@@ -53,3 +54,4 @@ class NodeOptions:
     max_coordinated: int
     shares_prefixes: bool
     emulation: Emulation | None
+    runs_over_stages: bool = False

@@ -109,15 +109,22 @@ class PoolSize:
 def parse_pool_size(text: str, *, requests: int, is_verifier: bool) -> PoolSize:
     """A size such as 8GiB or 500MB, a part of the free memory such as 0.5, or auto. Raises `UsageError`."""
     auto = PoolSize(requests=requests, is_verifier=is_verifier)
+    size_bytes, part = parse_memory(text, option="--kv-memory")
+    return replace(auto, size_bytes=size_bytes, part=part)
+
+
+def parse_memory(text: str, *, option: str) -> tuple[int | None, float | None]:
+    """Bytes such as 8GiB or 500MB, or a part of what is free such as 0.5; neither for auto.
+
+    Raises `UsageError`, which names the option.
+    """
     if text == AUTO:
-        return auto
+        return None, None
     found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-z]{0,3})", text.strip(), re.IGNORECASE | re.ASCII)
     number, unit = (float(found[1]), found[2].upper()) if found else (0.0, "")
     if not unit and 0.0 < number <= 1.0:
-        return replace(auto, part=number)
+        return None, number
     size_bytes = int(number * BYTES.get(unit, 0))
     if not size_bytes:
-        raise UsageError(
-            f"--kv-memory takes a size such as 8GiB, a part up to 1 such as 0.5, or auto, not {text!r}."
-        )
-    return replace(auto, size_bytes=size_bytes)
+        raise UsageError(f"{option} takes a size such as 8GiB, a part up to 1 such as 0.5, or auto, not {text!r}.")
+    return size_bytes, None

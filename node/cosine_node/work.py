@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Self
 
 from cosine_node.drafter.service import DrafterService
+from cosine_node.stage.service import StageService
 from cosine_node.verifier.service import VerifierService
 
 
@@ -54,6 +55,27 @@ class VerifyWork(Work):
             f"generated {self.text_tokens} tokens{_requests(self.requests)} in {self.passes} passes, "
             f"{_percent(self.taken_tokens, self.text_tokens)} of them drafted by others"
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageWork(Work):
+    """The work of a stage: chains that heads set up, passes and the tokens in them."""
+
+    passes: int
+    fed_tokens: int
+
+    def __str__(self) -> str:
+        if not self.passes:
+            return "computed nothing"
+        chains = f" for {self.requests} new chain{'' if self.requests == 1 else 's'}" if self.requests else ""
+        return f"computed {self.fed_tokens} tokens in {self.passes} passes{chains}"
+
+
+def stage_work_of(service: StageService) -> StageWork:
+    """The work of a stage so far."""
+    return StageWork(
+        requests=service.counts.opened, passes=service.progress.steps, fed_tokens=service.counts.fed_tokens
+    )
 
 
 def work_of(service: DrafterService | VerifierService) -> Work:

@@ -43,6 +43,7 @@ class ScriptedStage:
     layers = LayerRange(first=2, end=4, layers=4)
     numerics = "scripted"
     token_bytes = TOKEN_BYTES
+    pool_tokens = free_tokens = POOL_TOKENS
 
     def __init__(self) -> None:
         self.books = self._new(0)

@@ -92,19 +92,17 @@ def refused(role: Role, model: str | Path, target: str | Path | None = None) -> 
 def test_a_folder_is_served_under_its_digest_and_never_under_its_path(target: Path) -> None:
     made = served(Role.VERIFIER, target)
     digest = digest_of(target)
-    assert (made.facts.digest(), made.target_name, made.names) == (digest, digest.hex(), (digest.hex(),))
+    assert (made.facts.digest(), made.target_name) == (digest, digest.hex())
     assert made.model_name == "tiny-target"
     files = TokenizerFiles.read(target)
     assert files is not None and made.facts.tokenizer_digest == files.digest
     assert (made.engine.numerics, made.engine.vocab_tokens) == ("float32", VOCAB)
     assert made.curve.seconds(1) > 0
-    assert str(target.parent) not in " ".join((made.model_name, made.target_name, *made.names))
+    assert str(target.parent) not in f"{made.model_name} {made.target_name}"
 
 
 def test_a_verifier_may_serve_a_folder_under_a_public_name(target: Path) -> None:
-    made = served(Role.VERIFIER, target, "someone/model")
-    assert made.target_name == "someone/model"
-    assert made.names == ("someone/model", made.facts.digest().hex())
+    assert served(Role.VERIFIER, target, "someone/model").target_name == "someone/model"
 
 
 def test_a_gguf_file_is_served_under_its_digest_and_never_under_its_path(target: Path, tmp_path: Path) -> None:
@@ -113,14 +111,13 @@ def test_a_gguf_file_is_served_under_its_digest_and_never_under_its_path(target:
     write_gguf(zoo.folder("target"), file)
     made = served(Role.VERIFIER, file)
     assert made.facts.content_digest == GgufFile.open(file).digest
-    digest = made.facts.digest()
-    assert (made.target_name, made.names) == (digest.hex(), (digest.hex(),))
+    assert made.target_name == made.facts.digest().hex()
     assert (made.model_name, made.engine.numerics, made.facts.eos) == ("tiny.gguf", "gguf:Q8_0+float32", (0,))
     with pytest.raises(UsageError, match="name the target as its verifiers announce it"):
         Target.parse(str(file))
     files = TokenizerFiles.read(made.tokenizer_folder)
     assert files is not None and made.facts.tokenizer_digest == files.digest
-    assert served(Role.VERIFIER, file, "someone/model").names == ("someone/model", digest.hex())
+    assert served(Role.VERIFIER, file, "someone/model").target_name == "someone/model"
 
 
 def test_gguf_files_draft_for_gguf_files(tmp_path: Path) -> None:
@@ -172,7 +169,6 @@ def test_what_the_hub_says_of_a_missing_file_is_told(monkeypatch: pytest.MonkeyP
 def test_a_zoo_model_is_called_by_its_name() -> None:
     made = served(Role.DRAFTER, "zoo:draft-code", "zoo:target")
     assert (made.model_name, made.target_name) == ("zoo:draft-code", "zoo:target")
-    assert made.names[0] == "zoo:target"
     assert made.facts.digest() == digest_of(zoo.folder("target"))
     assert made.facts.eos == (0,)
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from cosine_node.work import DraftWork, VerifyWork
+from cosine_node.work import DraftWork, StageWork, VerifyWork
 
 DRAFTED = DraftWork(
     requests=3, drafted_tokens=1234, text_tokens=640, offered_positions=520, taken_tokens=400, receipt_tokens=0
@@ -22,6 +22,13 @@ def test_a_drafter_tells_what_others_have_signed_for() -> None:
 
 def test_a_verifier_tells_what_others_drafted() -> None:
     assert str(VERIFIED) == "generated 512 tokens for 1 request in 220 passes, 25 % of them drafted by others"
+
+
+def test_a_stage_tells_what_it_computed() -> None:
+    work = StageWork(requests=1, passes=57, fed_tokens=1047)
+    assert str(work) == "computed 1047 tokens in 57 passes for 1 new chain"
+    assert str(StageWork(requests=1, passes=60, fed_tokens=1050).since(work)) == "computed 3 tokens in 3 passes"
+    assert str(work.since(work)) == "computed nothing"
 
 
 def test_the_work_of_a_minute_is_what_came_after_the_last_one() -> None:

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from cosine_node.announced_node import LOAD_CHECK_S
 from cosine_node.announcing import Announcer
-from cosine_node.node import LOAD_CHECK_S
 from cosine_node.simulation.discovery import NETWORK
 from cosine_node.simulation.records import TARGET
 from cosine_node.simulation.swarm import Member

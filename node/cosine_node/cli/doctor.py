@@ -96,6 +96,8 @@ def doctor(
 
     models = several(model)
     chosen = parse_role(role) if role is not None else Role.DRAFTER if models else None
+    if chosen is Role.STAGE:
+        raise UsageError("The doctor examines drafters and verifiers; a stage needs what a verifier needs.")
     default_models = {None: (), Role.DRAFTER: (DEFAULT_DRAFTER,), Role.VERIFIER: (DEFAULT_TARGET,)}
     named_config: Path | None = context.find_root().params.get("config")
     options = DoctorOptions(

@@ -21,6 +21,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "loading": "Loading {model} ...",
     "loaded": "The KV cache of {model} holds {kv_tokens} tokens, and one request up to {context_tokens} of them.",
     "measuring": "Measuring {model} on this machine ...",
+    "waiting": "Waiting for stages. {said}",
     "ready": "Ready as {role} {peer_id}, reachable at:",
     "alone": (
         "It is alone in its network {network!r}, since --initial-peers named nobody to join. Others join it with "

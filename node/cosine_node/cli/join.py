@@ -1,12 +1,14 @@
-"""`cosine-node join`: serve as a drafter or verifier."""
+"""`cosine-node join`: serve as a drafter, a verifier, or a stage of one."""
 
+import asyncio
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cosine_node.cli.events import telling
+from cosine_node.cli.events import Emit, telling
 from cosine_node.cli.node_loop import run_until_stopped
 from cosine_node.cli.options import (
     DEFAULT_DRAFTER,
@@ -36,9 +38,10 @@ from cosine_node.cli.options import (
     parse_role,
     several,
 )
+from cosine_node.cli.parts import Layers, Memory, OverStages, check_parts, part_of
 from cosine_node.emulation import Emulation
 from cosine_node.engine.engine_kind import EngineChoice, parse_engine
-from cosine_node.pool_size import parse_pool_size
+from cosine_node.pool_size import AUTO, parse_pool_size
 from cosine_node.verifier.policy import MAX_COORDINATED
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
@@ -48,8 +51,9 @@ from cosine_protocol.records import Role
 if TYPE_CHECKING:
     from cosine_node.model import ModelSource
     from cosine_node.node_options import NetworkOptions, NodeOptions
+    from cosine_p2p.access import Access
 
-RoleName = Annotated[str, typer.Option(metavar="ROLE", envvar="COSINE_ROLE", help="drafter or verifier.")]
+RoleName = Annotated[str, typer.Option(metavar="ROLE", envvar="COSINE_ROLE", help="drafter, verifier or stage.")]
 Expertise = Annotated[
     str,
     typer.Option(
@@ -157,31 +161,30 @@ def join(
     max_coordinated: MaxCoordinated = MAX_COORDINATED,
     share_prefixes: SharePrefixes = False,
     threads: Threads = None,
+    layers: Layers = None,
+    memory: Memory = None,
+    over_stages: OverStages = False,
     emulate: Emulate = None,
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = "127.0.0.1",
     log_format: LogFormat = "pretty",
     as_json: AsJson = False,
 ) -> None:
-    """Serve as a drafter or verifier until interrupted; SIGTERM drains and exits 0."""
-    from cosine_node.node_options import NetworkOptions, NodeOptions
+    """Serve as a drafter, verifier or stage until interrupted; SIGTERM drains and exits 0."""
+    from cosine_node.node_options import NodeOptions
 
     chosen = parse_role(role)
     _check_counts(max_requests=max_requests, max_coordinated=max_coordinated, threads=threads)
     loading: dict[str, Any] = {"device": device, "dtype": dtype, "threads": threads, "quantize": quantize}
     choice = _engine_choice(chosen, engine, kv_memory, max_requests, is_deterministic=deterministic, **loading)
     sources = _sources(chosen, several(model), target, choice)
-    network_options = NetworkOptions(
-        access=access_of(network, swarm, deny),
-        identity_file=identity,
-        initial_peers=several(initial_peers),
-        host_maddrs=listening_maddrs(host_maddr),
-        announce_maddrs=several(announce_maddr),
-        relays=several(relay),
-        metrics_port=metrics_port,
-        metrics_host=metrics_host,
+    unfit = {"--draft-model": bool(draft_model), "--emulate": bool(emulate), "--kv-memory": kv_memory != AUTO}
+    check_parts(chosen, choice, layers, memory, is_head=over_stages, given=unfit)
+    network_options = _network_options(
+        access_of(network, swarm, deny), identity, initial_peers, host_maddr, announce_maddr, relay
     )
-    _refuse_shared_ports(len(sources), network_options.host_maddrs, network_options.announce_maddrs)
+    network_options = replace(network_options, metrics_port=metrics_port, metrics_host=metrics_host)
+    _refuse_shared_ports(len(sources), network_options)
     shared: dict[str, Any] = {
         "role": chosen,
         "home": _home_source(chosen, draft_model, sources[0]),
@@ -189,16 +192,57 @@ def join(
         "max_coordinated": max_coordinated,
         "shares_prefixes": share_prefixes,
         "emulation": Emulation.parse(emulate) if emulate else None,
+        "runs_over_stages": over_stages,
     }
     nodes = [NodeOptions(source=one, expertise=_expertise(expertise, one.model), **shared) for one in sources]
-    _run(network_options, nodes, log_format, as_json=as_json)
-
-
-def _run(network: "NetworkOptions", nodes: "list[NodeOptions]", log_format: str, *, as_json: bool) -> None:
-    from cosine_node.node import run_nodes
-
     with telling(log_format, as_json=as_json) as emit:
-        run_until_stopped(lambda stop: run_nodes(network, nodes, emit, stop))
+        run_until_stopped(lambda stop: _run(network_options, nodes, emit, stop, layers=layers, memory=memory))
+
+
+async def _run(
+    network: "NetworkOptions",
+    nodes: "list[NodeOptions]",
+    emit: Emit,
+    stop: asyncio.Event,
+    *,
+    layers: str | None,
+    memory: str | None,
+) -> None:
+    """Run the nodes until `stop` is set: those of whole models, a stage, or a head."""
+    first = nodes[0]
+    if first.role is Role.STAGE:
+        from cosine_node.stage.stage_node import run_stage
+
+        source = part_of(first.source, layers, memory, requests=first.max_requests)
+        await run_stage(network, source, emit, stop)
+    elif first.runs_over_stages:
+        from cosine_node.stage.head import run_head
+
+        await run_head(network, first, emit, stop)
+    else:
+        from cosine_node.node import run_nodes
+
+        await run_nodes(network, nodes, emit, stop)
+
+
+def _network_options(
+    access: "Access",
+    identity: Path | None,
+    initial_peers: list[str] | None,
+    host_maddrs: list[str] | None,
+    announce_maddrs: list[str] | None,
+    relays: list[str] | None,
+) -> "NetworkOptions":
+    from cosine_node.node_options import NetworkOptions
+
+    return NetworkOptions(
+        access=access,
+        identity_file=identity,
+        initial_peers=several(initial_peers),
+        host_maddrs=listening_maddrs(host_maddrs),
+        announce_maddrs=several(announce_maddrs),
+        relays=several(relays),
+    )
 
 
 def _check_counts(*, max_requests: int, max_coordinated: int, threads: int | None) -> None:
@@ -223,10 +267,10 @@ def _sources(role: Role, models: tuple[str, ...], target: str | None, engine: En
         names = models or (DEFAULT_DRAFTER,)
         return [ModelSource(model=name, target=target or zoo.default_target(name), engine=engine) for name in names]
     if len(models) > 1:
-        raise UsageError("A verifier serves one --model; start a node for each target.")
+        raise UsageError(f"A {role} serves one --model; start a node for each target.")
     chosen = models[0] if models else target or DEFAULT_TARGET
     if chosen == "ngram":
-        raise UsageError("A verifier holds the target model; ngram can only draft.")
+        raise UsageError(f"A {role} holds the target model; ngram can only draft.")
     return [ModelSource(model=chosen, target=target or chosen, engine=engine)]
 
 
@@ -241,15 +285,15 @@ def _home_source(role: Role, model: str | None, target: "ModelSource") -> "Model
     return replace(target, model=model, target=target.model, engine=engine)
 
 
-def _refuse_shared_ports(nodes: int, host_maddrs: tuple[str, ...], announce_maddrs: tuple[str, ...]) -> None:
+def _refuse_shared_ports(nodes: int, network: "NetworkOptions") -> None:
     """Raise `UsageError` if several nodes would have to listen on one port, or be reached at one."""
     if nodes == 1:
         return
-    for maddr in host_maddrs:
+    for maddr in network.host_maddrs:
         ports = [port for protocol, port in pairwise(maddr.split("/")) if protocol in ("tcp", "udp")]
         if any(port != "0" for port in ports):
             raise UsageError(f"Several drafters cannot all listen on {maddr}; let its port be 0.")
-    if announce_maddrs:
+    if network.announce_maddrs:
         raise UsageError("Several drafters cannot share an --announce-maddr; start a process for each.")
 
 

@@ -286,5 +286,5 @@ def parse_generation_config(text: str) -> str:
 def parse_role(text: str) -> Role:
     """Return the role of that name. Raises `UsageError`."""
     if text not in set(Role):
-        raise UsageError(f"--role must be drafter or verifier, not {text!r}.")
+        raise UsageError(f"--role must be one of {', '.join(Role)}, not {text!r}.")
     return Role(text)

@@ -24,7 +24,15 @@ from cosine_protocol.stage_messages import (
 
 
 class ChainLost(CosineError):
-    """A stage of a chain failed or went away: what the chain held is lost."""
+    """A stage of a chain failed or went away: what the chain held is lost.
+
+    `peer_id` is that of the stage, where one is at fault. `retry_after_s` is set where it was only busy.
+    """
+
+    def __init__(self, message: str, *, peer_id: str | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.peer_id = peer_id
+        self.retry_after_s = retry_after_s
 
 
 class BadActivations(CosineError):

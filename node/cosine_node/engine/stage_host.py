@@ -76,6 +76,18 @@ class StageHost:
     def chains(self) -> int:
         return len(self._taken)
 
+    @property
+    def pool_tokens(self) -> int:
+        """Tokens of the whole pool."""
+        return self._model.slots
+
+    @property
+    def free_tokens(self) -> int:
+        """Tokens of the largest pool that a new chain can have."""
+        ends = [0, *(slots.stop for slots, _ in self._taken.values())]
+        begins = sorted([*(slots.start for slots, _ in self._taken.values()), self._model.slots])
+        return max(begin - end for begin, end in zip(begins, sorted(ends), strict=True))
+
     def open(
         self, *, pool_tokens: int, window_pool_tokens: int | None, window_tokens: int | None, first_sequence: int
     ) -> HostedChain:

@@ -4,7 +4,7 @@ import asyncio
 import queue
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -90,14 +90,17 @@ class RemoteChain:
     """Implements `cosine_node.engine.operations.Chain` over streams.
 
     `submit` may be called in any thread, and `results` in any but the event loop's, which it would hold up; one of
-    them at a time. `lost` is set, on the event loop, once the chain is.
+    them at a time. `lost` is set, on the event loop, once the chain is; `failed_peer` is the stage at fault.
     """
 
-    def __init__(self, plan: ChainPlan, chain: bytes, first: Channel, *, answer_s: float = ANSWER_S) -> None:
-        """Use `open_chain`. `first` is the stream to the first stage."""
+    def __init__(
+        self, plan: ChainPlan, chain: bytes, channels: Mapping[int, Channel], *, answer_s: float = ANSWER_S
+    ) -> None:
+        """Use `open_chain`. `channels` are the streams to the stages, by their number."""
         self._plan = plan
         self._chain = chain
-        self._first = first
+        self._channels = channels
+        self._first = channels[0]
         self._answer_s = answer_s
         self._loop = asyncio.get_running_loop()
         self._sent = 0
@@ -105,6 +108,13 @@ class RemoteChain:
         self._answers: queue.SimpleQueue[Results | None] = queue.SimpleQueue()
         self._reason: str | None = None
         self.lost = asyncio.Event()
+        self.failed_peer: str | None = None
+
+    @property
+    def rtts_s(self) -> dict[str, float]:
+        """The measured round-trip times to the stages, by peer id."""
+        measured = {channel.peer_id: channel.rtt_s for channel in self._channels.values()}
+        return {peer_id: rtt_s for peer_id, rtt_s in measured.items() if rtt_s is not None}
 
     def submit(self, operation: Operation) -> None:
         if self._reason is not None:
@@ -136,8 +146,9 @@ class RemoteChain:
                 raise RemoteProtocolError(f"an answer to pass {answer.number}, not {number}")
             return results_of(answer, rows, vocab_tokens=self._plan.vocab_tokens)
         except RemoteProtocolError as error:
-            self._lose(f"{self._plan.places[-1]}: {error}.")
-            raise ChainLost(self._reason) from None
+            sentence = f"{self._plan.places[-1]}: {error}."
+            self._lose(sentence, peer_id=self._plan.places[-1].peer_id)
+            raise ChainLost(sentence) from None
 
     def _post(self, messages: Sequence[m.Message]) -> None:
         for message in messages:
@@ -147,12 +158,13 @@ class RemoteChain:
                 self._lose(f"An operation could not be sent: {error}.")
                 return
             if not is_posted:
-                self._lose(f"{self._plan.places[0]}: it reads too slowly.")
+                self._lose(f"{self._plan.places[0]}: it reads too slowly.", peer_id=self._plan.places[0].peer_id)
                 return
 
-    def _lose(self, reason: str) -> None:
+    def _lose(self, reason: str, *, peer_id: str | None = None) -> None:
         if self._reason is None:
             self._reason = reason
+            self.failed_peer = peer_id
             self._answers.put(None)
             self._loop.call_soon_threadsafe(self.lost.set)
 
@@ -170,14 +182,14 @@ class RemoteChain:
                         if code == ErrorCode.NEIGHBOUR_LOST:
                             # The stage that is gone, or what it said, names the layers that failed.
                             await asyncio.sleep(CAUSE_S)
-                        self._lose(f"{place}: {message.rstrip('.')}.")
+                        self._lose(f"{place}: {message.rstrip('.')}.", peer_id=place.peer_id)
                         return
                     case other:
                         raise RemoteProtocolError(f"unexpected {type(other).__name__}")
         except PeerLost as lost:
-            self._lose(f"{place}: {lost.reason}.")
+            self._lose(f"{place}: {lost.reason}.", peer_id=place.peer_id)
         except RemoteProtocolError as error:
-            self._lose(f"{place}: {error}.")
+            self._lose(f"{place}: {error}.", peer_id=place.peer_id)
 
 
 @asynccontextmanager
@@ -186,29 +198,33 @@ async def open_chain(
     plan: ChainPlan,
     *,
     answer_s: float = ANSWER_S,
+    join_s: float = JOIN_S,
     draw: Callable[[int], bytes] = secrets.token_bytes,
 ) -> AsyncIterator[RemoteChain]:
-    """Set a chain up, from the last stage to the first; it ends with the context. Raises `ChainLost`."""
+    """Set a chain up, from the last stage to the first; it ends with the context. Raises `ChainLost`.
+
+    Each stage has `join_s` to join, `answer_s` to answer a pass.
+    """
     chain = draw(CHAIN_ID_BYTES)
     async with AsyncExitStack() as stack:
         channels: dict[int, Channel] = {}
         for number in reversed(range(len(plan.places))):
+            place = plan.places[number]
             join = plan.join(number, chain=chain, head=transport.peer_id)
             try:
-                async with asyncio.timeout(JOIN_S):
-                    stream = await transport.dial(plan.places[number].peer_id, STAGE)
+                async with asyncio.timeout(join_s):
+                    stream = await transport.dial(place.peer_id, STAGE)
                     channel = await stack.enter_async_context(Channel(stream, STAGE))
                     channel.post(join)
                     answer = await channel.receive()
             except TimeoutError:
-                raise ChainLost(f"{plan.places[number]}: it did not join within {JOIN_S:g} s.") from None
+                raise ChainLost(f"{place}: it did not join within {join_s:g} s.", peer_id=place.peer_id) from None
             except (PeerLost, RemoteProtocolError) as error:
-                raise ChainLost(f"{plan.places[number]}: {error}.") from None
+                raise ChainLost(f"{place}: {error}.", peer_id=place.peer_id) from None
             if not isinstance(answer, Joined):
-                said = answer.message if isinstance(answer, m.Error) else f"unexpected {type(answer).__name__}"
-                raise ChainLost(f"{plan.places[number]}: {said.rstrip('.')}.")
+                raise _refused(place, answer)
             channels[number] = channel
-        remote = RemoteChain(plan, chain, channels[0], answer_s=answer_s)
+        remote = RemoteChain(plan, chain, channels, answer_s=answer_s)
         listening = [asyncio.ensure_future(remote.listen(*each)) for each in channels.items()]
         try:
             yield remote
@@ -217,3 +233,11 @@ async def open_chain(
             for task in listening:
                 task.cancel()
             await asyncio.gather(*listening, return_exceptions=True)
+
+
+def _refused(place: StagePlace, answer: m.Message) -> ChainLost:
+    if not isinstance(answer, m.Error):
+        return ChainLost(f"{place}: unexpected {type(answer).__name__}.", peer_id=place.peer_id)
+    retry_after_s = answer.retry_after_s if answer.code == ErrorCode.OVERLOADED else None
+    said = f"{place}: {answer.message.rstrip('.')}."
+    return ChainLost(said, peer_id=place.peer_id, retry_after_s=retry_after_s)

@@ -136,7 +136,7 @@ def test_a_failure_is_one_sentence_and_exit_code_1(
 def test_a_usage_error_is_one_sentence_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_of("join", "--role", "cook") == 2
     out, err = capsys.readouterr()
-    assert (out, err) == ("", "Error: --role must be drafter or verifier, not 'cook'.\n")
+    assert (out, err) == ("", "Error: --role must be one of drafter, verifier, stage, not 'cook'.\n")
 
 
 def test_with_json_an_error_is_one_object_on_stdout(
@@ -189,8 +189,8 @@ def run_node(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_module_is_the_command() -> None:
     done = run_node("join", "--role", "cook", "--json")
     assert done.returncode == 2
-    assert json.loads(done.stdout)["error"] == "--role must be drafter or verifier, not 'cook'."
-    assert done.stderr == "Error: --role must be drafter or verifier, not 'cook'.\n"
+    assert json.loads(done.stdout)["error"] == "--role must be one of drafter, verifier, stage, not 'cook'."
+    assert done.stderr == "Error: --role must be one of drafter, verifier, stage, not 'cook'.\n"
 
 
 def test_help_names_every_command_and_imports_nothing_heavy() -> None:

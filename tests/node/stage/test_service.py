@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -11,7 +12,9 @@ import torch
 
 from cosine_node.engine.base import PREFIX, Row
 from cosine_node.engine.stage_model import StageModel
+from cosine_node.pool_size import USUAL_TOKENS
 from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_node.stage.service import MAX_PEER_CHAINS
 from cosine_node.stage.wire_rows import feed_messages
 from cosine_p2p.channel import Channel
 from cosine_p2p.transport.memory import MemoryNetwork
@@ -245,7 +248,7 @@ def test_a_feed_that_is_dropped_behind_it_is_not_computed(models: list[StageMode
             assert isinstance(answer, Results)
             faults.append(answer.rows[0].fault)
         assert faults == [RowFault.NONE, RowFault.NOT_COMPUTED]
-        assert stages.services[1].skipped_feeds == 1
+        assert stages.services[1].counts.skipped_feeds == 1
         # The stage before has left it out.
         for message in feed_messages(2, [Row(0, (5,), (9,), (1,))]):
             before.post(message)
@@ -263,5 +266,79 @@ def test_what_begins_no_chain_is_refused(models: list[StageModel]) -> None:
         head.post(OPEN)
         error = await head.receive()
         assert isinstance(error, m.Error) and "unexpected OpenSequence" in error.message
+
+    play(models, scene)
+
+
+def test_one_head_has_a_part_of_the_pool_and_another_finds_room(tmp_path: Path) -> None:
+    models = load_untried(save_tiny(tmp_path), ranges(2, 4), slots=6 * USUAL_TOKENS)
+    half = 3 * USUAL_TOKENS
+
+    async def run() -> None:
+        async with served(models, offload=at_once) as stages:
+            service = stages.services[1]
+            assert service.room_tokens == half
+
+            def asked(number: int, *, tokens: int) -> Join:
+                return join_of(stages, chain=bytes([number]) * 16, pool_tokens=tokens)
+
+            async def refusal(stream: Channel) -> str:
+                error = await stream.receive()
+                assert isinstance(error, m.Error) and error.code == ErrorCode.OVERLOADED and error.retry_after_s
+                return error.message
+
+            async with stream_of(stages, "head", asked(1, tokens=half - 16)) as first:
+                assert await first.receive() == Joined(bytes([1]) * 16)
+                assert service.room_tokens == half
+                async with stream_of(stages, "head", asked(2, tokens=32)) as more:
+                    assert f"one head may have {half} token slots, not {half + 16}" in await refusal(more)
+                async with stream_of(stages, "another", asked(3, tokens=half)) as second:
+                    assert await second.receive() == Joined(bytes([3]) * 16)
+                    assert service.room_tokens == 16
+                    async with stream_of(stages, "third", asked(4, tokens=32)) as third:
+                        assert "are free together" in await refusal(third)
+            assert service.counts.opened == 2
+
+    asyncio.run(run())
+
+
+def test_a_head_has_few_chains_at_once(models: list[StageModel]) -> None:
+    async def run() -> None:
+        async with served(models, offload=at_once) as stages, AsyncExitStack() as opened:
+            for number in range(MAX_PEER_CHAINS):
+                join = join_of(stages, chain=bytes([number]) * 16, pool_tokens=16)
+                stream = await opened.enter_async_context(stream_of(stages, "head", join))
+                assert isinstance(await stream.receive(), Joined)
+            async with stream_of(stages, "head", join_of(stages, pool_tokens=16, chain=bytes([9]) * 16)) as more:
+                error = await more.receive()
+                assert isinstance(error, m.Error) and "too many chains" in error.message
+
+    asyncio.run(run())
+
+
+def test_a_stage_that_leaves_ends_its_chains_and_takes_no_other(models: list[StageModel]) -> None:
+    async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
+        service = stages.services[1]
+        await service.drain()
+        error = await head.receive()
+        assert isinstance(error, m.Error) and error.code == ErrorCode.SHUTTING_DOWN
+        assert error.message == "layers 2:4: the stage is leaving"
+        assert (service.requests, stages.hosts[1].chains) == (0, 0)
+        async with stream_of(stages, "late", join_of(stages, chain=bytes([7]) * 16)) as late:
+            error = await late.receive()
+            assert isinstance(error, m.Error) and error.code == ErrorCode.SHUTTING_DOWN
+
+    play(models, scene)
+
+
+def test_passes_are_counted(models: list[StageModel]) -> None:
+    async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
+        for message in (OPEN, *fed(Row.chain(0, (3, 4, 5)))):
+            before.post(message)
+        assert isinstance(await head.receive(), Results)
+        service = stages.services[1]
+        assert (service.progress.steps, service.counts.fed_tokens, service.counts.opened) == (1, 3, 1)
+        assert service.counts.pass_rows.total == 1
+        assert service.counts.pass_s.total == service.busy.total_s > 0
 
     play(models, scene)

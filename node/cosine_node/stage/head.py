@@ -1,0 +1,154 @@
+"""A head from start to end: a verifier that holds no weights, and whose passes run over a chain of stages."""
+
+import asyncio
+import logging
+import time
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from cosine_node.announced_node import joining_fields
+from cosine_node.engine.chain_engine import ChainEngine
+from cosine_node.engine.curve import measure_curve
+from cosine_node.engine.kv_pool import PagePool
+from cosine_node.engine.loading import read_config
+from cosine_node.engine.support import context_tokens, refuse_by_config
+from cosine_node.model import MEASURE_S, Emit, ModelNames, ServedModel, fetch, read_names
+from cosine_node.node import RunningNode, observing
+from cosine_node.node_options import NetworkOptions, NodeOptions
+from cosine_node.pool_size import USUAL_TOKENS
+from cosine_node.stage.chain_search import NoChain
+from cosine_node.stage.chain_source import ChainNeeds, ChainSource
+from cosine_node.stage.remote_chain import RemoteChain
+from cosine_p2p.dht import DhtDirectory
+from cosine_p2p.identity_file import claim_identity
+from cosine_p2p.transport.hivemind import HivemindTransport
+
+LOG = logging.getLogger(__name__)
+WAIT_S: Final = 2.0
+"""A choice: a head that waits for stages looks again so soon."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadModel:
+    """A model as far as a head needs it: no weights."""
+
+    names: ModelNames
+    layers: int
+    vocab_tokens: int
+    context_tokens: int
+
+    @classmethod
+    def read(cls, model: str, target: str, folder: Path) -> "HeadModel":
+        """Raises `UsageError`."""
+        config = read_config(str(folder))
+        refuse_by_config(config)
+        text = config.get_text_config()
+        return cls(
+            names=read_names(model, target, folder),
+            layers=text.num_hidden_layers,
+            vocab_tokens=text.vocab_size,
+            context_tokens=context_tokens(config),
+        )
+
+    def needs(self, *, requests: int) -> ChainNeeds:
+        """What a chain is to have room for: requests of usual length, and one that fills the context."""
+        usual_tokens = min(self.context_tokens, USUAL_TOKENS)
+        return ChainNeeds(
+            target_digest=self.names.facts.digest(),
+            layers=self.layers,
+            vocab_tokens=self.vocab_tokens,
+            pool_tokens=max(requests * usual_tokens, self.context_tokens),
+            least_pool_tokens=usual_tokens,
+        )
+
+
+async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, stop: asyncio.Event) -> None:
+    """Run a head until `stop` is set. It waits for stages that hold all layers, and says for which.
+
+    Raises `UsageError` for a model, identity or address that cannot be used, and `PeerLost` for initial peers that
+    do not answer.
+    """
+    async with AsyncExitStack() as stack:
+        claimed = claim_identity(network.identity_file)
+        stack.callback(claimed.release)
+        folder = await asyncio.to_thread(fetch, options.source.model, emit)
+        model = await asyncio.to_thread(HeadModel.read, options.source.model, options.source.target, folder)
+        emit("joining", joining_fields(network))
+        gate = network.access.gate(claimed.identity.peer_id)
+        transport = await HivemindTransport.start(network.transport_config(claimed.file, gate))
+        stack.push_async_callback(transport.close)
+        directory = DhtDirectory(
+            transport,
+            claimed.identity,
+            network=network.access.network,
+            opener=transport.opener,
+            membership=gate.membership,
+        )
+        source = ChainSource(transport, directory, model.needs(requests=options.max_requests))
+        stack.push_async_callback(source.close)
+        looking = asyncio.ensure_future(source.run())
+        stack.callback(looking.cancel)
+        while (chain := await _next_chain(source, emit, stop)) is not None:
+            emit("measuring", {"model": model.names.model_name})
+            served = await asyncio.to_thread(_served, model, source, chain)
+            node = RunningNode(transport, claimed.identity, served, network, options)
+            source.here = partial(getattr, node, "coordinate")
+            with observing(network, [node]):
+                await _live(node, chain, emit, stop)
+
+
+async def _live(node: RunningNode, chain: RemoteChain, emit: Emit, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set, or the chain is lost."""
+    ending = asyncio.Event()
+
+    async def wait(for_event: asyncio.Event) -> None:
+        await for_event.wait()
+        ending.set()
+
+    waiting = [asyncio.ensure_future(wait(each)) for each in (stop, chain.lost)]
+    try:
+        await node.live(emit, ending)
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def _next_chain(source: ChainSource, emit: Emit, stop: asyncio.Event) -> RemoteChain | None:
+    """The next chain that is found; None where `stop` is set before."""
+    told = ""
+    while not stop.is_set():
+        try:
+            return await source.open(first_sequence=0)
+        except NoChain as error:
+            if str(error) != told:
+                told = str(error)
+                emit("waiting", {"said": told})
+        with suppress(TimeoutError):
+            async with asyncio.timeout(WAIT_S):
+                await stop.wait()
+    return None
+
+
+def _served(model: HeadModel, source: ChainSource, chain: RemoteChain) -> ServedModel:
+    """The engine over a chain, and what its passes cost: those of all stages, and the way. Blocks."""
+    assert source.pool_tokens is not None and source.numerics is not None
+    engine = ChainEngine(
+        chain,
+        PagePool(tokens=source.pool_tokens),
+        vocab_tokens=model.vocab_tokens,
+        context_tokens=model.context_tokens,
+        numerics=source.numerics,
+    )
+    curve = measure_curve(engine, clock=time.perf_counter, budget_s=MEASURE_S)
+    return ServedModel(
+        engine=engine,
+        curve=curve,
+        model_name=model.names.model_name,
+        target_name=model.names.target_name,
+        facts=model.names.facts,
+        tokenizer_folder=model.names.folder,
+    )

@@ -1,0 +1,49 @@
+"""A model in parts, as processes: the texts of the whole model, also where a stage is killed."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from cosine_p2p import AsyncClient
+from tests.e2e.reference import encoded, greedy
+from tests.e2e.stages import NETWORK, StageSwarm, stage_swarm
+
+pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300)]
+
+PROMPT: Final = "The old lighthouse keeper opened the door and"
+NEW_TOKENS: Final = 48
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StageSwarm]:
+    """Two stages that hold all layers, a spare of the second, a head and a drafter."""
+    with stage_swarm(tmp_path_factory.mktemp("parts")) as swarm:
+        swarm.begin_head()
+        for name, layers in (("first", "0:3"), ("second", "3:8"), ("spare", "3:8")):
+            swarm.begin_stage(name, layers)
+        swarm.begin("drafter", "--role", "drafter", "--model", "zoo:draft-literature", "--dtype", "float32")
+        for node in swarm.nodes.values():
+            node.wait_ready()
+        yield swarm
+
+
+def test_the_text_is_that_of_the_whole_model(parts: StageSwarm) -> None:
+    async def play() -> None:
+        async with AsyncClient([parts.boot.maddr], network=NETWORK, dtype="float32") as client:
+            run = await client.start(PROMPT, strategy="cosine", max_new_tokens=2 * NEW_TOKENS)
+            async for _ in run.chunks():
+                pass
+        done = run.result()
+        assert done.token_ids == greedy(encoded(PROMPT), 2 * NEW_TOKENS)
+        assert [report.peer_id for report in done.verifiers] == [parts.nodes["head"].peer_id]
+        assert done.drafted > 0
+
+    asyncio.run(play())
+
+
+def test_a_head_waits_for_layers_that_nobody_holds(parts: StageSwarm) -> None:
+    assert "Layers 0:8 of 8 are held by nobody." in parts.nodes["head"].log.read_text()
+    ready = parts.nodes["first"].ready
+    assert (ready["layers"], ready["of_layers"], ready["role"]) == ("0:3", 8, "stage")
