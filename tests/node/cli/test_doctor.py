@@ -106,4 +106,4 @@ def test_an_unknown_role_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit) as exit_:
         main(("doctor", "--role", "cook"))
     assert exit_.value.code == 2
-    assert "drafter or verifier" in capsys.readouterr().err
+    assert "drafter, verifier" in capsys.readouterr().err
