@@ -31,7 +31,7 @@ class NodeSight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """The nodes of a target: verifiers first, then drafters, each by peer id.
+    """The nodes of a target: verifiers first, then drafters, then stages, each by peer id.
 
     `problem` says why the directory did not answer, or not in full; "" if it did.
     """
@@ -75,17 +75,16 @@ class Surveyor:
 
     async def survey(self) -> Survey:
         """Look once. Never raises for a peer's or the network's failure."""
-        verifiers, drafters = await asyncio.gather(self._find(Role.VERIFIER), self._find(Role.DRAFTER))
-        records = [
-            *sorted(verifiers[0], key=lambda record: record.peer_id),
-            *sorted(drafters[0], key=lambda record: record.peer_id),
-        ]
+        roles = (Role.VERIFIER, Role.DRAFTER, Role.STAGE)
+        found = await asyncio.gather(*map(self._find, roles))
+        records = [record for of_role, _ in found for record in sorted(of_role, key=lambda each: each.peer_id)]
         # No links are kept to nodes that are no longer announced.
         announced = frozenset(record.peer_id for record in records)
         await asyncio.gather(*(self._links.drop(peer_id, STATUS) for peer_id in self.asked - announced))
         self.asked = announced
         nodes = await asyncio.gather(*map(self._look_at, records))
-        return Survey(target=self._text, nodes=tuple(nodes), problem=verifiers[1] or drafters[1])
+        problem = next((reason for _, reason in found if reason), "")
+        return Survey(target=self._text, nodes=tuple(nodes), problem=problem)
 
     async def close(self) -> None:
         await self._links.close()

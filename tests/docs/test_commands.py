@@ -25,6 +25,8 @@ NOT_COMMANDS: Final = {
     ("docs/join.md", "Requests"),
     ("docs/join.md", "zoo:draft-code"),
     ("docs/monitor.md", "--temperature"),
+    ("docs/stages.md", "Waiting"),
+    ("docs/stages.md", "layers"),
     ("docs/telemetry.md", '{"event":'),
 }
 """Blocks of no stated language that are something else, by page and first word."""

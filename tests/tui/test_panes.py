@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_p2p.earned_credit import Earned
+from cosine_protocol.records import Role, StageOffer
 from cosine_tui.listing import ALL, Listing
 from cosine_tui.panes.events import event_lines
 from cosine_tui.panes.headline import headline
@@ -352,3 +353,25 @@ def test_every_kind_of_event_has_a_word_of_its_own() -> None:
 def test_a_long_event_is_wrapped_below_itself() -> None:
     lines = text_of(event_lines(SNAPSHOT, 50)).split("\n")
     assert len(lines) > 3 and any(line.startswith(" " * 20) for line in lines)
+
+
+def test_stages_have_their_layers_and_the_share_of_time_they_are_busy() -> None:
+    offer = StageOffer(
+        first_layer=8,
+        end_layer=16,
+        layers=24,
+        wide_tokens=64,
+        wide_pass_us=31_000,
+        busy_permille=700,
+        pool_tokens=4096,
+    )
+    known = SNAPSHOT.nodes[0]
+    stage = replace(known, record=replace(known.record, peer_id=peer_id_of(77), role=Role.STAGE, stage=offer))
+    snapshot = replace(SNAPSHOT, nodes=(*SNAPSHOT.nodes, stage))
+    lines = text_of(swarm_lines(snapshot, 100)).splitlines()
+    at = next(index for index, line in enumerate(lines) if line.startswith("STAGES 1"))
+    assert "busy" in lines[at] and "8:16" in lines[at + 1] and "70%" in lines[at + 1].replace(" ", "")
+    assert "STAGES" not in text_of(swarm_lines(SNAPSHOT, 100))
+    details = text_of(node_detail_lines(snapshot, stage.peer_id, 78))
+    for part in ("8:16 of 24", "of the time", "4,096 tokens for a new chain", "for 64 tokens"):
+        assert part in details

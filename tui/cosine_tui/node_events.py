@@ -1,5 +1,6 @@
 """Events of nodes between two surveys of the swarm, and the reason why a swarm is thought lost."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from cosine_p2p.survey import Survey
@@ -19,10 +20,12 @@ def node_events(before: Mapping[str, NodeView], after: Sequence[NodeView], now_s
     """Nodes that joined, left, ceased to answer or answer again; the first survey is one event."""
     if not before:
         if after:
-            verifiers = sum(node.role == Role.VERIFIER for node in after)
+            roles = Counter(node.role for node in after)
+            stages = f" and {counted(roles[Role.STAGE], 'stage')}" if roles[Role.STAGE] else ""
             lost = sum(node.reachability is Reachability.LOST for node in after)
             rest = f", {lost:,} of them unreachable" if lost else ""
-            found = f"{counted(verifiers, 'verifier')} and {counted(len(after) - verifiers, 'drafter')}{rest}"
+            verifiers, drafters = counted(roles[Role.VERIFIER], "verifier"), counted(roles[Role.DRAFTER], "drafter")
+            found = f"{verifiers} and {drafters}{stages}{rest}"
             yield Event(now_s, EventKind.JOINED, f"found {found}")
         return
     present = {node.peer_id for node in after}

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from cosine_node.cli.asking import joining_once
 from cosine_node.cli.ban import bans_as_object, told_of
+from cosine_node.cli.coverage import coverage_as_objects, coverage_lines
 from cosine_node.cli.exit_codes import FAILURE_EXIT
 from cosine_node.cli.interrupts import run_interruptibly
 from cosine_node.cli.options import (
@@ -38,7 +39,7 @@ from cosine_p2p.earned_credit import Earned
 from cosine_p2p.evidence import EvidenceFile
 from cosine_p2p.peer_file import PeerFile
 from cosine_p2p.transport.config import DEFAULT_NETWORK
-from cosine_protocol.records import Role
+from cosine_protocol.records import NodeRecord, Role, StageOffer
 
 if TYPE_CHECKING:
     from cosine_p2p.client import Join
@@ -86,7 +87,7 @@ def status(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show every verifier and drafter of a target: what it runs, how busy and far it is, or why it is silent."""
+    """Show every node of a target: what it runs or holds, how busy and far it is, or why it is silent."""
     access = access_of(network, swarm, deny, identity)
     join = joining_once(several(initial_peers), access)
     is_anybody = run_interruptibly(_status(join, access.network, target, watch=watch, as_json=as_json))
@@ -173,6 +174,11 @@ def problem_of(survey: "Survey", network: str) -> str:
             f"--initial-peers, or start a node: `cosine-node join --role verifier --model {survey.target}`."
         )
     if not any(sight.record.role == Role.VERIFIER for sight in survey.nodes):
+        if any(sight.record.stage is not None for sight in survey.nodes):
+            return (
+                f"No head of the stages of {survey.target!r}, so nothing can be generated; start one with "
+                f"`cosine-node join --role verifier --over-stages --model {survey.target}`."
+            )
         return (
             f"No verifier of {survey.target!r}, so nothing can be generated; start one with "
             f"`cosine-node join --role verifier --model {survey.target}`."
@@ -201,6 +207,7 @@ def as_object(survey: "Survey", network: str, notes: OwnNotes) -> dict[str, Any]
         "target": survey.target,
         "network": network,
         "nodes": nodes,
+        "coverage": coverage_as_objects(_reached_records(survey)),
         "bans": bans_as_object(notes.bans),
         "problem": problem_of(survey, network),
     }
@@ -221,9 +228,12 @@ def picture(survey: "Survey", network: str, notes: OwnNotes, *, columns: int) ->
     silent = [sight for sight in survey.nodes if sight.reason]
     reasons = [Text(printable(f"{short_peer_id(sight.record.peer_id)}: {sight.reason}"), "red") for sight in silent]
     roles = Counter(sight.record.role for sight in survey.nodes)
-    counts = [f"{roles[role]} {role}{'' if roles[role] == 1 else 's'}" for role in (Role.VERIFIER, Role.DRAFTER)]
+    told = (Role.VERIFIER, Role.DRAFTER, *([Role.STAGE] if roles[Role.STAGE] else []))
+    counts = [f"{roles[role]} {role}{'' if roles[role] == 1 else 's'}" for role in told]
     unreached = f", {len(silent)} not reached" if silent else ""
-    summary = f"{' and '.join(counts)} of {survey.target} in the network {network}{unreached}."
+    named = f"{', '.join(counts[:-1])} and {counts[-1]}"
+    summary = f"{named} of {survey.target} in the network {network}{unreached}."
+    covered = [Text(printable(line)) for line in coverage_lines(_reached_records(survey))]
     banned = [
         Text(printable(f"{short_peer_id(ban.peer_id)}: banned here {told_of(ban)}"), "red")
         for ban in notes.bans[-MAX_BANS_SHOWN:]
@@ -232,8 +242,18 @@ def picture(survey: "Survey", network: str, notes: OwnNotes, *, columns: int) ->
         banned.append(Text(f"{len(notes.bans)} are banned here; `cosine-node ban` shows all.", "red"))
     problem = problem_of(survey, network)
     return Group(
-        table, *reasons, *banned, Text(summary), *([Text(printable(problem), "yellow")] if problem else [])
+        table,
+        *reasons,
+        *covered,
+        *banned,
+        Text(summary),
+        *([Text(printable(problem), "yellow")] if problem else []),
     )
+
+
+def _reached_records(survey: "Survey") -> list[NodeRecord]:
+    """The records of nodes that answer: layers of others are held by nobody."""
+    return [sight.record for sight in survey.nodes if not sight.reason]
 
 
 def _cells(sight: "NodeSight", earned: Earned | None) -> dict[str, Text]:
@@ -245,8 +265,9 @@ def _cells(sight: "NodeSight", earned: Earned | None) -> dict[str, Text]:
         "peer": short_peer_id(sight.record.peer_id),
         "model": record.model,
         "numerics": record.numerics,
-        "good at": ", ".join(record.expertise),
-        "load": f"{load}/{record.capacity_requests}",
+        "good at": ", ".join(record.expertise) if record.stage is None else f"layers {record.stage.held}",
+        # A stage serves as many chains as it has time for.
+        "load": f"{load}/{record.capacity_requests}" if record.stage is None else _busy(record.stage),
         "ms/pass": f"{record.pass_us / 1e3:.1f}",
         "RTT ms": "" if sight.rtt_s is None else f"{1e3 * sight.rtt_s:.1f}",
         "receipts": "" if earned is None else f"{earned.tokens:,}",
@@ -255,3 +276,7 @@ def _cells(sight: "NodeSight", earned: Earned | None) -> dict[str, Text]:
     }
     reached = Text("no", "red") if sight.reason else Text("yes", "green")
     return {heading: Text(printable(text)) for heading, text in texts.items()} | {"reached": reached}
+
+
+def _busy(offer: StageOffer) -> str:
+    return f"{offer.busy_permille / 10:.0f} %"

@@ -44,6 +44,16 @@ class DirectoryState(Protocol):
     def holders(self) -> int: ...
 
 
+class InNetwork(Protocol):
+    """A node of any role, as far as it is one of a network."""
+
+    @property
+    def network(self) -> NetworkState: ...
+
+    @property
+    def directory(self) -> DirectoryState: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedNode:
     """A node of this process. `max_requests` are those it serves at once."""
@@ -104,7 +114,23 @@ class Series(Generic[_Of]):
         return made
 
 
-# The metrics of every node, of verifiers and of drafters.
+# The metrics of everything in a network; of verifiers and drafters; of each of them.
+NETWORK: Final[tuple[Series[InNetwork], ...]] = (
+    Series(
+        "cosine:node_record_holders",
+        GAUGE,
+        "Other nodes that held the node's record when it was announced last; 0 where none does.",
+        lambda n: n.directory.holders,
+    ),
+    Series(
+        "libp2p_connected_peers",
+        GAUGE,
+        "Peers the network daemon was connected to when last asked.",
+        lambda n: n.network.connected_peers,
+    ),
+    Series("libp2p_open_streams", GAUGE, "Streams open now, both ways.", lambda n: n.network.open_streams),
+    Series("libp2p_daemon_restarts", COUNTER, "Restarts of the network daemon.", lambda n: n.network.restarts),
+)
 NODE: Final[tuple[Series[ObservedNode], ...]] = (
     Series("cosine:node_requests_running", GAUGE, "Requests served now.", lambda n: n.service.requests),
     Series("cosine:node_requests_places", GAUGE, "Requests served at once at most.", lambda n: n.max_requests),
@@ -149,20 +175,6 @@ NODE: Final[tuple[Series[ObservedNode], ...]] = (
         "Tokens of prefixes kept for requests to come.",
         lambda n: n.engine.cached_tokens,
     ),
-    Series(
-        "cosine:node_record_holders",
-        GAUGE,
-        "Other nodes that held the node's record when it was announced last; 0 where none does.",
-        lambda n: n.directory.holders,
-    ),
-    Series(
-        "libp2p_connected_peers",
-        GAUGE,
-        "Peers the network daemon was connected to when last asked.",
-        lambda n: n.network.connected_peers,
-    ),
-    Series("libp2p_open_streams", GAUGE, "Streams open now, both ways.", lambda n: n.network.open_streams),
-    Series("libp2p_daemon_restarts", COUNTER, "Restarts of the network daemon.", lambda n: n.network.restarts),
 )
 VERIFIER: Final[tuple[Series[VerifierService], ...]] = (
     Series("cosine:verifier_requests_waiting", GAUGE, "Requests taken that wait for room.", lambda v: v.waiting),
@@ -293,6 +305,7 @@ class NodeCollector(Collector):
         drafters = [(n.labels, n.service) for n in self._nodes if isinstance(n.service, DrafterService)]
         nodes = [(node.labels, node) for node in self._nodes]
         yield from (each.family(nodes) for each in NODE)
+        yield from (each.family(nodes) for each in NETWORK)
         yield from (each.family(verifiers) for each in VERIFIER if verifiers)
         yield from (each.family(drafters) for each in DRAFTER if drafters)
 

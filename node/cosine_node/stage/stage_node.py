@@ -4,7 +4,7 @@ import asyncio
 import time
 from contextlib import AsyncExitStack
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from cosine_node.announced_node import AnnouncedNode, joining_fields
 from cosine_node.engine.stage_draft import WIDE_TOKENS, LoadedStage, StageDraft, StageSource
@@ -14,6 +14,7 @@ from cosine_node.node_options import NetworkOptions
 from cosine_node.pass_speed import PassSpeed
 from cosine_node.stage.service import MAX_CHAINS, StageService
 from cosine_node.work import StageWork, stage_work_of
+from cosine_p2p.channel import AGENT
 from cosine_p2p.dht import DhtDirectory
 from cosine_p2p.identity_file import claim_identity
 from cosine_p2p.offload import Threads
@@ -25,7 +26,10 @@ from cosine_protocol.layer_range import LayerRange
 from cosine_protocol.protocols import STAGE
 from cosine_protocol.records import Role, StageOffer
 
-BUSY_STEP_PERMILLE = 100
+if TYPE_CHECKING:
+    from cosine_node.metrics.stage import ObservedStage
+
+BUSY_STEP_PERMILLE: Final = 100
 """A choice: a record is stored by several nodes each time it changes."""
 
 
@@ -55,6 +59,12 @@ async def run_stage(network: NetworkOptions, source: StageSource, emit: Emit, st
             return
         node = StageNode(transport, claimed.identity, network, loaded, names)
         stack.callback(node.threads.close)
+        if network.metrics_port is not None:
+            from cosine_node.metrics.server import serving_metrics
+            from cosine_node.metrics.stage import stage_registry
+
+            registry = stage_registry(node.observed())
+            stack.enter_context(serving_metrics(registry, host=network.metrics_host, port=network.metrics_port))
         await node.live(emit, stop)
 
 
@@ -150,6 +160,24 @@ class StageNode(AnnouncedNode):
             "context_tokens": model.context_tokens,
             "stage": offer,
         }
+
+    def observed(self) -> "ObservedStage":
+        """The stage as its metrics see it."""
+        from cosine_node.metrics.stage import ObservedStage
+
+        model = self._loaded.model
+        return ObservedStage(
+            model_name=self._names.model_name,
+            peer_id=self._transport.peer_id,
+            target=self._names.target_name,
+            numerics=model.numerics,
+            version=AGENT,
+            layers=model.layers,
+            pool_tokens=model.slots,
+            service=self.service,
+            network=self._transport,
+            directory=self._directory,
+        )
 
     def _work_done(self) -> StageWork:
         return stage_work_of(self.service)

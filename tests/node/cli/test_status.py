@@ -22,6 +22,7 @@ from cosine_protocol.records import NodeRecord, Role
 from tests.cosine_p2p.plain_swarm import PlainSwarm, account
 from tests.cosine_p2p.samples import identity_of, record_of
 from tests.cosine_p2p.test_evidence import AUTHOR, piece_of
+from tests.node.cli.test_coverage import stage
 
 BOOT = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
 NOTHING = OwnNotes()
@@ -90,6 +91,22 @@ def test_a_drafter_that_has_shown_receipts_has_their_tokens_beside_it() -> None:
     )
     first, second = as_object(survey(drafter, other), "main", notes)["nodes"]
     assert first["receipts"] == {"tokens": 1234, "verifiers": 2, "clients": 3} and second["receipts"] is None
+
+
+def test_stages_are_shown_with_their_layers_and_the_coverage_of_those_that_answer() -> None:
+    verifier = sight(role=Role.VERIFIER)
+    held = [
+        sight(number, role=Role.STAGE, stage=stage(number, first, 8, layers=8).stage)
+        for number, first in ((2, 0), (3, 4))
+    ]
+    seen = survey(verifier, *held)
+    text = drawn(seen)
+    assert "layers 0:8" in text and "20 %" in text and "0 ▁▁▁▁▂▂▂▂ 8, each held by 1 to 2 stages" in text
+    assert "1 verifier, 0 drafters and 2 stages of zoo:target in the network main." in text
+    assert as_object(seen, "main", NOTHING)["coverage"][0]["holders"] == [1, 1, 1, 1, 2, 2, 2, 2]
+    assert "--over-stages" in problem_of(survey(*held), "main")
+    gone = survey(verifier, replace(held[0], reason="gone"), held[1])
+    assert "Layers 0:4 of 8 are held by nobody." in drawn(gone)
 
 
 def test_strangers_cannot_steer_the_terminal() -> None:

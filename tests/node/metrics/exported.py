@@ -9,11 +9,16 @@ from cosine_node.gateway.admission import Admission
 from cosine_node.gateway.app import count_requests
 from cosine_node.metrics import GenerationMetrics
 from cosine_node.metrics.node import LABELS, NodeCollector
+from cosine_node.metrics.stage import ObservedStage, StageCollector
 from cosine_node.simulation.swarm import SimulatedSwarm
 from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_node.stage.service import StageService
+from cosine_p2p.offload import Threads
+from cosine_p2p.transport.memory import MemoryNetwork
 from cosine_protocol.errors import ErrorCode
+from tests.fuzz.staging import ScriptedStage
 from tests.node.gateway.generations import DONE
-from tests.node.metrics.observed import observed
+from tests.node.metrics.observed import FixedDirectory, FixedNetwork, observed
 
 SHARED = {*LABELS, "le"}
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "info": ("_info",), "gauge": ("",)}
@@ -47,6 +52,35 @@ def node_registry() -> CollectorRegistry:
 
 
 @cache
+def stage_registry() -> CollectorRegistry:
+    """Of a stage that nobody has asked anything."""
+
+    async def run() -> StageCollector:
+        network = MemoryNetwork()
+        service = StageService(
+            ScriptedStage(), transport=network.join("stage"), target_digest=bytes(32), offload=Threads("engine", 1)
+        )
+        return StageCollector(
+            ObservedStage(
+                model_name="m",
+                peer_id="stage",
+                target="zoo:target",
+                numerics="scripted",
+                version="v",
+                layers=ScriptedStage.layers,
+                pool_tokens=64,
+                service=service,
+                network=FixedNetwork(),
+                directory=FixedDirectory(),
+            )
+        )
+
+    registry = CollectorRegistry()
+    registry.register(run_virtual(run()))
+    return registry
+
+
+@cache
 def generation_registry() -> CollectorRegistry:
     """Of a gateway that has answered something."""
     registry = CollectorRegistry()
@@ -57,23 +91,25 @@ def generation_registry() -> CollectorRegistry:
 
 
 def exported() -> list[Exported]:
-    return [
+    """Each once, also where several kinds of nodes have it."""
+    found = [
         Exported(
             family.name + (SUFFIXES[family.type][0] if family.type in ("counter", "info") else ""),
             "gauge" if family.type == "info" else family.type,
             family.documentation,
             frozenset(name for sample in family.samples for name in sample.labels) - SHARED,
         )
-        for registry in (node_registry(), generation_registry())
+        for registry in (node_registry(), stage_registry(), generation_registry())
         for family in registry.collect()
     ]
+    return list(dict.fromkeys(found))
 
 
 def series_names() -> set[str]:
     """The names that a query may use."""
     return {
         family.name + suffix
-        for registry in (node_registry(), generation_registry())
+        for registry in (node_registry(), stage_registry(), generation_registry())
         for family in registry.collect()
         for suffix in SUFFIXES[family.type]
     }

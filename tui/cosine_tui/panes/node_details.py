@@ -49,6 +49,13 @@ def _speed_and_load(node: NodeView) -> Iterator[tuple[str, str]]:
     yield "a pass", f"{formatting.milliseconds(node.pass_ms)} for one token, as announced{emulated}"
     rate = formatting.NONE if node.passes_per_s is None else f"{formatting.per_second(node.passes_per_s)} a second"
     yield "passes now", rate
+    if record.stage is not None:
+        busy = record.stage.busy_permille / 1000
+        wide_ms = formatting.milliseconds(record.stage.wide_pass_us / 1e3)
+        yield "wide pass", f"{wide_ms} for {counted_tokens(record.stage.wide_tokens)}, as announced"
+        yield "layers", f"{record.stage.held} of {record.stage.layers}"
+        yield "busy", f"{formatting.percent(busy)} of the time  {formatting.bar(busy, 10)}"
+        yield "room", f"{counted_tokens(record.stage.pool_tokens)} for a new chain"
     share = node.load / node.capacity if node.capacity else 1.0
     full = ", full" if node.load >= node.capacity else ""
     yield "load", f"{node.load} of {counted_requests(node.capacity)}  {formatting.bar(share, 10)}{full}"
@@ -58,6 +65,10 @@ def _speed_and_load(node: NodeView) -> Iterator[tuple[str, str]]:
 
 def counted_requests(number: int) -> str:
     return formatting.counted(number, "request")
+
+
+def counted_tokens(number: int) -> str:
+    return formatting.counted(number, "token")
 
 
 def _reputation(snapshot: Snapshot, node: NodeView) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""The list of the swarm: a table of verifiers and drafters, their speed, load and state, and who is banned."""
+"""The list of the swarm: verifiers, drafters and stages, their speed, load and state, and who is banned."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -60,12 +60,15 @@ def swarm_rows(snapshot: Snapshot, width: int, listing: Listing = ALL) -> list[L
         return [ListRow(line) for line in wrap([Span(_nobody(snapshot), Tone.MUTED)], width)]
     widths = _NodeWidths.of(width)
     rows: list[ListRow] = []
-    for role, plural in ((Role.VERIFIER, "VERIFIERS"), (Role.DRAFTER, "DRAFTERS")):
+    for role, plural in ((Role.VERIFIER, "VERIFIERS"), (Role.DRAFTER, "DRAFTERS"), (Role.STAGE, "STAGES")):
         of_role = [node for node in snapshot.nodes if node.role == role]
+        # Most swarms have none: their models are served whole.
+        if role is Role.STAGE and not of_role:
+            continue
         nodes = listing.nodes(of_role)
         count = f"{len(of_role):,}" if len(nodes) == len(of_role) else f"{len(nodes):,} of {len(of_role):,}"
         rows += [ListRow(BLANK)] if rows else []
-        rows.append(ListRow(_heading(f"{plural} {count}", widths, is_drafter=role is Role.DRAFTER)))
+        rows.append(ListRow(_heading(f"{plural} {count}", widths, role)))
         for node in nodes[:MAX_ROWS]:
             rows += _node(node, widths, width, snapshot.at_s)
         if not of_role:
@@ -86,14 +89,15 @@ def _nobody(snapshot: Snapshot) -> str:
     return f"No node of {snapshot.target} is announced in this network yet."
 
 
-def _heading(title: str, widths: _NodeWidths, *, is_drafter: bool) -> Line:
+def _heading(title: str, widths: _NodeWidths, role: Role) -> Line:
+    of_text = _right("of the text" if widths.share_bar else "text", widths.share_bar + _PERCENT)
     columns = (
         fit("model", widths.model),
         _right("a pass", _PASS),
-        _right("load", _LOAD) + " " * widths.load_bar,
+        _right("busy" if role is Role.STAGE else "load", _LOAD) + " " * widths.load_bar,
         _right("RTT", widths.rtt),
         _right("passes/s", widths.passes),
-        _right("of the text" if widths.share_bar else "text", widths.share_bar + _PERCENT) if is_drafter else "",
+        of_text if role is Role.DRAFTER else "",
     )
     name = fit(title, widths.before_figures)
     return (Span(name, Tone.HEADING), *(Span(column, Tone.MUTED) for column in columns))
@@ -105,6 +109,8 @@ def _node(node: NodeView, widths: _NodeWidths, width: int, now_s: float) -> Iter
     tone = author_tone(node.author) if is_up else Tone.MUTED
     # What a verifier computes in matters: a request fails over only to equal numerics.
     what = "+".join(node.record.expertise) if node.author else node.record.numerics
+    if node.record.stage is not None:
+        what = str(node.record.stage.held)
     state = "● up" if is_up else "✗ lost"
     name = formatting.short_name(node.peer_id)
     head = (
@@ -129,9 +135,13 @@ def _figures(node: NodeView, widths: _NodeWidths) -> Iterator[Span]:
     yield Span(_right(emulated + formatting.milliseconds(node.pass_ms), _PASS))
     is_full = node.load >= node.capacity
     load = f"{node.load}/{node.capacity}" + ("!" if is_full else "")
+    share = node.load / node.capacity if node.capacity else 1.0
+    if node.record.stage is not None:
+        # Of its passes' time; any number of chains may cause it.
+        share = node.record.stage.busy_permille / 1000
+        is_full, load = share >= 1.0, formatting.percent(share)
     yield Span(_right(load, _LOAD), Tone.WARNING if is_full else Tone.PLAIN)
     if widths.load_bar:
-        share = node.load / node.capacity if node.capacity else 1.0
         yield Span(" " + formatting.bar(share, widths.load_bar - 1), Tone.MUTED)
     yield Span(_right(formatting.milliseconds(node.rtt_ms), widths.rtt))
     if widths.passes:
