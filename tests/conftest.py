@@ -1,6 +1,7 @@
 """Settings of all tests: how many examples property tests draw, and what is cleared between modules."""
 
 import gc
+import os
 from typing import Any, Final
 
 import pytest
@@ -10,6 +11,10 @@ from tests.scheduling import SwarmsInTurn
 
 QUICK_EXAMPLES: Final = 20
 """A choice: `make test` finds what breaks in plain sight; `make check` draws hypothesis' own 100."""
+
+# Before PyTorch is imported, and for the processes that tests start. Nodes compute small models in one thread, too;
+# two workers with two threads each on two processors wait for each other, and take the processors to wait.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 # Seconds are no property of the code: a busy machine would fail tests that are right. Nor are the examples drawn:
 # `make explore` draws others.

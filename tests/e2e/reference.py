@@ -33,7 +33,7 @@ def target_tokenizer() -> Tokenizer:
 
 @cache
 def _model() -> Any:
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     return transformers.AutoModelForCausalLM.from_pretrained(zoo.folder("target"), dtype=torch.float32).eval()
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from huggingface_hub.errors import LocalEntryNotFoundError
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -36,7 +35,6 @@ WORDS = {f"w{index}": index for index in range(VOCAB)}
 @pytest.fixture(autouse=True)
 def _own_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    torch.set_num_threads(1)
 
 
 def save_tokenizer(folder: Path, words: dict[str, int]) -> None:

@@ -50,7 +50,6 @@ def save(folder: Path, *, penalty: float, **config: Any) -> Path:
 
 
 def served(folder: Path) -> ServedModel:
-    torch.set_num_threads(1)
     source = ModelSource(
         model=str(folder), target=str(folder), engine=EngineChoice(device="cpu", dtype="float32", threads=1)
     )

@@ -4,7 +4,6 @@ import random
 from typing import Final
 
 import pytest
-import torch
 
 from cosine_node import zoo
 from cosine_node.engine.llama_engine import LlamaEngine
@@ -38,7 +37,6 @@ def engine_called(claimed: str, numerics: str) -> TorchEngine | LlamaEngine:
 
 def audited(claimed: str, numerics: str, sampling: Sampling) -> Generation:
     """A text of a verifier that computes in some numerics and claims others, audited by two that have those."""
-    torch.set_num_threads(1)
     files = TokenizerFiles.read(zoo.location("target"))
     assert files is not None
     codec = TextCodec(files.files)

@@ -52,11 +52,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def torch_engine(folder: Path) -> Engine:
-    import torch
 
     from cosine_node.engine.loading import load_engine
 
-    torch.set_num_threads(1)
     return load_engine(str(folder), dtype="float32", device="cpu", pool_tokens=POOL_TOKENS)
 
 

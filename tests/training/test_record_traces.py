@@ -20,11 +20,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 DRAFTER = "draft-math"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="module")
 def target() -> RecordedModel:
     return RecordedModel.load("target")

@@ -25,7 +25,6 @@ FAST: Final = CostCurve(((1, 0.0005), (32, 0.0006)))
 
 async def embedded(published: GenerationDefaults | None = None) -> Swarm:
     """The embedded target and one drafter, in the client's own process; `published` is the target's own config."""
-    torch.set_num_threads(1)
     files = TokenizerFiles.read(zoo.tokenizer_folder())
     assert files is not None
     codec = TextCodec(files.files)

@@ -29,7 +29,6 @@ TOKENS = 16
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.set_num_threads(1)
     return unfold(zoo.location("smol-target"), cache_folder=tmp_path_factory.mktemp("smol"))
 
 

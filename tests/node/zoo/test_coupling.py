@@ -4,7 +4,6 @@ from dataclasses import replace
 from statistics import mean
 
 import pytest
-import torch
 from tokenizers import Tokenizer
 
 from cosine_node import zoo
@@ -46,7 +45,6 @@ def agreement(drafter: TorchEngine, prompt: list[int], output: list[int], sampli
 
 
 def test_shared_noise_raises_acceptance_over_independent_draws_in_every_domain() -> None:
-    torch.set_num_threads(1)
     tokenizer = Tokenizer.from_file(str(zoo.tokenizer_folder() / "tokenizer.json"))
     target = load_engine(str(zoo.folder("target")), dtype="float32", device="cpu", pool_tokens=1024)
     for domain in zoo.DOMAINS:
