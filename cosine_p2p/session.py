@@ -44,6 +44,8 @@ from cosine_protocol.protocols import VERIFY
 
 CHECK_EVERY_S: Final = 0.5
 """A choice: how late a verifier that makes no progress may be noticed."""
+SILENT_S: Final = 1.0
+"""A choice: a verifier whose stream ends so long after it was asked did not refuse, but stood still."""
 
 
 class Session:
@@ -226,7 +228,7 @@ class Session:
                 upstream.check_progress(_now_s(), is_lone=is_lone)
             except (Stalled, TooSlow) as slow:
                 self._drop(upstream, PeerLost(upstream.peer_id, str(slow)), is_slow=True)
-                if isinstance(slow, TooSlow) and not has_offers:
+                if not has_offers:
                     self._queue.ask_last(upstream.peer_id)
 
     async def _next(self) -> Delivery | FragmentReceived | Tick | None:
@@ -342,8 +344,11 @@ class Session:
             self._on_event(DraftersAllowed(max(self.job.strategy.drafter_counts)))
             self._allow_drafters()
         self._note_failure(upstream.peer_id, error)
-        if isinstance(error, PeerLost) and upstream.is_opened and not is_slow:
-            self._queue.ask_again(upstream.peer_id, now_s=_now_s())
+        if isinstance(error, PeerLost) and not is_slow:
+            if upstream.is_opened:
+                self._queue.ask_again(upstream.peer_id, now_s=_now_s())
+            elif _now_s() - upstream.watch.since_s > SILENT_S:
+                self._queue.ask_last(upstream.peer_id)
         self._hang_up(self._upstreams.pop(upstream.peer_id))
         self.delegation.lose(upstream.peer_id)
         # A verifier that leaves after the last token owes only its account; nobody else could add to the stream.

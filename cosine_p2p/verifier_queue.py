@@ -32,7 +32,7 @@ class VerifierQueue:
         self.back_off(peer_id, until_s=now_s + ASK_AGAIN_S)
 
     def ask_last(self, peer_id: str) -> None:
-        """Ask this one, which was left for being slow, once more when all others have failed."""
+        """Ask this one, which was slow or stood still, once more when all others have failed."""
         if peer_id not in self._left:
             self._left.add(peer_id)
             self._last.append(peer_id)

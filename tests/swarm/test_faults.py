@@ -14,15 +14,37 @@ from cosine_node.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.generation import Generation
+from cosine_p2p.stall import STALL_S
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import assert_freed, draft_engine, plain_stream, prompt_of, target_engine
-from tests.thoroughness import quick_first
+from tests.thoroughness import THOROUGH, quick_first
 
 TOKENS = 40
+LONG_TOKENS = 100
 PROMPT = prompt_of(random.Random("faults"))
 EXPECTED = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
 STRATEGIES = ["plain", "speculative", "cosine"]
+
+
+class StandingRunner:
+    """Returns from no pass between two times."""
+
+    def __init__(self, engine: Engine, *, from_s: float, to_s: float) -> None:
+        self._runner = InlineRunner(engine, VERIFY_CURVE)
+        self._from_s, self._to_s = from_s, to_s
+
+    async def forward(self, rows: Sequence[Row]) -> Pass:
+        now_s = asyncio.get_running_loop().time()
+        if self._from_s <= now_s < self._to_s:
+            await asyncio.sleep(self._to_s - now_s)
+        return await self._runner.forward(rows)
+
+    def abandon(self) -> None:
+        return
+
+    def close(self) -> None:
+        self._runner.close()
 
 
 class StallingRunner:
@@ -162,6 +184,32 @@ def test_another_verifier_takes_over_from_one_that_stalls(strategy: str) -> None
     ids, seconds = run_virtual(run())
     assert ids == EXPECTED
     assert seconds < 25
+
+
+@pytest.mark.parametrize(
+    ("strategy", "from_s"),
+    [("plain", 0.5), pytest.param("plain", 0.0, marks=THOROUGH), pytest.param("speculative", 0.5, marks=THOROUGH)],
+)
+def test_a_verifier_that_stood_still_goes_on_where_the_other_one_stands_still_then(
+    strategy: str, from_s: float
+) -> None:
+    """Whichever is asked first, before it has opened the request or after; heartbeats come all the time."""
+
+    async def run(is_first: bool) -> tuple[int, ...]:
+        async with SimulatedSwarm() as swarm:
+            for is_early in (is_first, not is_first):
+                at_s = from_s if is_early else from_s + STALL_S + 1.5
+                engine = target_engine()
+                runner = StandingRunner(engine, from_s=at_s, to_s=at_s + STALL_S + 1.5)
+                await swarm.verifier(engine, runner=runner)
+            await swarm.drafter(draft_engine(0.8))
+            client = await swarm.client(strategy=strategy)
+            ids = await streamed(client, tokens=LONG_TOKENS)
+            await assert_freed(swarm)
+            return ids
+
+    expected = plain_stream(PROMPT, Sampling(), tokens=LONG_TOKENS)
+    assert run_virtual(run(True)) == run_virtual(run(False)) == expected
 
 
 def test_a_long_prefill_after_a_failover_is_no_stall() -> None:
