@@ -43,6 +43,7 @@ READ_PLACES: Final = 16
 FLOOD_S: Final = 30.0
 """A choice: who is at the limit for so long has sent 117 MiB or 120,000 messages more than the others; the longest
 prompts of sixteen requests, 8 MiB, take two seconds."""
+FLOODED: Final = "it sends more than is read of a peer, for too long"
 PING_NUMBERS: Final = range(1 << 16, 1 << 32)
 """A choice: too many to guess one that is open, and all of one length on the wire."""
 _RTT_WEIGHT: Final = 0.3
@@ -76,7 +77,7 @@ class Channel:
     """One stream as messages. Use `async with`; exactly one task may call `receive`.
 
     Whoever sends more than its part of `budget` is read later, so that others are read meanwhile, and is lost where
-    the budget silences it.
+    the budget silences it: `is_flooded` then. With more `requests` of ours than `READ_PLACES` as much more is read.
     `receive` answers pings by itself and raises `PeerLost` when the stream ends or stays silent for
     `SILENCE_S`, and `RemoteProtocolError` when the peer breaks the protocol. `draw` numbers the pings: a peer that
     could foresee the numbers would answer early, and seem nearer than it is.
@@ -99,6 +100,8 @@ class Channel:
         self.remote_progress = StepCounts()
         self.bytes_sent = 0
         self.bytes_received = 0
+        self.requests = 0
+        self.is_flooded = False
         self._stream = stream
         self._budget = budget or read_budget()
         self._decoder = FrameDecoder()
@@ -190,12 +193,14 @@ class Channel:
         frame = self._received.popleft()
         now_s = asyncio.get_running_loop().time()
         was_silenced = self._budget.is_silenced(self.peer_id, now_s=now_s)
-        wait_s = self._budget.owe(self.peer_id, 1 + len(frame) / 1024, now_s=now_s)
+        units = (1 + len(frame) / 1024) * min(1.0, READ_PLACES / max(1, self.requests))
+        wait_s = self._budget.owe(self.peer_id, units, now_s=now_s)
         if self._budget.is_silenced(self.peer_id, now_s=now_s):
             # Its other streams, and those that it opens meanwhile, are no further flood.
             if not was_silenced:
                 self._stream.note_flood()
-            raise PeerLost(self.peer_id, "it sends more than is read of a peer, for too long")
+            self.is_flooded = True
+            raise PeerLost(self.peer_id, FLOODED)
         if wait_s:
             await asyncio.sleep(wait_s)
         message = decode(frame)

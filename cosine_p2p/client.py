@@ -171,7 +171,8 @@ class AsyncClient:
         except BaseException:
             self._lifetime.end()
             raise
-        links, clock = Links(swarm.transport), asyncio.get_running_loop().time
+        clock = asyncio.get_running_loop().time
+        links = Links(swarm.transport, on_flood=lambda peer_id: self._failures.note_failed(peer_id, now_s=clock()))
         finds = RecentFinds(swarm.directory, links, clock, reuse_s=self._reuse_finds_s)
         if self._peer_file is not None:
             self._peer_file.read_into(*self._kept, now_s=clock())

@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
-from cosine_p2p.channel import Channel, StepCounts
+from cosine_p2p.call_budget import CallBudget
+from cosine_p2p.channel import FLOODED, Channel, StepCounts, serving_budget
 from cosine_p2p.transport.base import Transport
 from cosine_protocol import messages as m
 from cosine_protocol.audit_messages import AskAudit
@@ -68,20 +70,32 @@ class PeerLinks(Protocol):
 
 
 class Link:
-    """A channel whose messages are handed to the request they carry the number of."""
+    """A channel whose messages are handed to the request they carry the number of.
 
-    def __init__(self, channel: Channel) -> None:
+    `on_flood` is called where it ends because the peer sends more than is read of one with so many requests.
+    """
+
+    def __init__(self, channel: Channel, on_flood: Callable[[], None]) -> None:
         self.channel = channel
         self.is_alive = True
+        self._on_flood = on_flood
         self._sinks: dict[int, Sink] = {}
         self._reader = asyncio.ensure_future(self._read())
 
     @classmethod
-    async def open(cls, transport: Transport, peer_id: str, protocol: str) -> "Link":
+    async def open(
+        cls,
+        transport: Transport,
+        peer_id: str,
+        protocol: str,
+        *,
+        budget: CallBudget,
+        on_flood: Callable[[], None],
+    ) -> "Link":
         """Dial a peer. Raises `PeerLost`."""
-        channel = Channel(await transport.dial(peer_id, protocol), protocol)
+        channel = Channel(await transport.dial(peer_id, protocol), protocol, budget=budget)
         await channel.__aenter__()
-        return cls(channel)
+        return cls(channel, on_flood)
 
     @property
     def peer_id(self) -> str:
@@ -117,9 +131,11 @@ class Link:
     def subscribe(self, number: int, sink: Sink) -> None:
         """Hand messages of a request to `sink` until `unsubscribe`."""
         self._sinks[number] = sink
+        self.channel.requests = len(self._sinks)
 
     def unsubscribe(self, number: int) -> None:
         self._sinks.pop(number, None)
+        self.channel.requests = len(self._sinks)
 
     def post(self, message: m.Message) -> bool:
         """Send without waiting; False if the peer reads too slowly."""
@@ -158,11 +174,7 @@ class Link:
         try:
             while True:
                 message = await channel.receive()
-                body: m.Draft | m.Account | None = None
-                if isinstance(message, m.Fragment):
-                    body = decode_body(m.Draft, message.body)
-                elif isinstance(message, m.Final):
-                    body = decode_body(m.Account, message.body)
+                body = _signed_body(message)
                 number = getattr(message if body is None else body, "number", 0)
                 if isinstance(message, m.Error) and number == 0:
                     if message.code == ErrorCode.NOT_ADMITTED:
@@ -172,6 +184,8 @@ class Link:
                     sink(Delivery(channel.peer_id, channel.protocol, message, body))
         except PeerLost as lost:
             reason = lost.reason
+            if channel.is_flooded:
+                self._on_flood()
         except RemoteProtocolError as error:
             reason = f"it broke the protocol: {error}"
         finally:
@@ -180,11 +194,26 @@ class Link:
                 sink(Delivery(channel.peer_id, channel.protocol, None, lost=reason))
 
 
-class Links:
-    """All links of one client, opened when first needed and kept."""
+def _signed_body(message: m.Message) -> m.Draft | m.Account | None:
+    match message:
+        case m.Fragment():
+            return decode_body(m.Draft, message.body)
+        case m.Final():
+            return decode_body(m.Account, message.body)
+    return None
 
-    def __init__(self, transport: Transport) -> None:
+
+class Links:
+    """All links of one client, opened when first needed and kept.
+
+    A peer that floods loses its link, `on_flood` is told of it, and it is not dialled for as long as the budget of
+    what is read of each peer silences it.
+    """
+
+    def __init__(self, transport: Transport, *, on_flood: Callable[[str], None] = lambda _: None) -> None:
         self._transport = transport
+        self._on_flood = on_flood
+        self._reads = serving_budget()
         self._links: dict[tuple[str, str], Link] = {}
         self._opening: dict[tuple[str, str], asyncio.Lock] = {}
 
@@ -196,7 +225,11 @@ class Links:
             if link is None or not link.is_alive:
                 if link is not None:
                     await link.close()
-                link = self._links[key] = await Link.open(self._transport, peer_id, protocol)
+                if self._reads.is_silenced(peer_id, now_s=asyncio.get_running_loop().time()):
+                    raise PeerLost(peer_id, FLOODED)
+                on_flood = partial(self._on_flood, peer_id)
+                link = await Link.open(self._transport, peer_id, protocol, budget=self._reads, on_flood=on_flood)
+                self._links[key] = link
             return link
 
     def alive(self, peer_id: str, protocol: str) -> Link | None:

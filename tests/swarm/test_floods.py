@@ -20,12 +20,13 @@ from cosine_p2p.flood_bans import APART_S, DISCONNECTED
 from cosine_p2p.generation import Generation
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.peer_gate import PeerGate
-from cosine_protocol import codec
+from cosine_protocol import codec, limits
 from cosine_protocol import messages as m
 from cosine_protocol.codec import encode
 from cosine_protocol.framing import encode_frame
 from cosine_protocol.nodes import Node, NodeBlock
 from cosine_protocol.protocols import DRAFT, VERIFY, VERSION
+from cosine_protocol.receipt_messages import SignedReceipt
 from cosine_protocol.records import Role
 from cosine_protocol.request import Sampling
 from tests.node.peers import request_of
@@ -39,6 +40,8 @@ STREAMS: Final = 4
 PAUSE_S: Final = 0.01
 """Of virtual time, between pieces of a flood of so many bytes."""
 PIECE_BYTES: Final = 16_384
+SHORT_FLOOD_S: Final = 5.0
+"""Instead of `FLOOD_S`, where each second of a flood is much work."""
 REQUEST: Final = request_of(FLOODER.peer_id, max_new_tokens=2000)
 NODES: Final = NodeBlock.of([Node(index - 1, 1, 1.0) for index in range(60)])
 LARGEST: Final = request_of(FLOODER.peer_id, prompt=tuple(range(32)) * 4000)
@@ -157,6 +160,52 @@ def test_a_drafter_that_floods_its_client_costs_no_text(
         assert busy.token_ids == EXPECTED
         assert busy.seconds < 2 * max(quiet.seconds for quiet in QUIET)
     assert read[type(message_of(1))] < READ_BURST + READ_RATE * (2.0 + sum(busy.seconds for busy in texts))
+
+
+def test_a_drafter_that_goes_on_flooding_its_client_loses_its_link_and_is_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The largest answers there are, more of them than are read; the honest drafter is asked as before."""
+    monkeypatch.setattr("cosine_p2p.channel.FLOOD_S", SHORT_FLOOD_S)
+    receipts = (
+        SignedReceipt(bytes(limits.DIGEST_BYTES), bytes(limits.MAX_RECEIPT_BYTES), bytes(64)),
+    ) * limits.MAX_SHOWN_RECEIPTS
+
+    async def run() -> None:
+        attacks: list[asyncio.Task[None]] = []
+
+        async def handle(stream: Stream) -> None:
+            def receive(channel: Channel, told: m.Message) -> None:
+                if isinstance(told, m.Start):
+                    message = m.Started(told.number + 1000, 1.0, 1000, receipts)
+                    attacks.extend(asyncio.ensure_future(flood(stream, message)) for _ in range(STREAMS))
+
+            await serve_channel(stream, DRAFT, receive)
+
+        async with SimulatedSwarm() as swarm:
+            await swarm.verifier(target_engine())
+            honest = await swarm.drafter(draft_engine(0.9))
+            record = (await swarm.directory.find(Role.DRAFTER, TARGET))[0]
+            await swarm.join(FLOODER).serve(DRAFT, handle)
+            await swarm.directory.announce(replace(record, peer_id=FLOODER.peer_id, pass_us=1), [TARGET])
+            client = await swarm.client(timeout_s=60.0, seed=0)
+            now_s = asyncio.get_running_loop().time
+            assert (await client.generate(PROMPT, max_new_tokens=TOKENS)).token_ids == EXPECTED
+            assert len(attacks) == STREAMS and not client._failures.avoided(now_s())
+            await asyncio.sleep(SHORT_FLOOD_S + 3.0)
+            links = client._joined().links
+            assert links.alive(FLOODER.peer_id, DRAFT) is None
+            assert links.alive(honest.identity.peer_id, DRAFT) is not None
+            assert client._failures.avoided(now_s()) == {FLOODER.peer_id}
+            for _ in range(3):
+                text = await client.generate(PROMPT, max_new_tokens=TOKENS)
+                assert text.token_ids == EXPECTED and text.accepted
+            assert len(attacks) == STREAMS
+            for attack in attacks:
+                attack.cancel()
+            await asyncio.gather(*attacks, return_exceptions=True)
+
+    run_virtual(run())
 
 
 def test_who_floods_a_verifier_again_each_time_it_lost_its_streams_is_banned_and_texts_come(tmp_path: Path) -> None:
