@@ -347,7 +347,8 @@ class Session:
         if isinstance(error, PeerLost) and not is_slow:
             if upstream.is_opened:
                 self._queue.ask_again(upstream.peer_id, now_s=_now_s())
-            elif _now_s() - upstream.watch.since_s > SILENT_S:
+            elif upstream.link.features is not None or _now_s() - upstream.watch.since_s > SILENT_S:
+                # It said hello or stood still: a refusal would have come at once, and alone.
                 self._queue.ask_last(upstream.peer_id)
         self._hang_up(self._upstreams.pop(upstream.peer_id))
         self.delegation.lose(upstream.peer_id)

@@ -12,10 +12,14 @@ from cosine_node.engine.curve import CostCurve
 from cosine_node.runner import InlineRunner, Pass
 from cosine_node.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
 from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_p2p.channel import Channel
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.generation import Generation
 from cosine_p2p.stall import STALL_S
+from cosine_p2p.transport.base import Stream
+from cosine_protocol import messages as m
 from cosine_protocol.errors import GenerationFailed
+from cosine_protocol.protocols import VERIFY
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import assert_freed, draft_engine, plain_stream, prompt_of, target_engine
 from tests.thoroughness import THOROUGH, quick_first
@@ -210,6 +214,28 @@ def test_a_verifier_that_stood_still_goes_on_where_the_other_one_stands_still_th
 
     expected = plain_stream(PROMPT, Sampling(), tokens=LONG_TOKENS)
     assert run_virtual(run(True)) == run_virtual(run(False)) == expected
+
+
+def test_a_sole_verifier_whose_daemon_dies_before_it_has_opened_the_request_is_asked_again() -> None:
+    async def run() -> tuple[int, ...]:
+        async with SimulatedSwarm() as swarm:
+            verifier = await swarm.verifier(target_engine())
+            ended = 0
+
+            async def handle(stream: Stream) -> None:
+                nonlocal ended
+                if ended:
+                    return await verifier.service.handle(stream)
+                async with Channel(stream, VERIFY) as channel:
+                    ended += isinstance(await channel.receive(), m.Open)
+
+            await verifier.transport.serve(VERIFY, handle)
+            client = await swarm.client(strategy="plain")
+            ids = await streamed(client)
+            assert ended
+            return ids
+
+    assert run_virtual(run()) == EXPECTED
 
 
 def test_a_long_prefill_after_a_failover_is_no_stall() -> None:
