@@ -75,7 +75,7 @@ class Link:
     `on_flood` is called where it ends because the peer sends more than is read of one with so many requests.
     """
 
-    def __init__(self, channel: Channel, on_flood: Callable[[], None]) -> None:
+    def __init__(self, channel: Channel, on_flood: Callable[[], None] = lambda: None) -> None:
         self.channel = channel
         self.is_alive = True
         self._on_flood = on_flood
@@ -89,8 +89,8 @@ class Link:
         peer_id: str,
         protocol: str,
         *,
-        budget: CallBudget,
-        on_flood: Callable[[], None],
+        budget: CallBudget | None = None,
+        on_flood: Callable[[], None] = lambda: None,
     ) -> "Link":
         """Dial a peer. Raises `PeerLost`."""
         channel = Channel(await transport.dial(peer_id, protocol), protocol, budget=budget)
