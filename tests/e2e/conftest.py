@@ -4,6 +4,7 @@ Verifiers that some tests kill are started once, too, and only where one of thes
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -41,9 +42,9 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield home
 
 
-@pytest.fixture(scope="package")
-def swarm(_own_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
-    folder = tmp_path_factory.mktemp("nodes")
+@contextmanager
+def swarm_in(folder: Path) -> Iterator[Swarm]:
+    """The nodes, which log to a folder."""
     nodes: list[Node] = []
 
     def started(name: str, *arguments: Any) -> Node:
@@ -60,3 +61,9 @@ def swarm(_own_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield Swarm(boot, verifier, drafters, folder)
     finally:
         close_all(nodes)
+
+
+@pytest.fixture(scope="package")
+def swarm(_own_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
+    with swarm_in(tmp_path_factory.mktemp("nodes")) as nodes:
+        yield nodes

@@ -2,14 +2,19 @@
 
 import json
 import signal
+import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
-from urllib.request import urlopen
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
-from openai import AuthenticationError, OpenAI
+from openai import APIStatusError, AuthenticationError, OpenAI
 
+from cosine_node.gateway.header_deadline import HEADER_S
 from tests.e2e.conftest import Swarm
 from tests.e2e.nodes import Node, run
 from tests.e2e.reference import encoded, greedy, target_tokenizer
@@ -17,6 +22,9 @@ from tests.e2e.reference import encoded, greedy, target_tokenizer
 pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
 
 KEY: Final = "sesame"
+OTHER_KEY: Final = "barley"
+GREEDY: Final = 40
+LONGEST: Final = [f"{number} " + "word " * 780_000 for number in range(3)]
 TOKENS: Final = 24
 PROMPT: Final = "The old lighthouse keeper opened the door and"
 QUESTION: Final[list[Any]] = [{"role": "user", "content": "What is 3 plus 4?"}]
@@ -25,7 +33,9 @@ QUESTION: Final[list[Any]] = [{"role": "user", "content": "What is 3 plus 4?"}]
 @pytest.fixture(scope="module")
 def gateway(swarm: Swarm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     folder = tmp_path_factory.mktemp("gateway")
-    node = Node.start("gateway", ("serve", "--port", "0", *swarm.peers), folder, COSINE_API_KEY=KEY)
+    node = Node.start(
+        "gateway", ("serve", "--port", "0", *swarm.peers), folder, COSINE_API_KEY=f"{KEY} {OTHER_KEY}"
+    )
     try:
         yield node.wait_ready()
     finally:
@@ -75,6 +85,39 @@ def test_keys_health_and_metrics(client: OpenAI, gateway: Node) -> None:
         assert json.load(health) == {"status": "ok", "verifiers": 1}
     with urlopen(f"{gateway.ready['url']}/metrics") as metrics:
         assert b"cosine:spec_decode_num_draft_tokens_total" in metrics.read()
+
+
+@pytest.mark.thorough
+def test_texts_come_beside_foreign_hosts_half_headers_long_prompts_and_a_greedy_key(
+    client: OpenAI, gateway: Node
+) -> None:
+    """Forty half headers, forty requests, three of the longest prompts, and a page of another name."""
+    host, port = gateway.ready["url"].removeprefix("http://").split(":")
+    options: dict[str, Any] = {"model": "zoo:target", "prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0}
+    with ExitStack() as stack:
+        for _ in range(GREEDY):
+            half = stack.enter_context(socket.create_connection((host, int(port))))
+            half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n")
+        foreign = Request(f"{gateway.ready['url']}/v1/models", headers={"Host": "evil.example"})
+        with pytest.raises(HTTPError) as refused:
+            urlopen(foreign)
+        assert refused.value.code == 421
+        crowd = stack.enter_context(ThreadPoolExecutor(GREEDY + len(LONGEST)))
+        greedy_client = client.with_options(api_key=OTHER_KEY, timeout=120)
+        asked = [crowd.submit(greedy_client.completions.create, **options) for _ in range(GREEDY)]
+        long = [crowd.submit(greedy_client.completions.create, **options | {"prompt": text}) for text in LONGEST]
+        for _ in range(3):
+            pieces = list(client.completions.create(**options, stream=True))
+            assert "".join(piece.choices[0].text for piece in pieces) == own_text(PROMPT)
+        for each in long:
+            with pytest.raises(APIStatusError, match=r"tokens|try again later"):
+                each.result()
+        refusals = [str(each.exception()) for each in asked if each.exception() is not None]
+        assert len(refusals) < GREEDY and all("try again later" in refusal for refusal in refusals)
+        assert {each.result().choices[0].text for each in asked if each.exception() is None} == {own_text(PROMPT)}
+        # Closed once its time is over, with no answer but perhaps an error.
+        half.settimeout(HEADER_S + 20)
+        assert b" 200 " not in half.recv(100)
 
 
 @pytest.mark.thorough

@@ -1,0 +1,249 @@
+"""An attacker of a real swarm as a process of its own, which shares no event loop with those that it attacks.
+
+Takes what to do as JSON in its argument, says "attacking" once it has begun, and ends with its stdin.
+"""
+
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from cosine_p2p import AsyncClient
+from cosine_p2p.channel import AGENT, Channel, serve_channel
+from cosine_p2p.dht import DhtDirectory
+from cosine_p2p.identity_file import load_identity
+from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.config import DEFAULT_NETWORK
+from cosine_protocol import messages as m
+from cosine_protocol.codec import encode
+from cosine_protocol.digests import request_digest, roll_digest
+from cosine_protocol.errors import CosineError, PeerLost
+from cosine_protocol.framing import encode_frame
+from cosine_protocol.nodes import Node, NodeBlock
+from cosine_protocol.protocols import DRAFT, VERIFY, VERSION
+from cosine_protocol.records import NodeRecord, Role
+from tests.cosine_p2p.transport.test_hivemind import Swarm as Strangers
+from tests.cosine_p2p.transport.test_hivemind import plant
+
+TARGET: Final = "zoo:target"
+STREAMS: Final = 1
+PIECE_BYTES: Final = 65_536
+PLACES: Final = 16
+GREEDY: Final = 64
+KEYS: Final = 8000
+HOUR_US: Final = 3_600_000_000
+FASTEST: Final[dict[str, Any]] = {"pass_us": 1, "load_requests": 0, "capacity_requests": 1000, "lifetime_s": 60.0}
+STATS: Final = m.PassStats(0, 0, 1, 0)
+
+
+async def flood(client: AsyncClient, peer_id: str, protocol: str, message: m.Message) -> None:
+    """The same for ever, over a stream that is kept, or another where it ended."""
+    frame = encode_frame(encode(message))
+    hello = encode_frame(encode(m.Hello(VERSION, (), AGENT)))
+    while True:
+        with suppress(PeerLost):
+            stream = await client._joined().swarm.transport.dial(peer_id, protocol)
+            await stream.write(hello)
+            while True:
+                await stream.write(frame * (PIECE_BYTES // len(frame) + 1))
+        await asyncio.sleep(0.5)
+
+
+async def flood_streams(client: AsyncClient, task: dict[str, Any]) -> None:
+    request = (await client.start(task["prompt"])).request
+    largest = replace(request, prompt=request.prompt[:1] * 128_000)
+    nodes = NodeBlock.of([Node(index - 1, 1, 1.0) for index in range(60)])
+    floods: dict[str, list[m.Message]] = {
+        VERIFY: [
+            m.Ping(3, 1, 1),
+            m.Open(1, largest, (), m.Pacing.FREE, ()),
+            m.Open(1, replace(request, target_digest=bytes(32)), (), m.Pacing.FREE, ()),
+            m.Tree(1, bytes(16), 0, nodes, bytes(60)),
+        ],
+        DRAFT: [m.Ping(3, 1, 1), m.Start(1, request, ())],
+    }
+    for role, protocol in ((Role.VERIFIER, VERIFY), (Role.DRAFTER, DRAFT)):
+        # One node of each role: all of them share the processors of this machine.
+        record, *_ = await client._joined().swarm.directory.find(role, TARGET)
+        for message in floods[protocol] * STREAMS:
+            begin(flood(client, record.peer_id, protocol, message))
+
+
+async def flood_dht(client: AsyncClient, task: dict[str, Any]) -> None:
+    """Bad signatures and questions of 8,000 keys, of two peers without a pause."""
+    from cosine_p2p.transport.hivemind_library import DHTID, PeerID
+
+    strangers = await strangers_of(task)
+    keys = [DHTID.generate(source=f"key {number}") for number in range(KEYS)]
+    bad: dict[str, Any] = {"content": [TARGET, b"junk"], "expires_at_s": time.time() + 200}
+
+    # Not cancelled: hivemind's calls may take that for their own deadline, and the flood would go on.
+    async def store(owner: Any, victim: str) -> None:
+        while not is_over.is_set():
+            await plant(owner, _Named(victim), subkey=owner.peer_id.to_base58(), **bad)  # type: ignore[arg-type]
+            await asyncio.sleep(0)
+
+    async def find(owner: Any, victim: str) -> None:
+        while not is_over.is_set():
+            await owner.protocol.call_find(PeerID.from_base58(victim), keys)
+            await asyncio.sleep(0)
+
+    for attack in (store, find):
+        _, owner = await strangers.owner()
+        for victim in task["peer_ids"]:
+            begin(attack(owner, victim))
+
+
+class _Named:
+    """A node by its peer id alone."""
+
+    def __init__(self, peer_id: str) -> None:
+        self.peer_id = peer_id
+
+
+async def take_places(client: AsyncClient, task: dict[str, Any]) -> None:
+    """Stepped requests that only send heartbeats, and many long ones, asked for again and again."""
+    request = (await client.start(task["prompt"], max_new_tokens=600)).request
+    [verifier] = await client.find_verifiers()
+    stream = await client._joined().swarm.transport.dial(verifier.peer_id, VERIFY)
+    channel = await leaving.enter_async_context(Channel(stream, VERIFY))
+
+    async def listen() -> None:
+        for number in range(PLACES):
+            channel.post(m.Open(number + 1, request, (), m.Pacing.STEPPED, ()))
+        with suppress(PeerLost):
+            while True:
+                await channel.receive()
+
+    async def ask_on() -> None:
+        while True:
+            with suppress(CosineError):
+                await client.generate(task["prompt"], max_new_tokens=600)
+            await asyncio.sleep(0.1)
+
+    begin(listen())
+    for _ in range(GREEDY):
+        begin(ask_on())
+
+
+async def announce_lies(client: AsyncClient, task: dict[str, Any]) -> None:
+    """Records of verifiers that serve nothing, of ones that stall, and of a drafter that floods its client."""
+    directory = client._joined().swarm.directory
+    [verifier] = await directory.find(Role.VERIFIER, TARGET)
+    drafter, *_ = await directory.find(Role.DRAFTER, TARGET)
+    lies: list[tuple[NodeRecord, dict[str, Any], str, Callable[[Stream], Awaitable[None]] | None]] = [
+        (verifier, {"numerics": "float16"}, VERIFY, None),
+        (verifier, {"context_tokens": 1}, VERIFY, None),
+        (verifier, {}, VERIFY, stalling([])),
+        (verifier, {}, VERIFY, stalling(task["tokens"][:2])),
+        (drafter, {}, DRAFT, flooding),
+    ]
+    strangers = await strangers_of(task)
+    goodbyes: list[tuple[DhtDirectory, NodeRecord]] = []
+    for true, lie, protocol, handler in lies:
+        node = await strangers.node(network=DEFAULT_NETWORK)
+        identity = load_identity(node.config.identity_file)
+        own = DhtDirectory(node, identity, network=DEFAULT_NETWORK, opener=node.opener)
+        if handler is not None:
+            await node.serve(protocol, handler)
+        addresses = await node.visible_maddrs()
+        record = replace(true, peer_id=identity.peer_id, addresses=addresses, **(FASTEST | lie))
+        await own.announce(issued(record), [TARGET])
+        goodbyes.append((own, replace(record, lifetime_s=1.0)))
+
+    leaving.push_async_callback(say_goodbye, goodbyes)
+
+
+async def say_goodbye(goodbyes: Sequence[tuple[DhtDirectory, NodeRecord]]) -> None:
+    """End the records, as far as others take that, before other tests look for nodes."""
+    for directory, record in goodbyes:
+        with suppress(PeerLost):
+            await directory.announce(issued(record), [TARGET])
+
+
+def issued(record: NodeRecord) -> NodeRecord:
+    now_s = time.time()
+    return replace(record, issued_at_s=now_s, sequence=int(now_s * 1000))
+
+
+def stalling(tokens: Sequence[int]) -> Callable[[Stream], Awaitable[None]]:
+    """A verifier with passes of an hour by its own words, which commits these tokens and then nothing."""
+
+    def receive(channel: Channel, message: m.Message) -> None:
+        if isinstance(message, m.Open):
+            channel.post(m.Opened(message.number, HOUR_US))
+            digest = roll_digest(request_digest(message.request), message.committed)
+            for position in range(len(message.committed), len(tokens)):
+                committed = (tokens[position],)
+                digest = roll_digest(digest, committed)
+                channel.post(m.Commit(message.number, position, committed, digest, bytes(1), STATS))
+
+    async def handle(stream: Stream) -> None:
+        await serve_channel(stream, VERIFY, receive)
+
+    return handle
+
+
+async def flooding(stream: Stream) -> None:
+    """A drafter that says without a pause that it has started."""
+
+    async def say(number: int) -> None:
+        frame = encode_frame(encode(m.Started(number, 1.0, 1000)))
+        with suppress(PeerLost):
+            while True:
+                await stream.write(frame * (PIECE_BYTES // len(frame)))
+
+    def receive(channel: Channel, message: m.Message) -> None:
+        if isinstance(message, m.Start):
+            begin(say(message.number))
+
+    await serve_channel(stream, DRAFT, receive)
+
+
+KINDS: Final = {
+    "floods over streams": flood_streams,
+    "floods of the DHT": flood_dht,
+    "places": take_places,
+    "records": announce_lies,
+}
+END_S: Final = 2.0
+is_over = asyncio.Event()
+leaving = AsyncExitStack()
+_tasks: list["asyncio.Task[None]"] = []
+
+
+def begin(work: Any) -> None:
+    _tasks.append(asyncio.ensure_future(work))
+
+
+async def strangers_of(task: dict[str, Any]) -> Strangers:
+    folder = Path(leaving.enter_context(tempfile.TemporaryDirectory()))
+    strangers = Strangers(folder, leaving)
+    strangers.boot = (task["boot"],)
+    return strangers
+
+
+async def main(task: dict[str, Any]) -> None:
+    async with AsyncClient([task["boot"]], dtype="float32", audit=0) as client, leaving:
+        await KINDS[task["do"]](client, task)
+        sys.stdout.write("attacking\n")
+        sys.stdout.flush()
+        await asyncio.to_thread(sys.stdin.read)
+        is_over.set()
+        if _tasks:
+            await asyncio.wait(_tasks, timeout=END_S)
+        failed = [each.exception() for each in _tasks if each.done() and not each.cancelled()]
+        for each in _tasks:
+            each.cancel()
+        await asyncio.gather(*_tasks, return_exceptions=True)
+        assert not any(failed), failed
+
+
+if __name__ == "__main__":
+    asyncio.run(main(json.loads(sys.argv[1])))
