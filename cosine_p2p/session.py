@@ -44,8 +44,6 @@ from cosine_protocol.protocols import VERIFY
 
 CHECK_EVERY_S: Final = 0.5
 """A choice: how late a verifier that makes no progress may be noticed."""
-SILENT_S: Final = 1.0
-"""A choice: a verifier whose stream ends so long after it was asked did not refuse, but stood still."""
 
 
 class Session:
@@ -347,8 +345,7 @@ class Session:
         if isinstance(error, PeerLost) and not is_slow:
             if upstream.is_opened:
                 self._queue.ask_again(upstream.peer_id, now_s=_now_s())
-            elif upstream.link.features is not None or _now_s() - upstream.watch.since_s > SILENT_S:
-                # It said hello or stood still: a refusal would have come at once, and alone.
+            elif not upstream.has_refused(_now_s()):
                 self._queue.ask_last(upstream.peer_id)
         self._hang_up(self._upstreams.pop(upstream.peer_id))
         self.delegation.lose(upstream.peer_id)

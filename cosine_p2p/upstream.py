@@ -19,6 +19,8 @@ from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.receipt_messages import SignedEarning
 from cosine_protocol.request import Request
 
+REFUSED_WITHIN_S: Final = 1.0
+"""A choice: who refuses a stream says so at once; one that ends later, and said nothing, stood still."""
 LEAST_COMMITS: Final = 4
 """A choice: what fewer commits say of a verifier's pace is not remembered."""
 
@@ -60,6 +62,10 @@ class Upstream:
     @property
     def peer_id(self) -> str:
         return self.link.peer_id
+
+    def has_refused(self, now_s: float) -> bool:
+        """True where the link, which has just ended, did so at once and without a hello."""
+        return self.link.features is None and now_s - self.watch.since_s <= REFUSED_WITHIN_S
 
     def check_progress(self, now_s: float, *, is_lone: bool) -> None:
         """Raise `Stalled` or `TooSlow` if a verifier that owes us a commit takes too long."""
