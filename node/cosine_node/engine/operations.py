@@ -35,6 +35,10 @@ class ChainLost(CosineError):
         self.retry_after_s = retry_after_s
 
 
+class NoChain(CosineError):
+    """No stages were found that together hold all layers; the sentence names those that nobody holds."""
+
+
 class BadActivations(CosineError):
     """Activations from the stage before have the wrong shape or dtype, or are not finite; nothing was fed."""
 

@@ -10,19 +10,15 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from cosine_node.engine.operations import NoChain
 from cosine_node.stage.coverage import gaps_sentence, unheld
 from cosine_node.stage.remote_chain import StagePlace
-from cosine_protocol.errors import CosineError
 
 USUAL_RTT_S: Final = 0.05
 """A choice between machines of one city and of one continent, for peers of which nothing is known."""
 
 Rtt = Callable[[str, str], float | None]
 """The round-trip time in seconds between two peers as far as known."""
-
-
-class NoChain(CosineError):
-    """No stages hold all layers in order. The text is one sentence that names those that nobody holds."""
 
 
 @dataclass(frozen=True, slots=True)

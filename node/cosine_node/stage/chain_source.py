@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from cosine_node.engine.kv_pool import PAGE_TOKENS
-from cosine_node.engine.operations import ChainLost
-from cosine_node.stage.chain_search import FoundChain, NoChain, StageSight, find_chain, loaded_pass_s
+from cosine_node.engine.operations import ChainLost, NoChain
+from cosine_node.stage.chain_search import FoundChain, StageSight, find_chain, loaded_pass_s
 from cosine_node.stage.remote_chain import ChainPlan, RemoteChain, StagePlace, open_chain
 from cosine_p2p.directory import Directory
 from cosine_p2p.peer_failures import PeerFailures

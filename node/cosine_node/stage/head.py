@@ -14,12 +14,12 @@ from cosine_node.engine.chain_engine import ChainEngine
 from cosine_node.engine.curve import measure_curve
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.loading import read_config
+from cosine_node.engine.operations import NoChain
 from cosine_node.engine.support import context_tokens, refuse_by_config
 from cosine_node.model import MEASURE_S, Emit, ModelNames, ServedModel, fetch, read_names
 from cosine_node.node import RunningNode, observing
 from cosine_node.node_options import NetworkOptions, NodeOptions
 from cosine_node.pool_size import USUAL_TOKENS
-from cosine_node.stage.chain_search import NoChain
 from cosine_node.stage.chain_source import ChainNeeds, ChainSource
 from cosine_node.stage.remote_chain import RemoteChain
 from cosine_p2p.dht import DhtDirectory

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_node.engine.operations import NoChain
 from cosine_node.stage.chain_search import (
     USUAL_RTT_S,
-    NoChain,
     Rtt,
     StageSight,
     find_chain,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cosine_node.engine.base import Row
+from cosine_node.engine.operations import NoChain
 from cosine_node.engine.stage_model import StageModel
-from cosine_node.stage.chain_search import NoChain
 from cosine_node.stage.chain_source import OPEN_S, ChainNeeds, ChainSource
 from cosine_node.stage.remote_chain import RemoteChain
 from cosine_p2p.directory import MemoryDirectory
