@@ -18,6 +18,7 @@ DECISIONS: Final = (ast.If, ast.IfExp, ast.While, ast.Match, ast.BoolOp)
 """A module without any of these, loops aside, decides nothing."""
 
 TESTED_BY: Final = {
+    "node/cosine_node/simulation/stages.py": "swarm/test_ring.py",
     "cosine_p2p/auditing.py": "swarm/test_audits.py",
     "cosine_p2p/postings.py": "cosine_p2p/test_dht.py",
     "cosine_p2p/strategies/base.py": "cosine_p2p/test_session.py",

@@ -1,7 +1,7 @@
 """Runs blocking forward passes away from the event loop, and paces them under emulation."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,10 +20,10 @@ class Pass:
 
 
 class Runner(Protocol):
-    """Runs one pass at a time for one engine."""
+    """Runs passes for one engine: one at a time, unless it is over a chain of stages."""
 
-    async def forward(self, rows: Sequence[Row]) -> Pass:
-        """Raises what the engine raises."""
+    def forward(self, rows: Sequence[Row]) -> Awaitable[Pass]:
+        """One pass. Raises what the engine raises."""
         ...
 
     def abandon(self) -> None:

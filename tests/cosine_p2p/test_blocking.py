@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from cosine_node.engine.curve import CostCurve
-from cosine_node.simulation.swarm import LetterCodec, SimulatedSwarm
+from cosine_node.simulation.letter_codec import LetterCodec
+from cosine_node.simulation.swarm import SimulatedSwarm
 from cosine_p2p.blocking import Client
 from cosine_p2p.client import Swarm
 from cosine_p2p.directory import MemoryDirectory

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from cosine_node.simulation.swarm import LetterCodec, SimulatedSwarm
+from cosine_node.simulation.letter_codec import LetterCodec
+from cosine_node.simulation.swarm import SimulatedSwarm
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.directory import MemoryDirectory

@@ -4,7 +4,8 @@ import random
 from contextlib import aclosing
 
 from cosine_node.engine.scripted import ScriptedEngine
-from cosine_node.simulation.swarm import LetterCodec, SimulatedSwarm
+from cosine_node.simulation.letter_codec import LetterCodec
+from cosine_node.simulation.swarm import SimulatedSwarm
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.generation import TARGET_SOURCE, Chunk, Generation, Progress
 from cosine_p2p.token_effects import TokenEffect

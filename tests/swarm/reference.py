@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.simulation import workload
-from cosine_node.simulation.swarm import LetterCodec, SimulatedSwarm
+from cosine_node.simulation.letter_codec import LetterCodec
+from cosine_node.simulation.swarm import SimulatedSwarm
 from cosine_protocol.request import Sampling
 
 VOCAB_TOKENS = 32

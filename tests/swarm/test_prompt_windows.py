@@ -6,7 +6,8 @@ from typing import Any, Final
 import pytest
 
 from cosine_node.drafter.service import DrafterService
-from cosine_node.simulation.swarm import LetterCodec, SimulatedSwarm
+from cosine_node.simulation.letter_codec import LetterCodec
+from cosine_node.simulation.swarm import SimulatedSwarm
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.channel import Channel, serve_channel
 from cosine_p2p.generation import Generation

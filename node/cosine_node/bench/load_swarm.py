@@ -14,7 +14,8 @@ from cosine_node.bench.experiment import ExperimentOptions
 from cosine_node.emulation import DEFAULT_PROFILE, Emulation
 from cosine_node.engine.base import Engine
 from cosine_node.engine.paged import PagedEngine
-from cosine_node.simulation.swarm import LetterCodec, Member, SimulatedSwarm
+from cosine_node.simulation.letter_codec import LetterCodec
+from cosine_node.simulation.swarm import Member, SimulatedSwarm
 from cosine_node.simulation.workload import Task
 from cosine_p2p.client import AsyncClient
 from cosine_protocol.errors import GenerationFailed

@@ -26,10 +26,11 @@ from cosine_node.bench.experiment import (
 )
 from cosine_node.bench.scale_decisions import decision_rows
 from cosine_node.bench.scale_swarm import Announcers, CellCounts, CountedDht, DecisionTimes, PeakLoads, now_s
+from cosine_node.simulation.letter_codec import LetterCodec
 from cosine_node.simulation.links import LinkModel, LinkTable, seeded
 from cosine_node.simulation.participants import identity_of
 from cosine_node.simulation.scenario import DECISION_S, EngineSource, Scenario
-from cosine_node.simulation.swarm import LetterCodec, SimulatedSwarm
+from cosine_node.simulation.swarm import SimulatedSwarm
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_node.simulation.workload import TEST_SPLIT, Task, Workload, workload_of
 from cosine_p2p.client import AsyncClient

@@ -1,7 +1,6 @@
 """The engine of a head: a model in parts, which looks like any other engine to what uses it."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.kv_pool import PagePool
@@ -67,18 +66,48 @@ class ChainEngine(PagedEngine):
         """One pass. Raises `LocalProtocolError`, `OutOfPages` or `ChainLost`: nothing is fed."""
         if not rows:
             return []
+        self.begin(rows)
+        try:
+            results = self._chain.results()
+        except ChainLost:
+            self.unfeed(rows)
+            raise
+        return self.end(rows, results)
+
+    def begin(self, rows: Sequence[Row]) -> None:
+        """Begin a pass over at least one row, below nodes also of passes that have not ended.
+
+        Raises `LocalProtocolError` or `OutOfPages`: nothing is fed.
+        """
         check_bounds(rows)
         self.feed(rows)
         self._chain.submit(FeedRows(tuple(rows)))
-        with ExitStack() as on_error:
-            on_error.callback(self.unfeed, rows)
-            results = list(self._chain.results())
-            if any(isinstance(result.error, NotComputed) for result in results):
-                # Nothing was dropped meanwhile.
+
+    def end(self, rows: Sequence[Row], results: Sequence[RowResult]) -> list[RowResult]:
+        """End the oldest pass with what the chain gave; rows without finite logits are taken back.
+
+        Raises `ChainLost` where a stage left out what is wanted.
+        """
+        for row, result in zip(rows, results, strict=True):
+            tree = self._trees.get(row.sequence)
+            if result.error is None or tree is None or tree.nodes.keys().isdisjoint(row.nodes):
+                continue
+            if isinstance(result.error, NotComputed):
                 raise ChainLost("A stage left out a pass that is wanted.")
-            on_error.pop_all()
-        self.unfeed([row for row, result in zip(rows, results, strict=True) if result.error is not None])
-        return results
+            self.prune(row.sequence, row.nodes)
+        return list(results)
+
+    def replace_chain(self, chain: Chain, pool: PagePool) -> None:
+        """Go on over another chain, with no sequence open; their numbers go on growing."""
+        PagedEngine.__init__(
+            self,
+            pool,
+            vocab_tokens=self.vocab_tokens,
+            context_tokens=self.context_tokens,
+            numerics=self.numerics,
+            first_sequence=self.opened,
+        )
+        self._chain = chain
 
     def keep(self, sequence: int, path: Sequence[int]) -> None:
         super().keep(sequence, path)

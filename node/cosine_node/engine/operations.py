@@ -36,7 +36,7 @@ class ChainLost(CosineError):
 
 
 class NoChain(CosineError):
-    """No stages were found that together hold all layers; the sentence names those that nobody holds."""
+    """No stages hold all layers in order. The text is one sentence that names those that nobody holds."""
 
 
 class BadActivations(CosineError):

@@ -63,6 +63,15 @@ class PagedEngine:
     def open_sequences(self) -> int:
         return len(self._trees)
 
+    @property
+    def opened(self) -> int:
+        """The number of the sequence that will be opened next."""
+        return self._opened
+
+    def number_from(self, number: int) -> None:
+        """Give that number to the sequence that will be opened next."""
+        self._opened = number
+
     def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
         number = self._opened
         self._opened += 1

@@ -49,6 +49,8 @@ class FaultKind(StrEnum):
     """A verifier takes no request."""
     LIAR = "liar"
     """One more drafter, which lies."""
+    KILL_STAGE = "kill-stage"
+    """The first node that holds a part of the target vanishes."""
 
 
 # The nodes that a kind can affect; SLOW, CORRUPT and PARTITION can affect any.
@@ -56,8 +58,8 @@ ON_VERIFIERS: Final = frozenset(
     {FaultKind.KILL_VERIFIER, FaultKind.RESTART_VERIFIER, FaultKind.STALL, FaultKind.BAD_ROW, FaultKind.OVERLOAD}
 )
 ON_DRAFTERS: Final = frozenset({FaultKind.KILL_DRAFTER, FaultKind.RESTART_DRAFTER, FaultKind.BUSY})
-HARMLESS_TO_NODES: Final = frozenset({FaultKind.SLOW, FaultKind.KILL_CLIENT, FaultKind.LIAR})
-"""A verifier can have these and still finish every request."""
+HARMLESS_TO_NODES: Final = frozenset({FaultKind.SLOW, FaultKind.KILL_CLIENT, FaultKind.LIAR, FaultKind.KILL_STAGE})
+"""A verifier can have these and still finish every request; where a stage is killed, with another in its place."""
 LASTS_S: Final = {
     FaultKind.RESTART_DRAFTER: (0.2, 3.0),
     FaultKind.RESTART_VERIFIER: (0.2, 3.0),
@@ -82,6 +84,7 @@ class Population:
     drafters: int
     clients: int
     horizon_s: float
+    stages: int = 0
 
     @property
     def spare(self) -> int:
@@ -92,6 +95,8 @@ class Population:
         drafters = list(range(self.verifiers, self.verifiers + self.drafters))
         if kind is FaultKind.KILL_CLIENT:
             return list(range(self.clients))
+        if kind is FaultKind.KILL_STAGE:
+            return list(range(self.stages))
         if kind in ON_DRAFTERS:
             return drafters
         but_spare = list(range(self.spare))
@@ -102,8 +107,8 @@ class Population:
 class Fault:
     """One event: its kind, the nodes it affects, when, and for how long.
 
-    `affected` are `Population` numbers of nodes, or of a client for `KILL_CLIENT`. `lasts_s` is the factor of a
-    `SLOW` node. `lie` is the name of a liar's lie.
+    `affected` are `Population` numbers of nodes, or of a client or a stage for a kind that kills those. `lasts_s`
+    is the factor of a `SLOW` node. `lie` is the name of a liar's lie.
     """
 
     kind: FaultKind

@@ -145,8 +145,8 @@ class LinkTable:
 
     `default` is the link between any two peers, but for the peers in `send_costs_s`, whose writes cost them that
     much, those in `one_ways_s`, whose links delay so much either way, and those in `cities`, which are as far from
-    each other as these. Each route draws from a generator made of the seed, its two peers and the number of streams
-    before it between them.
+    each other as these. Any two peers of `ring` are `ring_one_way_s` apart. Each route draws from a generator made
+    of the seed, its two peers and the number of streams before it between them.
     """
 
     seed: int
@@ -154,6 +154,8 @@ class LinkTable:
     send_costs_s: Mapping[str, float] = field(default_factory=dict)
     one_ways_s: Mapping[str, float] = field(default_factory=dict)
     cities: Mapping[str, str] = field(default_factory=dict)
+    ring: frozenset[str] = frozenset()
+    ring_one_way_s: float = 0.0
     partitions: tuple[Partition, ...] = ()
     _opened: Counter[tuple[str, str]] = field(default_factory=Counter, init=False, repr=False)
     _wires: dict[tuple[str, str], FifoServer] = field(default_factory=dict, init=False, repr=False)
@@ -172,6 +174,8 @@ class LinkTable:
                 model = replace(model, one_way_s=self.one_ways_s[peer_id])
         if source in self.cities and target in self.cities:
             model = replace(model, one_way_s=rtt_s(self.cities[source], self.cities[target]) / 2)
+        if source in self.ring and target in self.ring:
+            model = replace(model, one_way_s=self.ring_one_way_s)
         return SeededRoute(
             model,
             seeded(self.seed, source, target, number),

@@ -13,6 +13,7 @@ from cosine_node.simulation.liars import LATE, LIES, Liar, Overheard, OverheardI
 from cosine_node.simulation.links import LinkModel, LinkTable, Partition, seeded
 from cosine_node.simulation.report import EventLog, NodeUse
 from cosine_node.simulation.scenario import Discovery, Scenario
+from cosine_node.simulation.stages import Ring, SimulatedStage, even_parts
 from cosine_node.simulation.swarm import Member, SimulatedSwarm
 from cosine_node.simulation.workload import Workload
 from cosine_p2p.client import AsyncClient
@@ -42,7 +43,11 @@ def population_of(scenario: Scenario) -> Population:
     pass_s = scenario.curve(Role.VERIFIER).seconds(1)
     horizon_s = scenario.requests * scenario.max_new_tokens * pass_s
     return Population(
-        verifiers=scenario.verifiers, drafters=scenario.drafters, clients=scenario.clients, horizon_s=horizon_s
+        verifiers=scenario.verifiers,
+        drafters=scenario.drafters,
+        clients=scenario.clients,
+        stages=scenario.stages,
+        horizon_s=horizon_s,
     )
 
 
@@ -60,6 +65,7 @@ class Participants:
     swarm: SimulatedSwarm = field(init=False)
     gone_clients: set[int] = field(default_factory=set)
     _nodes: dict[int, Member] = field(default_factory=dict)
+    _stages: list[SimulatedStage] = field(default_factory=list)
     _clients: dict[int, Identity] = field(default_factory=dict)
     _overheard: Overheard = field(default_factory=Overheard)
 
@@ -85,7 +91,10 @@ class Participants:
     def must_finish(self) -> bool:
         """True if one verifier can finish every request of a client that stays, all at once and in time."""
         scenario = self.scenario
-        round_s = scenario.curve(Role.VERIFIER).seconds(scenario.max_requests) + scenario.longest_rtt_s
+        pass_s = scenario.curve(Role.VERIFIER).seconds(scenario.max_requests)
+        if scenario.stages:
+            pass_s = scenario.stages * pass_s + scenario.traversal_ms / 1e3
+        round_s = pass_s + scenario.longest_rtt_s
         return (
             self.plan.spares(self.population.spare)
             and scenario.total_requests <= scenario.max_requests
@@ -94,6 +103,14 @@ class Participants:
 
     async def start_nodes(self) -> None:
         """Start every node, the liars of the plan last."""
+        for index, layers in enumerate(even_parts(self.scenario.stages) * self.scenario.stage_copies):
+            stage = await self.swarm.stage(
+                layers,
+                partial(self.workload.target, 0),
+                curve=self.scenario.curve(Role.VERIFIER),
+                identity=identity_of("stage", index),
+            )
+            self._stages.append(stage)
         for node in range(self.scenario.verifiers + self.scenario.drafters):
             await self._start_node(node)
         for index, lie in enumerate(self.plan.lies):
@@ -172,6 +189,23 @@ class Participants:
             partitions=partitions,
             one_ways_s=far,
             cities=self._cities(),
+            ring=frozenset(self._ring_peers()),
+            ring_one_way_s=scenario.hop_s,
+        )
+
+    def _ring_peers(self) -> list[str]:
+        """The peers that passes over a model in parts go round; none where it is whole."""
+        stages = self.scenario.stages * self.scenario.stage_copies
+        if not stages:
+            return []
+        groups = (("verifier", self.scenario.verifiers), ("stage", stages))
+        return [identity_of(kind, index).peer_id for kind, members in groups for index in range(members)]
+
+    @property
+    def _ring(self) -> Ring:
+        scenario = self.scenario
+        return Ring(
+            stages=self._stages, traversal_s=scenario.traversal_ms / 1e3, most_under_way=scenario.most_under_way
         )
 
     def _cities(self) -> dict[str, str]:
@@ -207,6 +241,7 @@ class Participants:
                 home_engine=self.workload.home(node) if scenario.home else None,
                 home_curve=scenario.curve(Role.DRAFTER),
                 coordination=kind if kind.is_delegable else None,
+                ring=self._ring if scenario.stages else None,
                 **options,
             )
             return
@@ -248,6 +283,10 @@ class Participants:
             transport = self.swarm.network.transports.get(self._clients[client].peer_id)
             if transport is not None:
                 transport.vanish()
+            return
+        if fault.kind is FaultKind.KILL_STAGE:
+            for index in fault.affected:
+                self._stages[index].kill()
             return
         for node in fault.affected:
             await self._affect_node(node, fault)

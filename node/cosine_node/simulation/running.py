@@ -8,11 +8,11 @@ from contextlib import aclosing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
+from cosine_node.simulation.letter_codec import LetterCodec
 from cosine_node.simulation.links import seeded
 from cosine_node.simulation.participants import Participants
 from cosine_node.simulation.report import EventLog, RequestEnding, RequestResult, SimulationReport, speedup
 from cosine_node.simulation.scenario import Scenario
-from cosine_node.simulation.swarm import LetterCodec
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_node.simulation.workload import Task, Workload, workload_of
 from cosine_p2p.client import AsyncClient

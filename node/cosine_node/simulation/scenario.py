@@ -73,6 +73,10 @@ _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "drafter_speeds": (0.001, 1000),
     "eos": (0, 65_535),
     "settle_s": (0, 1e5),
+    "stages": (0, 64),
+    "stage_copies": (1, 16),
+    "traversal_ms": (0, 60_000),
+    "most_under_way": (1, 1_000),
 }
 """The least and the greatest value of each numeric field; of a tuple, of each item."""
 
@@ -99,6 +103,10 @@ class Scenario:
     RTT: client i is in `client_cities[i]`, and so on, read again from the start (`cosine_node.simulation.cities`).
     There the nodes have `settle_s` seconds to find their network coordinates before the first request; with 0 they
     have none.
+
+    With `stages` the target is in so many parts, each of which takes a verifier's time for a pass and is held by
+    `stage_copies` nodes; verifiers are their heads. Head and stages are as far from each other as makes a pass over
+    one token take `traversal_ms` all the way round; `most_under_way` bounds the passes under way.
 
     `fidelities`, `vocab_tokens`, `prompt_tokens` and `eos` are of scripted engines, `family`, `law` and
     `is_oracle` of traces.
@@ -143,6 +151,10 @@ class Scenario:
     verifier_cities: tuple[str, ...] = ()
     drafter_cities: tuple[str, ...] = ()
     settle_s: float = 1200.0
+    stages: int = 0
+    stage_copies: int = 1
+    traversal_ms: float = 200.0
+    most_under_way: int | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -161,6 +173,13 @@ class Scenario:
             raise UsageError("A scenario names at least one domain, one drafter speed and one fidelity.")
         curves(self.profile)
         self._check_cities()
+        if self.stages and self.hop_s < 0:
+            raise UsageError(f"{self.stages} stages take longer than the traversal_ms of {self.traversal_ms:g}.")
+
+    @property
+    def hop_s(self) -> float:
+        """The one-way delay between head and stages, and between stages."""
+        return (self.traversal_ms / 1e3 - self.stages * self.curve(Role.VERIFIER).seconds(1)) / (self.stages + 1)
 
     def _check_cities(self) -> None:
         named = (self.client_cities, self.verifier_cities, self.drafter_cities)

@@ -11,7 +11,7 @@ from cosine_node.simulation.faults import RANDOM
 from cosine_node.simulation.links import seeded
 from cosine_node.simulation.report import RequestEnding
 from cosine_node.simulation.running import run_scenario
-from cosine_node.simulation.scenario import Scenario
+from cosine_node.simulation.scenario import Scenario, curves
 from cosine_p2p.strategies import STRATEGIES
 from cosine_p2p.strategies.base import StrategyKind
 
@@ -100,6 +100,13 @@ def soak_scenario(seed: int, strategies: Sequence[str] = tuple(STRATEGIES)) -> S
         "temperature": rng.choice((0.0, 0.0, 0.0, 0.8)),
         "eos": rng.choice(((), (), (rng.randrange(vocab_tokens),))),
     }
+    stages = rng.choice((0, 0, 0, 2, 3))
+    ways_ms = rng.choice((10.0, 100.0, 300.0))
+    parts: dict[str, Any] = {}
+    if stages:
+        pass_ms = 1e3 * curves(nodes["profile"])[0].seconds(1)
+        parts = {"stages": stages, "stage_copies": 2, "traversal_ms": stages * pass_ms + ways_ms}
+    texts |= parts
     return Scenario(name=SOAK, seed=seed, verifiers=verifiers, faults=RANDOM, **nodes, **requests, **links, **texts)
 
 

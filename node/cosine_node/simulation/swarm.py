@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -17,9 +16,11 @@ from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.runner import Runner
+from cosine_node.simulation.letter_codec import LetterCodec
 from cosine_node.simulation.links import seeded
 from cosine_node.simulation.machine import MachineUse, SimulatedMachine, WatchedTransport, Wire
 from cosine_node.simulation.records import DIGEST, LIFETIME_S, TARGET, facts_of, record_of
+from cosine_node.simulation.stages import Ring, SimulatedChains, SimulatedStage
 from cosine_node.status_service import StatusService
 from cosine_node.surroundings import Surroundings
 from cosine_node.verifier.coordination import RequestCoordinator
@@ -30,7 +31,6 @@ from cosine_p2p.directory import Directory, MemoryDirectory
 from cosine_p2p.mandates import Mandates
 from cosine_p2p.strategies import STRATEGIES
 from cosine_p2p.strategies.base import StrategyKind
-from cosine_p2p.token_effects import TokenEffect
 from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.transport.memory import MemoryNetwork, MemoryTransport
@@ -38,6 +38,7 @@ from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_p2p.vivaldi import Vivaldi
 from cosine_protocol.coordinates import NetworkCoordinate
 from cosine_protocol.identity import Identity
+from cosine_protocol.layer_range import LayerRange
 from cosine_protocol.limits import NONCE_BYTES
 from cosine_protocol.protocols import DRAFT, STATUS
 from cosine_protocol.records import GenerationDefaults, NodeRecord, Role
@@ -46,28 +47,8 @@ VERIFY_CURVE: Final = CostCurve(((1, 0.060), (4, 0.060), (8, 0.066), (16, 0.082)
 """The default profile 60/6 of `cosine_node.emulation` for a verifier."""
 DRAFT_CURVE: Final = CostCurve(((1, 0.006), (8, 0.00625), (16, 0.0075), (32, 0.0099)))
 """The same for a drafter."""
-FIRST_LETTER: Final = 48
-"""Token 0 is the character 0, so that small vocabularies are printable."""
 ANNOUNCE_S: Final = 5.0
 """The interval at which a node looks if its load has changed, as `cosine_node.announcing` does."""
-
-
-class LetterCodec(TextCodec):
-    """One token a character: token t is `chr(48 + t)`."""
-
-    vocab_tokens = sys.maxunicode + 1 - FIRST_LETTER
-
-    def __init__(self) -> None:
-        return
-
-    def encode(self, text: str) -> tuple[int, ...]:
-        return tuple(ord(letter) - FIRST_LETTER for letter in text)
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        return "".join([chr(FIRST_LETTER + token) for token in tokens])
-
-    def effect(self, token: int) -> TokenEffect:
-        return TokenEffect.WHOLE
 
 
 def numbered_identity(number: int) -> Identity:
@@ -152,6 +133,7 @@ class SimulatedSwarm:
         self._announcements = count(1)
         self.members: list[Member] = []
         self._others: list[MemoryTransport] = []
+        self._chains: list[SimulatedChains] = []
         self._stack = AsyncExitStack()
         self._numbers = count(1)
 
@@ -162,6 +144,8 @@ class SimulatedSwarm:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._stack.aclose()
+        for chains in self._chains:
+            await chains.close()
         tasks = [task for member in self.members for task in member.tasks]
         for task in tasks:
             task.cancel()
@@ -180,38 +164,58 @@ class SimulatedSwarm:
         home_engine: Engine | None = None,
         home_curve: CostCurve = DRAFT_CURVE,
         coordination: StrategyKind | None = STRATEGIES["cosine"],
+        ring: Ring | None = None,
         **config: Any,
     ) -> Member:
         """A verifier that serves from now on, with a drafter of its own if there is a `home_engine`.
 
-        By mandates it coordinates with the strategy `coordination`; with None it declines them. Further options
-        are fields of `VerifierConfig`.
+        By mandates it coordinates with the strategy `coordination`; with None it declines them. With a `ring` it is
+        the head of stages that hold the engine's model. Further options are fields of `VerifierConfig`.
         """
         engine = engine or ScriptedEngine()
         identity = identity or self._next_identity()
+        transport, clock = self.join(identity), asyncio.get_running_loop().time
+        chain, pass_curve = None, curve
+        if ring is not None:
+            chains = SimulatedChains(transport, ring, target_digest=self.facts.digest(), whole=engine)
+            self._chains.append(chains)
+            chain = runner = await chains.runner()
+            engine, curve, pass_curve = chain.engine, CostCurve(((1, ring.traversal_s),)), ring.slowest
         machine = SimulatedMachine(engine, curve, runner=runner)
         home, home_use = None, MachineUse()
         if home_engine is not None:
             home_machine = SimulatedMachine(home_engine, home_curve)
             home_use = home_machine.use
             home = HomeDrafter(engine=home_engine, runner=home_machine, curve=home_curve)
-        transport, clock = self.join(identity), asyncio.get_running_loop().time
         coordinator = None
         if coordination is not None:
             coordinator = RequestCoordinator(transport, strategy=coordination, offload=_call_at_once, clock=clock)
         service = VerifierService(
             engine=engine,
-            runner=machine,
-            curve=curve,
+            runner=chain or machine,
+            curve=pass_curve,
             identity=identity,
             config=VerifierConfig(target_digest=self.facts.digest(), tokenizer_digest=DIGEST, **config),
             home=home,
             coordinator=coordinator,
+            chain=chain,
             clock=clock,
         )
+        service.pass_s = curve.seconds(1)
         member = await self._add(identity, transport, service, engine, machine, Role.VERIFIER, domain, curve)
         member.home_use = home_use
         return member
+
+    async def stage(
+        self, layers: LayerRange, whole: Callable[[], Engine], *, curve: CostCurve, identity: Identity | None = None
+    ) -> SimulatedStage:
+        """A part of a target, from now on; `whole` makes engines of the target."""
+        identity = identity or self._next_identity()
+        transport = self.join(identity)
+        self._others.append(transport)
+        stage = SimulatedStage(transport, layers, whole, curve=curve, target_digest=self.facts.digest())
+        await stage.start()
+        return stage
 
     async def drafter(
         self,

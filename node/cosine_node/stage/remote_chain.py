@@ -1,7 +1,6 @@
 """A chain of stages on other machines, as their head sees it."""
 
 import asyncio
-import queue
 import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -86,11 +85,21 @@ class ChainPlan:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Feed:
+    """A pass that was sent; `answer` is None where the chain was lost."""
+
+    number: int
+    rows: tuple[Row, ...]
+    answer: asyncio.Future[Results | None]
+
+
 class RemoteChain:
     """Implements `cosine_node.engine.operations.Chain` over streams.
 
     `submit` may be called in any thread, and `results` in any but the event loop's, which it would hold up; one of
-    them at a time. `lost` is set, on the event loop, once the chain is; `failed_peer` is the stage at fault.
+    them at a time. On the loop there is `answer`. `lost` is set, on the event loop, once the chain is;
+    `failed_peer` is the stage at fault.
     """
 
     def __init__(
@@ -104,8 +113,8 @@ class RemoteChain:
         self._answer_s = answer_s
         self._loop = asyncio.get_running_loop()
         self._sent = 0
-        self._awaited: deque[tuple[int, tuple[Row, ...]]] = deque()
-        self._answers: queue.SimpleQueue[Results | None] = queue.SimpleQueue()
+        self._unasked: deque[_Feed] = deque()
+        self._unanswered: deque[_Feed] = deque()
         self._reason: str | None = None
         self.lost = asyncio.Event()
         self.failed_peer: str | None = None
@@ -121,7 +130,9 @@ class RemoteChain:
             return
         if isinstance(operation, FeedRows):
             messages: Sequence[m.Message] = feed_messages(self._sent, operation.rows)
-            self._awaited.append((self._sent, operation.rows))
+            feed = _Feed(self._sent, operation.rows, self._loop.create_future())
+            self._unasked.append(feed)
+            self._unanswered.append(feed)
             self._sent += 1
         elif isinstance(operation, OpenSequence) and operation.scope is not None:
             # Scopes name clients, whom stages need not know.
@@ -132,19 +143,23 @@ class RemoteChain:
         self._loop.call_soon_threadsafe(self._post, messages)
 
     def results(self) -> Sequence[RowResult]:
+        return asyncio.run_coroutine_threadsafe(self.answer(), self._loop).result()
+
+    async def answer(self) -> Sequence[RowResult]:
+        """The results of the oldest feed that nobody has asked for yet. Raises `ChainLost`."""
+        feed = self._unasked.popleft() if self._unasked else None
         answer = None
-        if self._reason is None:
+        if feed is not None and self._reason is None:
             try:
-                answer = self._answers.get(timeout=self._answer_s)
-            except queue.Empty:
+                answer = await asyncio.wait_for(asyncio.shield(feed.answer), self._answer_s)
+            except TimeoutError:
                 self._lose(f"No stage has answered a pass for {self._answer_s:g} s.")
-        if answer is None or self._reason is not None:
+        if feed is None or answer is None:
             raise ChainLost(self._reason or "The chain was lost.")
-        number, rows = self._awaited.popleft()
         try:
-            if answer.number != number:
-                raise RemoteProtocolError(f"an answer to pass {answer.number}, not {number}")
-            return results_of(answer, rows, vocab_tokens=self._plan.vocab_tokens)
+            if answer.number != feed.number:
+                raise RemoteProtocolError(f"an answer to pass {answer.number}, not {feed.number}")
+            return results_of(answer, feed.rows, vocab_tokens=self._plan.vocab_tokens)
         except RemoteProtocolError as error:
             sentence = f"{self._plan.places[-1]}: {error}."
             self._lose(sentence, peer_id=self._plan.places[-1].peer_id)
@@ -162,11 +177,16 @@ class RemoteChain:
                 return
 
     def _lose(self, reason: str, *, peer_id: str | None = None) -> None:
-        if self._reason is None:
-            self._reason = reason
-            self.failed_peer = peer_id
-            self._answers.put(None)
-            self._loop.call_soon_threadsafe(self.lost.set)
+        """Say once why the chain is lost; on the event loop."""
+        if self._reason is not None:
+            return
+        self._reason = reason
+        self.failed_peer = peer_id
+        for feed in self._unanswered:
+            if not feed.answer.done():
+                feed.answer.set_result(None)
+        self._unanswered.clear()
+        self.lost.set()
 
     async def listen(self, number: int, channel: Channel) -> None:
         """Take what one stage says, until the chain is lost with it."""
@@ -175,9 +195,11 @@ class RemoteChain:
             while True:
                 match await channel.receive():
                     case Results() as results if number == len(self._plan.places) - 1:
-                        if self._answers.qsize() >= len(self._awaited):
+                        if not self._unanswered:
                             raise RemoteProtocolError("an answer that nothing was asked for")
-                        self._answers.put(results)
+                        feed = self._unanswered.popleft()
+                        if not feed.answer.done():
+                            feed.answer.set_result(results)
                     case m.Error(code=code, message=message):
                         if code == ErrorCode.NEIGHBOUR_LOST:
                             # The stage that is gone, or what it said, names the layers that failed.

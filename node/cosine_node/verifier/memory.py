@@ -67,6 +67,10 @@ class KvMemory:
     def _preempt(self, request: VerifierRequest) -> None:
         self.preempted += 1
         self._engine.release(request.kv.sequence)
+        self.begin_anew(request)
+
+    def begin_anew(self, request: VerifierRequest) -> None:
+        """Give a request an empty sequence: its pages are gone."""
         wanted = request.request
         request.preempt(
             self._engine.open(sampling=wanted.sampling, prompt_tokens=len(wanted.prompt), scope=request.kv.scope)

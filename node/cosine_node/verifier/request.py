@@ -115,8 +115,10 @@ class VerifierRequest:
     `drafters` who they are by their client's word,
     `trial` finds which drafts of the verifier's own pay, `home_s` is the time its drafter took for the next pass,
     `waited_passes` the passes in a row in which it had no place, `near_tie` the margin below which rounding may
-    decide, `observer` sees what `post` tells the client. `nodes` are the tree nodes of the pass under way:
-    node i of its row is `nodes[i - 1]`, node 0 the pending token. A stepped request gets a pass only when
+    decide, `observer` sees what `post` tells the client. `fed` gives the names, in its sequence, of the pending
+    token (the tree's root) and of live nodes that were fed, whether a pass is still under way with them or the
+    target's choice after them is among `choices`; `named` names were given so far. While it `awaits_prefill`, the
+    last of its known tokens, or some that are compared, are under way. A stepped request gets a pass only when
     `is_pass_wanted`: the client asks for every one after the prefill.
     """
 
@@ -140,7 +142,10 @@ class VerifierRequest:
     waited_passes: int = 0
     home_s: float = 0.0
     committed_s: float | None = None
-    nodes: list[TreeNode] = field(default_factory=list)
+    awaits_prefill: bool = False
+    fed: dict[TreeNode, int] = field(default_factory=dict)
+    named: int = 0
+    choices: dict[int, Choice] = field(default_factory=dict)
     accepted: Counter[int] = field(default_factory=Counter)
     d_0: bytes = field(init=False)
     tree: LiveTree = field(init=False)
@@ -178,7 +183,12 @@ class VerifierRequest:
 
     @property
     def can_use_pass(self) -> bool:
-        return self.stage is not RequestStage.DECODE or self.is_pass_wanted
+        return not self.awaits_prefill and (self.stage is not RequestStage.DECODE or self.is_pass_wanted)
+
+    @property
+    def is_pending_fed(self) -> bool:
+        """True if a pass is under way over the token after which it decodes: only drafts can be fed below it."""
+        return self.tree.root in self.fed
 
     @property
     def known_tokens(self) -> tuple[int, ...]:
@@ -213,59 +223,80 @@ class VerifierRequest:
 
     def preempt(self, sequence: int) -> None:
         """Begin anew with an empty sequence: its pages were taken."""
+        self._forget_fed()
         self.kv = KvState(sequence, self.kv.scope)
-        self.nodes = []
         if self.stage is RequestStage.DECODE:
             self.stage = RequestStage.RECOMPUTE
 
+    def _forget_fed(self) -> None:
+        self.fed, self.choices, self.awaits_prefill = {}, {}, False
+
     def decode_row(self, chosen: Sequence[TreeNode]) -> Row:
-        """The row that feeds the pending token and chosen nodes of the live tree, parents first."""
-        self.nodes = sorted(chosen, key=lambda node: node.position)
-        name_of: dict[TreeNode | None, int] = {node: name for name, node in enumerate(self.nodes, 1)}
-        parents = (name_of.get(node.parent, 0) for node in self.nodes)
+        """The row that feeds the pending token, unless it was fed, and nodes of the live tree that were not.
+
+        Parents come first. Raises `ValueError` where there is nothing to feed.
+        """
+        pending = [] if self.is_pending_fed else [self.tree.root]
+        nodes = [*pending, *sorted(chosen, key=lambda node: node.position)]
+        # No name is given twice: the choice after a node that was dropped may be still to come.
+        first = self.named
+        self.named += len(nodes)
+        self.fed |= {node: name for name, node in enumerate(nodes, first)}
         return Row(
             self.kv.sequence,
-            (self.output[-1], *(node.token for node in self.nodes)),
-            tuple(range(len(self.nodes) + 1)),
-            (PREFIX, *parents),
+            (*self.output[-1:] * len(pending), *(node.token for node in nodes[len(pending) :])),
+            tuple(range(first, first + len(nodes))),
+            tuple(PREFIX if node.parent is None else self.fed[node.parent] for node in nodes),
         )
 
+    def unfeed(self, row: Row) -> None:
+        """Take back a row that no pass has fed."""
+        self.fed = {node: name for node, name in self.fed.items() if name not in row.nodes}
+        self.awaits_prefill = False
+
     def judge(self, row: Row, choices: Sequence[Choice]) -> Verdict:
-        """Walk down from the row's last known token while a fed child equals the target's own choice."""
-        name_of: dict[TreeNode | None, int] = {node: name for name, node in enumerate(self.nodes, 1)}
-        children = {(name_of.get(node.parent, 0), node.token): name_of[node] for node in self.nodes}
-        name = 0
+        """Take in the target's choices after a row, and walk down from the last known token while they are known.
+
+        The walk ends after a choice that equals no fed child, or one under way. Without a token if the choice after
+        the last known one is still to come.
+        """
+        self.awaits_prefill = False
+        self.choices |= zip(row.nodes[row.scored_from :], choices, strict=True)
+        node = self.tree.root
+        is_prefill = self.stage is RequestStage.PREFILL
+        name = row.nodes[-1] if is_prefill else self.fed.get(node)
+        accepted = list(row.nodes[:-1]) if is_prefill else []
         tokens: list[int] = []
         authors = bytearray()
-        accepted = list(row.nodes[: row.scored_from + 1])
         near_ties = 0
         finish = None
-        while finish is None:
-            choice = choices[name]
+        while finish is None and name is not None and (choice := self.choices.get(name)) is not None:
+            accepted.append(name)
             near_ties += is_near_tie(choice.margin, sampling=self.request.sampling, near_tie=self.near_tie)
             tokens.append(choice.token)
             if choice.token in self.request.eos:
                 finish = FinishReason.EOS
             elif len(tokens) >= self.tokens_left:
                 finish = FinishReason.LENGTH
-            child = children.get((name, choice.token))
-            authors.append(TARGET_AUTHOR if child is None else _credited(self.nodes[child - 1]))
-            if child is None or finish is not None:
-                break
-            name = child
-            accepted.append(child)
+            child = node.children.get(choice.token)
+            name = None if child is None else self.fed.get(child)
+            if child is None or name is None:
+                authors.append(TARGET_AUTHOR)
+            else:
+                authors.append(_credited(child))
+                node = child
         position = len(self.output)
         return Verdict(
             self.tree.root.digest, position, tuple(tokens), bytes(authors), tuple(accepted), near_ties, finish
         )
 
-    def charge(self, verdict: Verdict, *, spent_s: float, plain_pass_s: float) -> None:
-        """Charge the pass under way, and its home drafts, to the account, against a plain one at the same load.
+    def charge(self, verdict: Verdict, *, nodes: int, spent_s: float, plain_pass_s: float) -> None:
+        """Charge a pass with so many drafted nodes, and its home drafts, against a plain one at the same load.
 
         A pass without drafts is what plain decoding costs, however long it took.
         """
         if self.account is not None:
-            plain_pass_s = plain_pass_s if self.nodes else spent_s
+            plain_pass_s = plain_pass_s if nodes else spent_s
             spent_s += self.home_s
             self.account.charge(spent_s=spent_s, tokens=len(verdict.tokens), plain_pass_s=plain_pass_s)
         self.home_s = 0.0
@@ -283,15 +314,22 @@ class VerifierRequest:
             tokens = len(verdict.tokens)
             self.trial.note(tokens=tokens, drafted=drafted, worth=tokens, seconds=seconds)
 
-    def commit(self, verdict: Verdict) -> None:
-        """Take a verdict into the stream and the tree, and draft by prompt lookup below it."""
+    def commit(self, verdict: Verdict) -> list[int]:
+        """Take a verdict into the stream and the tree, and draft by prompt lookup below it.
+
+        Returns the names of fed nodes that do not follow it.
+        """
         self.output.extend(verdict.tokens)
         self.tree.advance(verdict.tokens)
+        followed = {self.tree.root, *self.tree.walk()} if self.fed else set()
+        dropped = [name for node, name in self.fed.items() if node not in followed]
+        self.fed = {node: name for node, name in self.fed.items() if node in followed}
+        self.choices = {name: self.choices[name] for name in self.fed.values() if name in self.choices}
         if self.lookup is not None:
             self.lookup.extend(verdict.tokens)
             nodes = self.lookup.draft() if self.own_drafts is OwnDrafts.ALL else []
             self.tree.attach(self.tree.root.digest, self.tree.position, nodes, [TARGET_AUTHOR] * len(nodes))
-        self.nodes = []
         self.accepted.update(filter(is_drafter, verdict.authors))
         self.stage = RequestStage.DECODE
         self.is_pass_wanted = self.pacing is not Pacing.STEPPED
+        return dropped

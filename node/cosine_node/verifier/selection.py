@@ -1,6 +1,6 @@
 """Which draft nodes enter a pass: those whose expected gain exceeds what they cost everyone in it. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,15 +21,23 @@ class CandidateNode:
 
 
 def candidate_nodes(
-    owner: int, tree: LiveTree, *, max_depth: int, min_path_probability: float = MIN_PATH_PROBABILITY
+    owner: int,
+    tree: LiveTree,
+    *,
+    max_depth: int,
+    min_path_probability: float = MIN_PATH_PROBABILITY,
+    fed: Container[TreeNode] = (),
 ) -> list[CandidateNode]:
-    """Nodes of a live tree of at least this path probability, at most `max_depth` tokens deep, parents first."""
+    """Nodes of a live tree of at least this path probability, at most `max_depth` tokens deep, parents first.
+
+    Those that were `fed` are none.
+    """
     deepest = tree.position + max_depth
     found = tree.path_probabilities(lambda node: node.draft_probability if node.position < deepest else None)
     return [
         CandidateNode(owner, node, probability)
         for node, probability in found.items()
-        if probability >= min_path_probability
+        if probability >= min_path_probability and node not in fed
     ]
 
 
@@ -63,7 +71,7 @@ def select_nodes(
     fed_tokens = plain_rows + prompt_tokens + fixed_nodes
     ranked = most_probable_first(candidates)[: max(0, budget_tokens - fed_tokens)]
     expected_tokens = float(plain_rows + prompt_tokens)
-    best_rate = expected_tokens / curve.seconds(fed_tokens)
+    best_rate = expected_tokens / curve.seconds(fed_tokens) if fed_tokens else 0.0
     best_count = 0
     for count, candidate in enumerate(ranked, 1):
         expected_tokens += candidate.path_probability

@@ -19,6 +19,7 @@ from cosine_node.verifier.admission import admitted
 from cosine_node.verifier.audit_service import AuditService
 from cosine_node.verifier.audited_stream import AuditedStream
 from cosine_node.verifier.coordination import RequestCoordinator
+from cosine_node.verifier.feed_pace import FeedChain
 from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.policy import Policy
 from cosine_node.verifier.prompt_lookup import PromptLookup
@@ -80,9 +81,10 @@ class VerifierService:
         wait_for_work: WaitForWork = asyncio.Event.wait,
         home: HomeDrafter | None = None,
         coordinator: RequestCoordinator | None = None,
+        chain: FeedChain | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`clock` gives Unix seconds."""
+        """`clock` gives Unix seconds; with a `chain` the engine's model is in parts."""
         self._engine = engine
         self._coordinator = coordinator
         self.pass_s = curve.seconds(1)
@@ -106,6 +108,7 @@ class VerifierService:
             counts=self.counts,
             wait_for_work=wait_for_work,
             home=home,
+            chain=chain,
             on_place=self._serve_waiting,
             clock=clock,
         )
@@ -352,11 +355,7 @@ class VerifierService:
             if self._coordinator is None:
                 raise PeerError(ErrorCode.UNSUPPORTED, "this verifier coordinates no requests")
             self._coordinator.begin(
-                request,
-                message.mandate,
-                attach=self._attach_here,
-                pass_s=self.pass_s,
-                progress=self.progress,
+                request, message.mandate, attach=self._attach_here, pass_s=self.pass_s, progress=self.progress
             )
         except PeerError as refusal:
             log_of(request).info("not coordinated here, %s", refusal.message)

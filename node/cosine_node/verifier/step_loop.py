@@ -2,30 +2,26 @@
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 from cosine_node.counts import VerifierCounts
-from cosine_node.engine.base import Engine, OutOfMemory, PassAbandoned, Row, RowResult
+from cosine_node.engine.base import PREFIX, Engine, OutOfMemory, PassAbandoned, Row, RowResult
 from cosine_node.engine.curve import CostCurve
+from cosine_node.engine.operations import ChainLost, NoChain, NotComputed
 from cosine_node.idle_passes import WaitForWork
-from cosine_node.runner import Pass, Runner, count_tokens
+from cosine_node.runner import Pass, Runner
 from cosine_node.verifier.audited_stream import AuditedStream
 from cosine_node.verifier.earnings import signed_earnings
+from cosine_node.verifier.feed_pace import FeedChain, FeedPace, OneAtATime
 from cosine_node.verifier.home_drafter import HomeDrafter
-from cosine_node.verifier.memory import KvMemory
+from cosine_node.verifier.pass_rows import PassRows, PassUnderWay, Rows
 from cosine_node.verifier.policy import Policy
 from cosine_node.verifier.request import OwnDrafts, RequestStage, Verdict, VerifierRequest, is_drafter
-from cosine_node.verifier.scheduler import PassSchedule, ReadyRequest, schedule_pass
-from cosine_node.verifier.selection import (
-    MIN_PATH_PROBABILITY,
-    CandidateNode,
-    candidate_nodes,
-    free_nodes,
-    most_probable_first,
-    select_nodes,
-)
 from cosine_node.verifier.served import ServedRequests, log_of, post_error
 from cosine_p2p.channel import StepCounts
 from cosine_p2p.speculation.moving_average import moving_average
@@ -35,7 +31,7 @@ from cosine_protocol.audits import is_transcript_due, sign_transcript
 from cosine_protocol.codec import encode_body
 from cosine_protocol.errors import CosineError, ErrorCode, PeerError
 from cosine_protocol.identity import Identity
-from cosine_protocol.limits import HOME_AUTHOR, MAX_TREE_NODES
+from cosine_protocol.limits import HOME_AUTHOR
 
 LOG = logging.getLogger(__name__)
 RETRY_AFTER_S: Final = 2.0
@@ -46,8 +42,6 @@ SLOWNESS_WEIGHT: Final = 0.1
 """Weight of the last pass in the average: about ten passes count."""
 MAX_SLOWNESS: Final = 4.0
 """Bounds what one pass that stood still, a suspended machine's for example, does to the average."""
-
-Rows = list[tuple[VerifierRequest, Row]]
 
 
 class StepLoop:
@@ -66,25 +60,34 @@ class StepLoop:
         counts: VerifierCounts,
         wait_for_work: WaitForWork = asyncio.Event.wait,
         home: HomeDrafter | None = None,
+        chain: FeedChain | None = None,
         on_place: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`on_place` is called when a request has ended; `clock` gives Unix seconds."""
+        self._chain = chain
+        self._pace: FeedPace = OneAtATime() if chain is None else chain.pace
         self._clock = clock
         self._requests = requests
         self._on_place = on_place
         self._home = home
         self._engine = engine
-        self._memory = KvMemory(engine, requests)
         self._runner = runner
         self._curve = curve
         self._identity = identity
-        self._policy = policy
-        self._budget_tokens = budget_tokens
+        self._rows = PassRows(
+            requests,
+            engine=engine,
+            curve=curve,
+            policy=policy,
+            budget_tokens=budget_tokens,
+            is_ordered=self._pace.is_ordered,
+            fail=self.fail,
+        )
         self._counts = counts
         self._wait_for_work = wait_for_work
         self._released: list[int] = []
-        self._rows_under_way: Rows = []
+        self._under_way: deque[PassUnderWay] = deque()
         self._work = asyncio.Event()
         self._slowness = 1.0
         self.is_idle = asyncio.Event()
@@ -92,23 +95,58 @@ class StepLoop:
 
     async def run(self) -> None:
         """Pass after pass; idle while no request needs one."""
+        try:
+            await self._run()
+        finally:
+            for under_way in self._under_way:
+                if isinstance(under_way.done, asyncio.Future):
+                    under_way.done.cancel()
+
+    async def _run(self) -> None:
         while True:
             self._release_ended()
-            if self._home is not None:
-                await self._home.draft(self._home_requests(), target_curve=self._curve)
-            rows = self._next_rows()
+            wait_s = self._pace.wait_s(_now_s(), under_way=len(self._under_way))
+            rows: Rows = []
+            if wait_s <= 0:
+                if self._home is not None:
+                    await self._home.draft(self._home_requests(), target_curve=self._curve)
+                rows = self._rows.next_rows()
+                self._counts.preempted = self._rows.preempted
             if rows:
-                await self._step(rows)
-            else:
-                if not len(self._requests):
-                    self.is_idle.set()
-                self._work.clear()
-                await self._wait_for_work(self._work)
+                self._begin(rows)
+            if not self._pace.is_ordered and self._under_way:
+                await self._end_oldest()
+            elif self._has_ended:
+                while self._has_ended:
+                    await self._end_oldest()
+            elif not rows:
+                await self._wait(wait_s)
+
+    @property
+    def _has_ended(self) -> bool:
+        """True if the oldest pass under way has."""
+        if not self._under_way:
+            return False
+        done = self._under_way[0].done
+        return isinstance(done, asyncio.Future) and done.done()
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait until there may be something to do; passes may begin in so many seconds."""
+        if not len(self._requests):
+            self.is_idle.set()
+        self._work.clear()
+        if not self._under_way:
+            await self._wait_for_work(self._work)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds if 0 < seconds < math.inf else None):
+                await self._work.wait()
 
     def wake(self) -> None:
-        """A request, a draft or a cancellation came. A pass over cancelled requests only is abandoned."""
+        """A request, a draft or a cancellation came. Passes over cancelled requests only are abandoned."""
         self._work.set()
-        if self._rows_under_way and all(request.is_cancelled for request, _ in self._rows_under_way):
+        served = [request for under_way in self._under_way for request, _ in under_way.rows]
+        if served and all(request.is_cancelled for request in served):
             self._runner.abandon()
 
     def release(self, sequence: int) -> None:
@@ -142,165 +180,166 @@ class StepLoop:
             and not request.is_cancelled
         ]
 
-    def _next_rows(self) -> Rows:
-        """The rows of the next pass, with pages reserved for each."""
-        active = self._requests.active
-        for request in active:
-            self._memory.use_prefix_cache(request)
-        ready = [
-            ReadyRequest(
-                unfed_tokens=request.unfed_tokens,
-                waited_passes=request.waited_passes,
-                gives_way=isinstance(request, AuditedStream),
-            )
-            for request in active
-        ]
-        schedule = schedule_pass(ready, curve=self._curve, budget_tokens=self._budget_tokens)
-        chosen = self._select(active, schedule)
-        rows: Rows = []
-        for index, request in enumerate(active):
-            own = [candidate for candidate in chosen if candidate.owner == index]
-            try:
-                row = self._row_of(request, index, schedule, own)
-            except PeerError as error:
-                row = None
-                self.fail(request, error)
-            request.waited_passes = 0 if row else request.waited_passes + 1
-            if row is not None:
-                rows.append((request, row))
-        self._counts.preempted = self._memory.preempted
-        return [(request, row) for request, row in rows if request in self._requests]
+    def _begin(self, rows: Rows) -> None:
+        """Begin a pass. Where passes are ordered, what feeds known tokens is settled by its place in the order."""
+        now_s = _now_s()
+        nodes = tuple(
+            0 if request.stage is not RequestStage.DECODE else len(row.tokens) - (row.parents[0] == PREFIX)
+            for request, row in rows
+        )
+        done: Awaitable[Pass] = self._runner.forward([row for _, row in rows])
+        if self._pace.is_ordered:
+            done = asyncio.ensure_future(done)
+            done.add_done_callback(self._note_done)
+        under_way = PassUnderWay(rows, nodes, done, now_s)
+        self._pace.note_begun(now_s, tokens=under_way.tokens)
+        self._under_way.append(under_way)
+        for (request, row), count in zip(rows, nodes, strict=True):
+            if request.stage is RequestStage.DECODE:
+                if self._pace.is_ordered and request.account is not None and len(self._requests) > 1:
+                    spent_s = self._curve.seconds(under_way.tokens) - self._curve.seconds(under_way.tokens - count)
+                    request.account.charge(spent_s=spent_s, tokens=0, plain_pass_s=self._curve.seconds(1))
+                drafted = (node for node, name in request.fed.items() if name in row.nodes)
+                self._counts.verified_nodes += sum(
+                    any(map(is_drafter, node.draft_probabilities)) for node in drafted
+                )
+            elif row.scored_from < len(row.tokens):
+                request.awaits_prefill = True
+            elif self._pace.is_ordered:
+                self._take_known(request, row)
 
-    def _row_of(
-        self, request: VerifierRequest, index: int, schedule: PassSchedule, chosen: Sequence[CandidateNode]
-    ) -> Row | None:
-        """A request's row, for which pages are reserved; None if it has no place in the pass or no pages.
+    def _note_done(self, done: asyncio.Future[Pass]) -> None:
+        self._work.set()
+        # Nobody else asks for the error where the loop has ended.
+        _ = done.cancelled() or done.exception()
 
-        Raises `PeerError` if it needs more pages than there are.
-        """
-        is_decoding = request.stage is RequestStage.DECODE
-        if index in schedule.chunks and not is_decoding:
-            row = request.prefill_row(schedule.chunks[index])
-            return row if self._memory.may_begin(request) and self._memory.reserve(request, row) else None
-        if index not in schedule.decoding or not is_decoding:
-            return None
-        if chosen:
-            row = request.decode_row([candidate.node for candidate in chosen])
-            if self._memory.try_reserve(request, row):
-                return row
-        row = request.decode_row([])
-        return row if self._memory.reserve(request, row) else None
-
-    def _select(self, active: Sequence[VerifierRequest], schedule: PassSchedule) -> list[CandidateNode]:
-        """Draft nodes of the next pass: all that a stepped request asked for, of the others what pays.
-
-        Without the policy to drop costly nodes the others get all they have, as far as the budget goes. A request
-        in debt gets only what is free on the device's curve: that costs no request, and may end the debt.
-        """
-        drops_costly = self._policy.drops_costly_nodes
-        stepped: list[CandidateNode] = []
-        in_credit: list[CandidateNode] = []
-        in_debt: list[CandidateNode] = []
-        for index in schedule.decoding:
-            request = active[index]
-            is_stepped = request.pacing is m.Pacing.STEPPED
-            found = candidate_nodes(
-                index,
-                request.tree,
-                max_depth=request.tokens_left - 1,
-                min_path_probability=MIN_PATH_PROBABILITY if drops_costly and not is_stepped else 0.0,
-            )
-            if is_stepped:
-                stepped += found[:MAX_TREE_NODES]
-            else:
-                (in_credit if request.may_speculate else in_debt).extend(found)
-        budget_tokens = self._budget_tokens
-        if drops_costly and in_credit:
-            in_credit = select_nodes(
-                in_credit,
-                plain_rows=len(schedule.decoding),
-                prompt_tokens=schedule.tokens - len(schedule.decoding),
-                fixed_nodes=len(stepped),
-                curve=self._curve,
-                budget_tokens=budget_tokens,
-            )
-        room = max(0, budget_tokens - schedule.tokens - len(stepped))
-        chosen = stepped + most_probable_first(in_credit)[:room]
-        fed_tokens = schedule.tokens + len(chosen)
-        free = free_nodes(self._curve, fed_tokens=fed_tokens, limit=max(0, budget_tokens - fed_tokens))
-        return chosen + most_probable_first(in_debt)[:free]
-
-    async def _step(self, rows: Rows) -> None:
-        """One pass. If it fails as a whole, one request may be at fault: then each gets a pass of its own."""
-        self._rows_under_way = rows
+    async def _end_oldest(self) -> None:
+        """Wait for the oldest pass under way, and take its results into its requests."""
+        under_way = self._under_way[0]
+        rows = under_way.rows
+        failure: Exception | None = None
         try:
-            done = await self._runner.forward([row for _, row in rows])
+            done = await under_way.done
         except PassAbandoned:
             self._counts.passes_abandoned += 1
+            for request, row in rows:
+                request.unfeed(row)
             return
+        except ChainLost as lost:
+            LOG.warning("%s", lost)
+            failure = lost
         except Exception as error:
             LOG.exception("a pass over %d requests failed", len(rows))
-            self._counts.passes_failed += 1
-            if len(rows) > 1:
-                for one in rows:
-                    await self._step([one])
-            elif isinstance(error, OutOfMemory):
-                self.fail(rows[0][0], PeerError(ErrorCode.OUT_OF_MEMORY, str(error), RETRY_AFTER_S))
-            else:
-                self.fail(rows[0][0], PeerError(ErrorCode.INTERNAL, "a forward pass failed"))
-            return
+            failure = error
         finally:
-            self._rows_under_way = []
+            self._under_way.popleft()
+        if failure is not None:
+            self._counts.passes_failed += 1
+            if isinstance(failure, ChainLost) and self._chain is not None:
+                await self._go_on_elsewhere(self._chain)
+            else:
+                await self._take_apart(under_way, failure)
+            return
+        self._take_results(under_way, done)
+
+    def _take_results(self, under_way: PassUnderWay, done: Pass) -> None:
+        """Take the results of a pass into its requests."""
+        rows = under_way.rows
+        if all(isinstance(result.error, NotComputed) for result in done.results):
+            return
+        self._pace.note_ended(_now_s(), begun_s=under_way.begun_s, tokens=under_way.tokens)
         self.progress.steps += 1
         self._counts.note_pass(seconds=done.elapsed_s, rows=len(rows))
-        ratio = done.elapsed_s / self._curve.seconds(count_tokens([row for _, row in rows]))
+        ratio = done.elapsed_s / self._curve.seconds(under_way.tokens)
         self._slowness = moving_average(self._slowness, min(ratio, MAX_SLOWNESS), weight=SLOWNESS_WEIGHT)
-        for (request, row), result in zip(rows, done.results, strict=True):
-            if result.error is not None:
+        for (request, row), nodes, result in zip(rows, under_way.nodes, done.results, strict=True):
+            if request not in self._requests or row.sequence != request.kv.sequence:
+                continue
+            if result.error is not None and not isinstance(result.error, NotComputed):
                 self.fail(request, result.error)
-            elif request in self._requests and not request.is_cancelled:
+            elif result.error is None and not request.is_cancelled:
                 try:
-                    self._commit(request, row, result, done, load=len(rows))
+                    self._take(request, row, result, done, nodes=nodes, load=len(rows))
                 except CosineError as error:  # one request's failure must not end the loop for the others
                     log_of(request).exception("a commit failed")
                     self.fail(request, PeerError(ErrorCode.INTERNAL, str(error)))
 
-    def _commit(self, request: VerifierRequest, row: Row, result: RowResult, done: Pass, *, load: int) -> None:
+    async def _take_apart(self, failed: PassUnderWay, error: Exception) -> None:
+        """Fail the only request of a pass; of several one may be at fault, so each gets a pass of its own."""
+        if len(failed.rows) > 1:
+            for row, nodes in zip(failed.rows, failed.nodes, strict=True):
+                done = self._runner.forward([row[1]])
+                self._under_way.appendleft(PassUnderWay([row], (nodes,), done, _now_s()))
+                await self._end_oldest()
+            return
+        [(request, _)] = failed.rows
+        if isinstance(error, OutOfMemory):
+            self.fail(request, PeerError(ErrorCode.OUT_OF_MEMORY, str(error), RETRY_AFTER_S))
+        else:
+            self.fail(request, PeerError(ErrorCode.INTERNAL, "a forward pass failed"))
+
+    async def _go_on_elsewhere(self, chain: FeedChain) -> None:
+        """Begin all requests anew over another chain, from what they have committed; without one they fail."""
+        lost = [under_way.done for under_way in self._under_way]
+        self._under_way.clear()
+        await asyncio.gather(*lost, return_exceptions=True)
+        try:
+            await chain.find()
+        except NoChain as error:
+            for request in self._requests:
+                self.fail(request, PeerError(ErrorCode.OVERLOADED, str(error), RETRY_AFTER_S))
+            return
+        self._released.clear()
+        for request in self._requests:
+            self._rows.begin_anew(request)
+
+    def _take(
+        self, request: VerifierRequest, row: Row, result: RowResult, done: Pass, *, nodes: int, load: int
+    ) -> None:
         """Take one row's result of a pass over `load` requests into its request, and tell the client."""
         if isinstance(request, AuditedStream):
             self._compare(request, row, result)
             return
         if not result.choices:
-            self._engine.keep(request.kv.sequence, row.nodes)
-            self._note_fed(request, row)
+            if not self._pace.is_ordered:
+                self._take_known(request, row)
             return
+        is_prefill = request.stage is RequestStage.PREFILL
         verdict = request.judge(row, result.choices)
+        if not verdict.tokens:
+            return
         self._counts.committed_tokens += len(verdict.tokens)
         self._counts.accepted_nodes += sum(map(is_drafter, verdict.authors))
         self._counts.home_nodes += verdict.authors.count(HOME_AUTHOR)
-        self._counts.verified_nodes += sum(any(map(is_drafter, node.draft_probabilities)) for node in request.nodes)
         self._engine.keep(request.kv.sequence, verdict.accepted_nodes)
-        self._engine.prune(request.kv.sequence, row.nodes)
-        is_prefill = request.stage is RequestStage.PREFILL
         if is_prefill:
             self._note_fed(request, row)
         else:
-            plain_pass_s = self._slowness * self._curve.seconds(load)
-            request.charge(verdict, spent_s=done.elapsed_s, plain_pass_s=plain_pass_s)
+            spent_s, plain_pass_s = done.elapsed_s, self._slowness * self._curve.seconds(load)
+            if self._pace.is_ordered:
+                # Its nodes were charged when they were fed.
+                spent_s = plain_pass_s = self._curve.seconds(load) / load
+            request.charge(verdict, nodes=nodes, spent_s=spent_s, plain_pass_s=plain_pass_s)
         alone_s = self._curve.seconds(1)
-        request.note_pace(
-            verdict, now_s=asyncio.get_running_loop().time(), load=self._curve.seconds(load) / alone_s
-        )
-        request.commit(verdict)
-        self._report(request, verdict, row, done, is_answer=not is_prefill)
+        request.note_pace(verdict, now_s=_now_s(), load=self._curve.seconds(load) / alone_s)
+        dropped = request.commit(verdict)
+        self._engine.prune(request.kv.sequence, dropped)
+        self._report(request, verdict, nodes, done, is_answer=not is_prefill)
         if verdict.finish is not None:
             self._finish(request, verdict.finish)
 
+    def _take_known(self, request: VerifierRequest, row: Row) -> None:
+        """Let known tokens that were fed become part of the prefix."""
+        self._engine.keep(request.kv.sequence, row.nodes)
+        self._note_fed(request, row)
+
     def _compare(self, request: AuditedStream, row: Row, result: RowResult) -> None:
         """Take one row's result into an audit, and answer where it was the last."""
-        self._engine.keep(request.kv.sequence, row.nodes)
+        request.awaits_prefill = False
+        if not result.choices and self._pace.is_ordered:
+            return
         request.compare(result.choices)
-        self._note_fed(request, row)
+        self._take_known(request, row)
         if request.is_compared:
             self._counts.audited_tokens += len(request.output) - request.own_from
             log_of(request).info("audited, %d tokens differ", len(request.different))
@@ -311,10 +350,12 @@ class StepLoop:
         self.progress.prefill_tokens += len(row.tokens)
         request.note_fed(len(row.tokens))
 
-    def _report(self, request: VerifierRequest, verdict: Verdict, row: Row, done: Pass, *, is_answer: bool) -> None:
+    def _report(
+        self, request: VerifierRequest, verdict: Verdict, nodes: int, done: Pass, *, is_answer: bool
+    ) -> None:
         """Post what a pass committed; to a stepped client as the answer to the `Verify` that asked for it."""
         stats = m.PassStats(
-            nodes=len(row.tokens) - row.scored_from - 1,
+            nodes=nodes,
             near_ties=verdict.near_ties,
             pass_us=round(1e6 * done.elapsed_s),
             held_us=0,
@@ -353,3 +394,7 @@ class StepLoop:
             self._released.append(request.kv.sequence)
             self._on_place()
             self.wake()
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -3,7 +3,8 @@
 import pytest
 
 from cosine_node.engine.scripted import ScriptedEngine
-from cosine_node.simulation.swarm import LetterCodec, SimulatedSwarm, numbered_identity, numbered_nonces
+from cosine_node.simulation.letter_codec import LetterCodec
+from cosine_node.simulation.swarm import SimulatedSwarm, numbered_identity, numbered_nonces
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_protocol.errors import GenerationFailed
 

@@ -9,13 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_node.engine.operations import NoChain
-from cosine_node.stage.chain_search import (
-    USUAL_RTT_S,
-    Rtt,
-    StageSight,
-    find_chain,
-    loaded_pass_s,
-)
+from cosine_node.stage.chain_search import USUAL_RTT_S, Rtt, StageSight, find_chain, loaded_pass_s
 from cosine_node.stage.coverage import unheld
 from cosine_node.stage.remote_chain import StagePlace
 from cosine_protocol.layer_range import LayerRange

@@ -1,6 +1,8 @@
 """The meaning of a pass for a request: the walk down its tree equals decoding one token after the other."""
 
 import random
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -281,11 +283,53 @@ def test_any_drafts_and_any_resumption_give_the_naive_stream(seed: int) -> None:
     assert engine.live_tokens == 0
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_passes_under_way_together_give_the_naive_stream(seed: int) -> None:
+    rng = random.Random(seed)
+    engine = ScriptedEngine(vocab_tokens=16, model_seed=seed)
+    sampling = Sampling(temperature=rng.choice([0.0, 0.8]), repetition_penalty=rng.choice([1.0, 1.3]), seed=seed)
+    request = request_of("c", prompt=(1, 2, 3), max_new_tokens=rng.randrange(1, 30), sampling=sampling)
+    request = replace(request, eos=tuple(rng.sample(range(16), rng.randrange(2))))
+    stream = expected_output(request, engine)
+    sequence = engine.open(sampling=request.sampling, prompt_tokens=3)
+    state = unfed(request, sequence=sequence)
+    under_way: deque[tuple[Row, Sequence[Choice]]] = deque()
+    together, finish = 0, None
+    row = state.prefill_row(3)
+    # The engine computes in the order in which rows are fed, as stages do; what it found is known later.
+    under_way.append((row, engine.forward([row])[0].choices))
+    while finish is None:
+        draft = random_draft(rng, stream[len(state.output) :])
+        if state.stage is RequestStage.DECODE:
+            state.tree.attach(
+                state.tree.root.digest, state.tree.position, draft, [rng.randrange(1, 4) for _ in draft]
+            )
+            limit = state.tree.position + state.tokens_left - 1
+            chosen: list[TreeNode] = []
+            for node in state.tree.walk():
+                is_possible = node.parent in (*state.fed, *chosen, state.tree.root) and node.position < limit
+                if node not in state.fed and is_possible and rng.random() < 0.5:
+                    chosen.append(node)
+            if chosen or not state.is_pending_fed:
+                row = state.decode_row(chosen)
+                under_way.append((row, engine.forward([row])[0].choices))
+        together = max(together, len(under_way))
+        while under_way and (len(under_way) > 5 or rng.random() < 0.4) and finish is None:
+            step = state.judge(*under_way.popleft())
+            if step.tokens:
+                engine.keep(sequence, step.accepted_nodes)
+                engine.prune(sequence, state.commit(step))
+                finish = step.finish
+    assert tuple(state.output) == stream
+    assert together > 1 or len(stream) < 12
+    engine.release(sequence)
+    assert engine.live_tokens == 0
+
+
 def charge(state: VerifierRequest, *, spent_s: float, nodes: int, tokens: tuple[int, ...] = (10,)) -> None:
     """A pass of `spent_s` where a plain one should take 0.1 s."""
-    state.nodes = [TreeNode(bytes(16), 1, 1)] * nodes
     verdict = Verdict(b"", 0, tokens, bytes(len(tokens)), (0,), 0, None)
-    state.charge(verdict, spent_s=spent_s, plain_pass_s=0.1)
+    state.charge(verdict, nodes=nodes, spent_s=spent_s, plain_pass_s=0.1)
 
 
 def test_a_slow_machine_is_not_a_debt_of_the_drafts() -> None:

@@ -5,7 +5,8 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from cosine_node.simulation.swarm import LetterCodec, SimulatedSwarm
+from cosine_node.simulation.letter_codec import LetterCodec
+from cosine_node.simulation.swarm import SimulatedSwarm
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.client import AsyncClient
 from cosine_protocol.request import Sampling

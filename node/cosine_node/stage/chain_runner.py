@@ -1,0 +1,105 @@
+"""Passes of a head: several under way down one chain of stages, and another chain where one is lost."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from cosine_node.engine.base import Row, RowResult
+from cosine_node.engine.chain_engine import ChainEngine
+from cosine_node.engine.curve import CostCurve
+from cosine_node.engine.kv_pool import PagePool
+from cosine_node.engine.operations import Chain, ChainLost, Operation
+from cosine_node.runner import Pass
+from cosine_node.verifier.feed_pace import ChainPace
+from cosine_protocol.errors import CosineError
+
+
+class AnsweringChain(Chain, Protocol):
+    """A chain whose answers come while the event loop goes on: `cosine_node.stage.remote_chain.RemoteChain`."""
+
+    def answer(self) -> Awaitable[Sequence[RowResult]]:
+        """The results of the oldest feed that nobody has asked for yet. Raises `ChainLost`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedChain:
+    """A chain that was set up, and the cost of a pass at each of its stages."""
+
+    chain: AnsweringChain
+    curves: tuple[CostCurve, ...]
+
+
+class ChainSource(Protocol):
+    """Sets chains up: `cosine_node.stage.chain_source`."""
+
+    async def open(self, *, first_sequence: int) -> OpenedChain:
+        """A chain; the one before ends. Raises `NoChain`."""
+        ...
+
+
+class NoStages:
+    """Implements `AnsweringChain` before any chain was found: every pass is lost."""
+
+    def submit(self, operation: Operation) -> None:
+        return
+
+    def results(self) -> Sequence[RowResult]:
+        raise ChainLost("No chain of stages was found yet.")
+
+    async def answer(self) -> Sequence[RowResult]:
+        return self.results()
+
+
+class ChainRunner:
+    """Implements `cosine_node.runner.Runner` and `cosine_node.verifier.feed_pace.FeedChain` for a head's engine.
+
+    The engine is used on the event loop alone: a head computes nothing.
+    """
+
+    def __init__(
+        self,
+        engine: ChainEngine,
+        source: ChainSource,
+        *,
+        new_pool: Callable[[], PagePool],
+        curves: Sequence[CostCurve],
+        most_under_way: int | None = None,
+    ) -> None:
+        """`new_pool` makes the empty pool of a chain; `curves` are expected of the first one's stages."""
+        self.engine = engine
+        self._source = source
+        self._new_pool = new_pool
+        self._most_under_way = most_under_way
+        self._chain: AnsweringChain = NoStages()
+        self.pace = ChainPace(curves, most_under_way=most_under_way)
+
+    def forward(self, rows: Sequence[Row]) -> Awaitable[Pass]:
+        """Begin a pass at once, whenever it is awaited."""
+        began_s = asyncio.get_running_loop().time()
+        try:
+            self.engine.begin(rows)
+        except CosineError as error:
+            return _failed(error)
+        return self._end(rows, self._chain.answer(), began_s)
+
+    async def _end(self, rows: Sequence[Row], answer: Awaitable[Sequence[RowResult]], began_s: float) -> Pass:
+        results = self.engine.end(rows, await answer)
+        return Pass(results, asyncio.get_running_loop().time() - began_s)
+
+    async def find(self) -> None:
+        opened = await self._source.open(first_sequence=self.engine.opened)
+        self.engine.replace_chain(opened.chain, self._new_pool())
+        self._chain = opened.chain
+        self.pace.replace_stages(opened.curves)
+
+    def abandon(self) -> None:
+        """Does nothing: stages leave out what they read to be dropped."""
+
+    def close(self) -> None:
+        return
+
+
+async def _failed(error: CosineError) -> Pass:
+    raise error

@@ -1,0 +1,193 @@
+"""The rows of a verifier's next pass: its schedule, the draft nodes that pay, and pages for both. Pure."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cosine_node.engine.base import Engine, Row
+from cosine_node.engine.curve import CostCurve
+from cosine_node.runner import Pass, count_tokens
+from cosine_node.verifier.audited_stream import AuditedStream
+from cosine_node.verifier.memory import KvMemory
+from cosine_node.verifier.policy import Policy
+from cosine_node.verifier.request import RequestStage, VerifierRequest
+from cosine_node.verifier.scheduler import PassSchedule, ReadyRequest, most_tokens, schedule_pass
+from cosine_node.verifier.selection import (
+    MIN_PATH_PROBABILITY,
+    CandidateNode,
+    candidate_nodes,
+    free_nodes,
+    most_probable_first,
+    select_nodes,
+)
+from cosine_node.verifier.served import ServedRequests
+from cosine_protocol import messages as m
+from cosine_protocol.errors import CosineError, PeerError
+from cosine_protocol.limits import MAX_TREE_NODES
+
+STRETCH: Final = 1.25
+"""How many times longer drafts may make a pass that others follow: with recorded text over four stages of 15 ms and
+200 ms of way, 8 and 12 nodes a pass (1.1 and 1.2 times) are the fastest of 4, 8, 12 and 16, by up to 10 %."""
+
+Rows = list[tuple[VerifierRequest, Row]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PassUnderWay:
+    """A pass that has begun, at a time of the event loop's clock; `nodes` counts drafted ones for each row."""
+
+    rows: Rows
+    nodes: tuple[int, ...]
+    done: Awaitable[Pass]
+    begun_s: float
+
+    @property
+    def tokens(self) -> int:
+        return count_tokens([row for _, row in self.rows])
+
+
+class PassRows:
+    """Chooses rows for the served requests; `fail` ends one that needs more pages than there are.
+
+    Where passes are ordered the next one follows soon, so that drafts may not stretch a pass by much.
+    """
+
+    def __init__(
+        self,
+        requests: ServedRequests,
+        *,
+        engine: Engine,
+        curve: CostCurve,
+        policy: Policy,
+        budget_tokens: int,
+        is_ordered: bool,
+        fail: Callable[[VerifierRequest, CosineError], None],
+    ) -> None:
+        self._requests = requests
+        self._memory = KvMemory(engine, requests)
+        self._curve = curve
+        self._policy = policy
+        self._budget_tokens = budget_tokens
+        self._is_ordered = is_ordered
+        self._fail = fail
+
+    @property
+    def preempted(self) -> int:
+        """How often a request's pages were taken."""
+        return self._memory.preempted
+
+    def begin_anew(self, request: VerifierRequest) -> None:
+        """Let a request whose pages are gone be computed again."""
+        self._memory.begin_anew(request)
+
+    def next_rows(self) -> Rows:
+        """The rows of the next pass, with pages reserved for each.
+
+        First come requests that wait for one; the others decode below nodes that passes under way feed.
+        """
+        active = self._requests.active
+        for request in active:
+            self._memory.use_prefix_cache(request)
+        waiting = [request for request in active if not request.is_pending_fed]
+        active = waiting + [request for request in active if request.is_pending_fed]
+        ready = [
+            ReadyRequest(
+                unfed_tokens=request.unfed_tokens,
+                waited_passes=request.waited_passes,
+                gives_way=isinstance(request, AuditedStream),
+            )
+            for request in waiting
+        ]
+        schedule = schedule_pass(ready, curve=self._curve, budget_tokens=self._budget_tokens)
+        chosen = self._select(active, schedule, waiting=len(waiting))
+        rows: Rows = []
+        for index, request in enumerate(active):
+            own = [candidate for candidate in chosen if candidate.owner == index]
+            try:
+                row = self._row_of(request, index, schedule, own)
+            except PeerError as error:
+                row = None
+                self._fail(request, error)
+            request.waited_passes = 0 if row or request.is_pending_fed else request.waited_passes + 1
+            if row is not None:
+                rows.append((request, row))
+        return [(request, row) for request, row in rows if request in self._requests]
+
+    def _row_of(
+        self, request: VerifierRequest, index: int, schedule: PassSchedule, chosen: Sequence[CandidateNode]
+    ) -> Row | None:
+        """A request's row, for which pages are reserved; None if it has no place in the pass or no pages.
+
+        Raises `PeerError` if it needs more pages than there are.
+        """
+        is_decoding = request.stage is RequestStage.DECODE
+        if index in schedule.chunks and not is_decoding:
+            row = request.prefill_row(schedule.chunks[index])
+            return row if self._memory.may_begin(request) and self._memory.reserve(request, row) else None
+        if not is_decoding or not (chosen if request.is_pending_fed else index in schedule.decoding):
+            return None
+        if chosen:
+            row = request.decode_row([candidate.node for candidate in chosen])
+            if self._memory.try_reserve(request, row):
+                return row
+            request.unfeed(row)
+        if request.is_pending_fed:
+            return None
+        row = request.decode_row([])
+        if self._memory.reserve(request, row):
+            return row
+        request.unfeed(row)
+        return None
+
+    def _select(
+        self, active: Sequence[VerifierRequest], schedule: PassSchedule, *, waiting: int
+    ) -> list[CandidateNode]:
+        """Draft nodes of the next pass: all that a stepped request asked for, of the others what pays.
+
+        Requests from index `waiting` on have their pending token in a pass under way.
+        Without the policy to drop costly nodes the others get all they have, as far as the budget goes. A request
+        in debt gets only what is free on the device's curve: that costs no request, and may end the debt.
+        """
+        drops_costly = self._policy.drops_costly_nodes
+        stepped: list[CandidateNode] = []
+        in_credit: list[CandidateNode] = []
+        in_debt: list[CandidateNode] = []
+        for index in (*schedule.decoding, *range(waiting, len(active))):
+            request = active[index]
+            is_stepped = request.pacing is m.Pacing.STEPPED
+            if is_stepped and index >= waiting:
+                continue
+            found = candidate_nodes(
+                index,
+                request.tree,
+                max_depth=request.tokens_left - 1,
+                min_path_probability=MIN_PATH_PROBABILITY if drops_costly and not is_stepped else 0.0,
+                fed=request.fed,
+            )
+            if self._policy.only_best_path:
+                path = set(request.tree.best_path(lambda node: node.draft_probability))
+                found = [candidate for candidate in found if candidate.node in path]
+            if self._policy.max_nodes is not None:
+                found = most_probable_first(found)[: self._policy.max_nodes]
+            if is_stepped:
+                stepped += found[:MAX_TREE_NODES]
+            else:
+                (in_credit if request.may_speculate else in_debt).extend(found)
+        budget_tokens = self._budget_tokens
+        if self._is_ordered:
+            within_s = STRETCH * self._curve.seconds(max(1, schedule.tokens))
+            budget_tokens = most_tokens(self._curve, within_s=within_s, limit=budget_tokens)
+        elif drops_costly and in_credit:
+            in_credit = select_nodes(
+                in_credit,
+                plain_rows=len(schedule.decoding),
+                prompt_tokens=schedule.tokens - len(schedule.decoding),
+                fixed_nodes=len(stepped),
+                curve=self._curve,
+                budget_tokens=budget_tokens,
+            )
+        room = max(0, budget_tokens - schedule.tokens - len(stepped))
+        chosen = stepped + most_probable_first(in_credit)[:room]
+        fed_tokens = schedule.tokens + len(chosen)
+        free = free_nodes(self._curve, fed_tokens=fed_tokens, limit=max(0, budget_tokens - fed_tokens))
+        return chosen + most_probable_first(in_debt)[:free]
