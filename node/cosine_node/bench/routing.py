@@ -28,6 +28,7 @@ from cosine_node.bench.routing_replay import (
     changing_traffic,
     mixed_traffic,
     replay,
+    rounds_alone,
 )
 from cosine_node.simulation.traces import TraceSet
 from cosine_node.simulation.workload import TEST_SPLIT
@@ -74,8 +75,7 @@ class ComparedRouter:
 
 def best_in_hindsight(request: ReplayedRequest) -> int:
     """The author that alone needs the fewest rounds."""
-    rounds = {author: len(replay(FixedRouter([author]), request, active=1)) for author in request.chains}
-    return min(rounds, key=lambda author: (rounds[author], author))
+    return min(request.chains, key=lambda author: (rounds_alone(request, author), author))
 
 
 def _grid(**options: Sequence[Any]) -> tuple[Constants, ...]:
@@ -223,7 +223,10 @@ class RoutingTable:
             known = traces.select(split=split, temperature=self.temperature)
             return [TRAFFIC[self.scenario](known, per_domain=options.prompts, seed=seed) for seed in range(seeds)]
 
-        tuning, tests = traffic(TUNE_SPLIT, options.tuning_seeds), traffic(TEST_SPLIT, options.seeds)
+        # None of ours has constants to choose among.
+        is_tuned = any(len(router.grid) > 1 for router in routers)
+        tuning = traffic(TUNE_SPLIT, options.tuning_seeds) if is_tuned else []
+        tests = traffic(TEST_SPLIT, options.seeds)
         best = [measure(REFERENCE, requests, constants={}, seed=seed) for seed, requests in enumerate(tests)]
         rows = []
         for router in routers:

@@ -124,6 +124,16 @@ def replay(router: Router, request: ReplayedRequest, *, active: int) -> tuple[Re
     return tuple(rounds)
 
 
+def rounds_alone(request: ReplayedRequest, author: int) -> int:
+    """The rounds of a replayed request whose only drafter is this author, of which no router learns anything."""
+    runs = request.chains[author].runs
+    rounds = position = 0
+    while position < request.tokens:
+        position += min(runs[position], DRAFT_TOKENS) + 1
+        rounds += 1
+    return rounds
+
+
 def round_of(request: ReplayedRequest, chosen: Sequence[int], position: int, committed: int) -> JudgedRound:
     """A round as a router learns of it: `chosen` drafted from `position` and the first of them was used."""
     left = request.tokens - position

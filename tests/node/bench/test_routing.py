@@ -32,6 +32,7 @@ from cosine_node.bench.routing_replay import (
     mixed_traffic,
     replay,
     round_of,
+    rounds_alone,
 )
 from cosine_node.simulation.traces import DrafterTrace, Trace, TraceSet
 from cosine_protocol.errors import UsageError
@@ -126,6 +127,12 @@ def test_nobody_to_draft_is_an_error() -> None:
 def test_the_best_in_hindsight_needs_the_fewest_rounds() -> None:
     request = request_of({"code": [True] * 8, "math": [False] * 8})
     assert best_in_hindsight(request) == author_of(request, "code")
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=40))
+def test_the_rounds_of_one_drafter_alone_are_those_of_the_replay(hits: list[bool]) -> None:
+    request = request_of({"code": hits})
+    assert rounds_alone(request, 1) == len(replay(FixedRouter([1]), request, active=1))
 
 
 def test_mixed_traffic_has_requests_of_every_domain_in_full_length() -> None:
