@@ -37,6 +37,10 @@ pytestmark = pytest.mark.network
 
 HOST = "/ip4/127.0.0.1/tcp/0"
 ECHO = "/test/echo/1.0.0"
+FROZEN_S = 3.0
+"""Longer than a dial takes between processes of a busy machine."""
+BACK_S = 60.0
+"""A daemon that was killed is back after seconds; on a busy machine after more."""
 ROOT = cell_name(network=NETWORK, role="drafter", target=TARGET, prefix="")
 
 
@@ -293,14 +297,14 @@ def test_dials_that_cannot_be_fail_in_time() -> None:
 def test_a_frozen_daemon_never_hangs_a_dial() -> None:
     async def run() -> None:
         async with swarm() as made:
-            a, b = await made.node(), await made.node(dial_timeout_s=0.5)
+            a, b = await made.node(), await made.node(dial_timeout_s=FROZEN_S)
             await a.serve(ECHO, echo)
             assert b.daemon_pid is not None
             os.kill(b.daemon_pid, signal.SIGSTOP)
             # Its threads stop one after the other.
             await asyncio.sleep(0.2)
             try:
-                assert "within 0.5 s" in await reason_of(b, a.peer_id)
+                assert f"within {FROZEN_S:g} s" in await reason_of(b, a.peer_id)
             finally:
                 os.kill(b.daemon_pid, signal.SIGCONT)
             (await b.dial(a.peer_id, ECHO)).close()
@@ -326,9 +330,8 @@ def test_a_killed_daemon_comes_back_with_everything() -> None:
             stream = await b.dial(a.peer_id, ECHO)
             assert a.daemon_pid is not None
             os.kill(a.daemon_pid, signal.SIGKILL)
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(BACK_S):
                 assert await stream.read() == b""
-            async with asyncio.timeout(15):
                 await back.wait()
                 await dialled_again(b, a.peer_id)
                 await dialled_again(a, b.peer_id, expected="does not serve")
