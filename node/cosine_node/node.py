@@ -35,6 +35,7 @@ from cosine_protocol.records import Role
 
 if TYPE_CHECKING:
     from cosine_node.metrics.node import ObservedNode
+    from cosine_node.stage.chain_runner import ChainRunner
 
 Service = VerifierService | DrafterService
 
@@ -132,7 +133,9 @@ class RunningNode(AnnouncedNode):
         options: NodeOptions,
         *,
         home: ServedModel | None = None,
+        chain: "ChainRunner | None" = None,
     ) -> None:
+        """With a `chain` the served engine is over it, and its curve is that of a pass all the way round."""
         curve = options.emulation.curve(options.role) if options.emulation else served.curve
         speed = PassSpeed(curve, now_s=time.monotonic())
         super().__init__(
@@ -153,6 +156,9 @@ class RunningNode(AnnouncedNode):
         wait_for_work: WaitForWork
         if options.emulation:
             self._runner, wait_for_work = PacedRunner(ThreadRunner(served.engine), curve), asyncio.Event.wait
+        elif chain is not None:
+            self._runner, wait_for_work = chain, asyncio.Event.wait
+            chain.note_pass = lambda tokens, seconds: speed.note(tokens=tokens, elapsed_s=seconds)
         else:
             self._runner = TimedRunner(ThreadRunner(served.engine), speed)
             wait_for_work = IdlePasses(served.engine, self._runner, speed).wait
@@ -160,9 +166,12 @@ class RunningNode(AnnouncedNode):
         coordinator = None
         if options.role is Role.VERIFIER and options.max_coordinated:
             coordinator = RequestCoordinator(transport, most_requests=options.max_coordinated)
+        # Passes over a chain follow each other as fast as its slowest stage takes them.
+        pass_curve = curve if chain is None else chain.pace.slowest
         self.service = _service(
-            served, options, self._runner, curve, identity, wait_for_work, self._home, coordinator
+            served, options, self._runner, pass_curve, identity, wait_for_work, self._home, coordinator, chain
         )
+        self.service.pass_s = speed.pass_s
 
     def _handlers(self) -> dict[str, StreamHandler]:
         if isinstance(self.service, VerifierService):
@@ -254,6 +263,7 @@ def _service(
     wait_for_work: WaitForWork,
     home: HomeDrafter | None,
     coordinator: RequestCoordinator | None,
+    chain: "ChainRunner | None",
 ) -> Service:
     make: Callable[..., Service]
     if options.role is Role.VERIFIER:
@@ -263,7 +273,7 @@ def _service(
             max_requests=options.max_requests,
             shares_prefixes=options.shares_prefixes,
         )
-        make = partial(VerifierService, config=verifier, home=home, coordinator=coordinator)
+        make = partial(VerifierService, config=verifier, home=home, coordinator=coordinator, chain=chain)
     else:
         drafter = DrafterConfig(tokenizer_digest=served.facts.tokenizer_digest, max_requests=options.max_requests)
         make = partial(DrafterService, config=drafter, receipts=ledger_of(identity.peer_id, options.expertise))

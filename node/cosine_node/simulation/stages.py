@@ -158,7 +158,7 @@ class SimulatedChains:
             engine,
             self,
             new_pool=lambda: PagePool(tokens=pool_tokens),
-            curves=[self._ring.slowest],
+            opened=OpenedChain(NoStages(), (self._ring.slowest,)),
             most_under_way=self._ring.most_under_way,
         )
         await runner.find()

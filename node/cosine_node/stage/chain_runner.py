@@ -9,8 +9,8 @@ from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.chain_engine import ChainEngine
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.operations import Chain, ChainLost, Operation
-from cosine_node.runner import Pass
+from cosine_node.engine.operations import Chain, ChainLost, NotComputed, Operation
+from cosine_node.runner import Pass, count_tokens
 from cosine_node.verifier.feed_pace import ChainPace
 from cosine_protocol.errors import CosineError
 
@@ -55,7 +55,8 @@ class NoStages:
 class ChainRunner:
     """Implements `cosine_node.runner.Runner` and `cosine_node.verifier.feed_pace.FeedChain` for a head's engine.
 
-    The engine is used on the event loop alone: a head computes nothing.
+    The engine is used on the event loop alone: a head computes nothing. `note_pass` is told the tokens of each pass
+    and the seconds it took.
     """
 
     def __init__(
@@ -64,16 +65,16 @@ class ChainRunner:
         source: ChainSource,
         *,
         new_pool: Callable[[], PagePool],
-        curves: Sequence[CostCurve],
+        opened: OpenedChain,
         most_under_way: int | None = None,
     ) -> None:
-        """`new_pool` makes the empty pool of a chain; `curves` are expected of the first one's stages."""
+        """`new_pool` makes the empty pool of a chain; the engine is over the one that is `opened`."""
         self.engine = engine
         self._source = source
         self._new_pool = new_pool
-        self._most_under_way = most_under_way
-        self._chain: AnsweringChain = NoStages()
-        self.pace = ChainPace(curves, most_under_way=most_under_way)
+        self._chain = opened.chain
+        self.note_pass: Callable[[int, float], None] = lambda tokens, seconds: None
+        self.pace = ChainPace(opened.curves, most_under_way=most_under_way)
 
     def forward(self, rows: Sequence[Row]) -> Awaitable[Pass]:
         """Begin a pass at once, whenever it is awaited."""
@@ -86,7 +87,10 @@ class ChainRunner:
 
     async def _end(self, rows: Sequence[Row], answer: Awaitable[Sequence[RowResult]], began_s: float) -> Pass:
         results = self.engine.end(rows, await answer)
-        return Pass(results, asyncio.get_running_loop().time() - began_s)
+        elapsed_s = asyncio.get_running_loop().time() - began_s
+        if not any(isinstance(result.error, NotComputed) for result in results):
+            self.note_pass(count_tokens(rows), elapsed_s)
+        return Pass(results, elapsed_s)
 
     async def find(self) -> None:
         opened = await self._source.open(first_sequence=self.engine.opened)

@@ -11,7 +11,7 @@ from typing import Final
 
 from cosine_node.announced_node import joining_fields
 from cosine_node.engine.chain_engine import ChainEngine
-from cosine_node.engine.curve import measure_curve
+from cosine_node.engine.curve import CostCurve, measure_curve
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.loading import read_config
 from cosine_node.engine.operations import NoChain
@@ -20,6 +20,7 @@ from cosine_node.model import MEASURE_S, Emit, ModelNames, ServedModel, fetch, r
 from cosine_node.node import RunningNode, observing
 from cosine_node.node_options import NetworkOptions, NodeOptions
 from cosine_node.pool_size import USUAL_TOKENS
+from cosine_node.stage.chain_runner import ChainRunner, OpenedChain
 from cosine_node.stage.chain_source import ChainNeeds, ChainSource
 from cosine_node.stage.remote_chain import RemoteChain
 from cosine_p2p.dht import DhtDirectory
@@ -94,21 +95,60 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
         while (chain := await _next_chain(source, emit, stop)) is not None:
             emit("measuring", {"model": model.names.model_name})
             served = await asyncio.to_thread(_served, model, source, chain)
-            node = RunningNode(transport, claimed.identity, served, network, options)
+            chains = HeadChains(source, served.curve)
+            assert isinstance(served.engine, ChainEngine) and source.pool_tokens is not None
+            runner = ChainRunner(
+                served.engine,
+                chains,
+                new_pool=partial(PagePool, tokens=source.pool_tokens),
+                opened=chains.opened(chain),
+            )
+            node = RunningNode(transport, claimed.identity, served, network, options, chain=runner)
             source.here = partial(getattr, node, "coordinate")
             with observing(network, [node]):
-                await _live(node, chain, emit, stop)
+                await _live(node, chains, emit, stop)
 
 
-async def _live(node: RunningNode, chain: RemoteChain, emit: Emit, stop: asyncio.Event) -> None:
-    """Serve until `stop` is set, or the chain is lost."""
+class HeadChains:
+    """Implements `cosine_node.stage.chain_runner.ChainSource`. `is_none_left` is set once none was found."""
+
+    def __init__(self, source: ChainSource, curve: CostCurve) -> None:
+        """`curve` is the measured cost of a pass all the way round."""
+        self._source = source
+        self._curve = curve
+        self.is_none_left = asyncio.Event()
+
+    async def open(self, *, first_sequence: int) -> OpenedChain:
+        try:
+            return self.opened(await self._source.open(first_sequence=first_sequence))
+        except NoChain:
+            self.is_none_left.set()
+            raise
+
+    def opened(self, chain: RemoteChain) -> OpenedChain:
+        """The chain that the source has found last, and the cost of passes at its stages.
+
+        Each says what one token costs it; what more tokens cost all of them, they share alike.
+        """
+        assert self._source.found is not None
+        alone_s = [stage.pass_s for stage in self._source.found.stages]
+        curves = []
+        for stage_s in alone_s:
+            share = stage_s / sum(alone_s) if sum(alone_s) else 1 / len(alone_s)
+            more = [(tokens, seconds - self._curve.seconds(1)) for tokens, seconds in self._curve.points]
+            curves.append(CostCurve(tuple((tokens, stage_s + share * more_s) for tokens, more_s in more)))
+        return OpenedChain(chain, tuple(curves))
+
+
+async def _live(node: RunningNode, chains: HeadChains, emit: Emit, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set, or a chain was lost and there is no other."""
     ending = asyncio.Event()
 
     async def wait(for_event: asyncio.Event) -> None:
         await for_event.wait()
         ending.set()
 
-    waiting = [asyncio.ensure_future(wait(each)) for each in (stop, chain.lost)]
+    waiting = [asyncio.ensure_future(wait(each)) for each in (stop, chains.is_none_left)]
     try:
         await node.live(emit, ending)
     finally:

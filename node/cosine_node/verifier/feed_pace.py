@@ -74,6 +74,11 @@ class ChainPace:
         self._ways_s.clear()
         self._slowness = 1.0
 
+    @property
+    def slowest(self) -> CostCurve:
+        """The cost of a pass at the slowest stage."""
+        return max(self._curves, key=lambda curve: curve.seconds(1))
+
     def period_s(self, tokens: int) -> float:
         """The time of a pass at the slowest stage."""
         return self._slowness * max(curve.seconds(tokens) for curve in self._curves)

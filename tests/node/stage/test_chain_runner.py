@@ -67,7 +67,10 @@ def runner_of(*chains: AnsweredLater) -> ChainRunner:
         NoStages(), PagePool(tokens=POOL_TOKENS), vocab_tokens=16, context_tokens=POOL_TOKENS, numerics="float32"
     )
     return ChainRunner(
-        engine, OneAfterTheOther(*chains), new_pool=lambda: PagePool(tokens=POOL_TOKENS), curves=[CURVE]
+        engine,
+        OneAfterTheOther(*chains),
+        new_pool=lambda: PagePool(tokens=POOL_TOKENS),
+        opened=OpenedChain(NoStages(), (CURVE,)),
     )
 
 
