@@ -6,7 +6,26 @@ from typing import Any, Final
 
 import pytest
 
+from cosine_node.discover_service import QUESTION_BURST, QUESTION_RATE
+from cosine_node.drafter.receipt_ledger import MAX_KEPT
+from cosine_node.fair_places import IDLE_WANTED_S
+from cosine_node.gateway.header_deadline import HEADER_S
+from cosine_node.gateway.json_body import BODY_TIMEOUT_S, MAX_BODY_BYTES
+from cosine_node.verifier.audit_quota import TOKENS_PER_S
+from cosine_p2p.channel import READ_PLACES, READ_RATE, SILENCE_S
+from cosine_p2p.earned_credit import MOST_TOKENS
+from cosine_p2p.peer_clocks import WARNED_S
+from cosine_p2p.postings import MAX_OWNER_CELLS, MAX_STORED_BYTES
+from cosine_p2p.prompt_window import USUAL_WINDOW_TOKENS
+from cosine_p2p.transport.dial_policy import MAX_TRIES
+from cosine_p2p.transport.hivemind import MAX_STREAMS, MAX_STREAMS_EACH
+from cosine_p2p.transport.relay import CIRCUIT_BUFFER_BYTES, CIRCUIT_BYTES, CIRCUITS_EACH
+from cosine_p2p.verifier_dials import MAX_DIALS
+from cosine_protocol import limits
 from tests.docs.pages import DOCS
+from tests.fuzz.kept import kept
+from tests.fuzz.target import regressions
+from tests.fuzz.targets import TARGETS
 from tests.swarm.test_soak import SEEDS
 
 SECURITY: Final = (DOCS / "security.md").read_text("utf-8")
@@ -53,3 +72,42 @@ def test_what_the_costliest_liar_costs() -> None:
 
 def test_the_seeds_of_the_soak() -> None:
     assert told(r"([\d,]+) seeds", SECURITY) == f"{SEEDS:,}"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "figure"),
+    [
+        (r"the last (\d+) tokens of the prompt", USUAL_WINDOW_TOKENS),
+        (r"at most (\d+) records a key", limits.MAX_CELL_OWNERS),
+        (r"in (\d+) cells of each owner", MAX_OWNER_CELLS),
+        (r"at most (\d+) MiB of records a node", MAX_STORED_BYTES >> 20),
+        (r"(\d+) questions a second of a peer", QUESTION_RATE),
+        (r"questions a second of a peer, ([\d,]+) at once", QUESTION_BURST),
+        (r"([\d,]+) messages or KiB a second", READ_RATE),
+        (r"a node with more than (\d+) places", READ_PLACES),
+        (r"(\d+) streams of one peer at a time", MAX_STREAMS_EACH),
+        (r"streams of one peer at a time, ([\d,]+) in all", MAX_STREAMS),
+        (r"every (\d+)nd output token", limits.TRANSCRIPT_EVERY_TOKENS),
+        (r"(\d+) tokens of each verifier and of each client", MOST_TOKENS),
+        (r"(\d+) are kept, and one verifier's", MAX_KEPT),
+        (r"two at once, one of each peer and (\d+) tokens a second", TOKENS_PER_S),
+        (r"for which nothing is asked for (\d+) s yields", IDLE_WANTED_S),
+        (r"heartbeats every second, a deadline of (\d+) s on silence", SILENCE_S),
+        (r"dialled (\d+) times a minute at most", MAX_TRIES),
+        (r"at most (\d+) at a time; who cannot", MAX_DIALS),
+        (r"relay with (\d+) KiB of buffers", CIRCUIT_BUFFER_BYTES >> 10),
+        (r"(\d+) circuits of a peer", CIRCUITS_EACH),
+        (r"30 minutes and (\d+) MiB each", CIRCUIT_BYTES >> 20),
+        (r"a header must come whole within (\d+) s", HEADER_S),
+        (r"a body within (\d+) s", BODY_TIMEOUT_S),
+        (r"(\d+) MiB a body", MAX_BODY_BYTES >> 20),
+        (r"(\d+) targets; ", len(TARGETS)),
+        (r"targets; (\d+) stored inputs", len(regressions())),
+        (r"and (\d+) that reach far", sum(len(list(kept(name))) for name in TARGETS)),
+        (r"reach far; ([\d,]+) new ones", sum(target.runs for target in TARGETS.values())),
+        (r"from (\d+) s on; records are refused", WARNED_S),
+        (r"records are refused from (\d+) s", limits.MAX_RECORD_SKEW_S),
+    ],
+)
+def test_the_limits_in_the_promises_are_those_of_the_code(pattern: str, figure: float) -> None:
+    assert told(pattern, SECURITY) == f"{figure:,.0f}"

@@ -1,22 +1,37 @@
 """Attacks on real nodes by a process of its own: honest texts are the target's meanwhile, and memory is bounded."""
 
 import asyncio
+import subprocess
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from cosine_p2p.channel import Channel, serve_channel
+from cosine_p2p.dht import DhtDirectory
+from cosine_p2p.identity_file import load_identity
+from cosine_p2p.transport.base import Stream
+from cosine_protocol import messages as m
+from cosine_protocol.errors import ErrorCode
+from cosine_protocol.protocols import VERIFY
+from tests.cosine_p2p.transport.test_hivemind import Swarm as Strangers
 from tests.e2e.attacker import KINDS
-from tests.e2e.attacks import attacking, client_of, memory_bytes, seconds_of
+from tests.e2e.attacks import PROMPT, attacking, client_of, memory_bytes, seconds_of
 from tests.e2e.conftest import Swarm
+from tests.e2e.nodes import run
 
 pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300)]
 
 TEXTS = 3
 MOST_BYTES = 256 << 20
+NETWORK = "refusals"
+ESCAPES = "\x1b]52;c;aGk=\x07 \x1b[2J \x9b1A"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_texts_are_the_targets_while_the_swarm_is_attacked_and_after(swarm: Swarm, kind: str) -> None:
-    async def run() -> None:
+    async def ask() -> None:
         async with client_of(swarm) as client:
             await seconds_of(client, 1)
             before = memory_bytes(swarm)
@@ -28,4 +43,32 @@ def test_texts_are_the_targets_while_the_swarm_is_attacked_and_after(swarm: Swar
             await seconds_of(client, 1)
             assert memory_bytes(swarm) - before < MOST_BYTES
 
-    asyncio.run(run())
+    asyncio.run(ask())
+
+
+def test_what_a_verifier_says_when_it_refuses_steers_no_terminal(swarm: Swarm, tmp_path: Path) -> None:
+    """Copies to the clipboard, clears the screen and moves the cursor; the sentence around it is shown."""
+
+    def refuse(channel: Channel, message: m.Message) -> None:
+        if isinstance(message, m.Open):
+            channel.post(m.Error(message.number, ErrorCode.OVERLOADED, f"never {ESCAPES} mind", None))
+
+    async def handle(stream: Stream) -> None:
+        await serve_channel(stream, VERIFY, refuse)
+
+    async def run_command() -> "subprocess.CompletedProcess[str]":
+        async with client_of(swarm) as client, AsyncExitStack() as stack:
+            [true] = await client.find_verifiers()
+            node = await Strangers(tmp_path, stack).node(network=NETWORK)
+            await node.serve(VERIFY, handle)
+            directory = DhtDirectory(node, load_identity(node.config.identity_file), network=NETWORK)
+            record = replace(true, peer_id=node.peer_id, sequence=true.sequence + 1)
+            await directory.announce(record, [record.target])
+            [address, *_] = await node.visible_maddrs()
+            place = ("--network", NETWORK, "--initial-peers", address)
+            full = {"COSINE_TRANSPORT": "full"}
+            return await asyncio.to_thread(run, "generate", PROMPT, *place, environment=full)
+
+    done = asyncio.run(run_command())
+    assert done.returncode == 1 and "never" in done.stderr and "mind" in done.stderr
+    assert not {chr(27), chr(7), chr(0x9B)} & {*done.stdout, *done.stderr}
