@@ -1,7 +1,10 @@
 """Attacks on real nodes by a process of its own: honest texts are the target's meanwhile, and memory is bounded."""
 
 import asyncio
+import os
+import pty
 import subprocess
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -14,19 +17,19 @@ from cosine_p2p.identity_file import load_identity
 from cosine_p2p.transport.base import Stream
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode
-from cosine_protocol.protocols import VERIFY
+from cosine_protocol.protocols import DISCOVER
 from tests.cosine_p2p.transport.test_hivemind import Swarm as Strangers
 from tests.e2e.attacker import KINDS
 from tests.e2e.attacks import PROMPT, attacking, client_of, memory_bytes, seconds_of
 from tests.e2e.conftest import Swarm
-from tests.e2e.nodes import run
+from tests.e2e.nodes import COMMAND
 
 pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300)]
 
 TEXTS = 3
 MOST_BYTES = 256 << 20
 NETWORK = "refusals"
-ESCAPES = "\x1b]52;c;aGk=\x07 \x1b[2J \x9b1A"
+ESCAPES = "\x1b]52;c;aGk=\x07 \x1b[31;1;5m \x9b1A"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -50,25 +53,41 @@ def test_what_a_verifier_says_when_it_refuses_steers_no_terminal(swarm: Swarm, t
     """Copies to the clipboard, clears the screen and moves the cursor; the sentence around it is shown."""
 
     def refuse(channel: Channel, message: m.Message) -> None:
-        if isinstance(message, m.Open):
-            channel.post(m.Error(message.number, ErrorCode.OVERLOADED, f"never {ESCAPES} mind", None))
+        number = getattr(message, "number", 0)
+        channel.post(m.Error(number, ErrorCode.OVERLOADED, f"never {ESCAPES} mind", None))
 
     async def handle(stream: Stream) -> None:
-        await serve_channel(stream, VERIFY, refuse)
+        await serve_channel(stream, DISCOVER, refuse)
 
-    async def run_command() -> "subprocess.CompletedProcess[str]":
+    async def on_terminal() -> bytes:
         async with client_of(swarm) as client, AsyncExitStack() as stack:
             [true] = await client.find_verifiers()
             node = await Strangers(tmp_path, stack).node(network=NETWORK)
-            await node.serve(VERIFY, handle)
+            await node.serve(DISCOVER, handle)
             directory = DhtDirectory(node, load_identity(node.config.identity_file), network=NETWORK)
             record = replace(true, peer_id=node.peer_id, sequence=true.sequence + 1)
             await directory.announce(record, [record.target])
             [address, *_] = await node.visible_maddrs()
             place = ("--network", NETWORK, "--initial-peers", address)
-            full = {"COSINE_TRANSPORT": "full"}
-            return await asyncio.to_thread(run, "generate", PROMPT, *place, environment=full)
+            return await asyncio.to_thread(shown_of, (*COMMAND, "generate", PROMPT, *place))
 
-    done = asyncio.run(run_command())
-    assert done.returncode == 1 and "never" in done.stderr and "mind" in done.stderr
-    assert not {chr(27), chr(7), chr(0x9B)} & {*done.stdout, *done.stderr}
+    shown = asyncio.run(on_terminal())
+    assert b"never" in shown and b"mind" in shown
+    assert not [sequence for sequence in ESCAPES.split() if sequence.encode() in shown]
+
+
+def shown_of(command: Sequence[str]) -> bytes:
+    """What a command writes to a terminal."""
+    ours, its = pty.openpty()
+    with subprocess.Popen(command, stdout=its, stderr=its, env=os.environ | {"COSINE_TRANSPORT": "full"}):
+        os.close(its)
+        shown = b""
+        try:
+            while piece := os.read(ours, 65_536):
+                shown += piece
+        except OSError:
+            # Linux ends a terminal that nobody has open any more so.
+            pass
+        finally:
+            os.close(ours)
+    return shown
