@@ -9,7 +9,6 @@ import argparse
 import asyncio
 import json
 import os
-import re
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -28,7 +27,6 @@ PROMPT: Final = "The old lighthouse keeper opened the door and"
 NEW_TOKENS: Final = 256
 KILL_AFTER_TOKENS: Final = 24
 HALVES: Final = {"first": "0:4", "second": "4:8"}
-CHAIN: Final = re.compile(r"a chain over Layers 0:4 at (\w+), Layers 4:8 at (\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +36,6 @@ class StageRound:
     is_right: bool
     silence_s: float
     error: str = ""
-
-
-def serving(swarm: StageSwarm, half: str) -> str:
-    """The name of the stage of a half that is in the head's present chain, by its log."""
-    chains = CHAIN.findall(swarm.nodes["head"].log.read_text())
-    assert chains, "the head has logged no chain"
-    peer_id = chains[-1][list(HALVES).index(half)]
-    return next(name for name, node in swarm.nodes.items() if node.ready.get("peer_id") == peer_id)
 
 
 async def play(swarm: StageSwarm, client: AsyncClient, half: str) -> StageRound:
@@ -60,7 +50,7 @@ async def play(swarm: StageSwarm, client: AsyncClient, half: str) -> StageRound:
             if victim is not None:
                 silence_s, last_s = max(silence_s, now_s - last_s), now_s
             elif tokens >= KILL_AFTER_TOKENS:
-                victim = serving(swarm, half)
+                victim = swarm.serving(HALVES[half])
                 swarm.nodes[victim].kill()
                 last_s = time.perf_counter()
     except CosineError as failure:

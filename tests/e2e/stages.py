@@ -1,5 +1,6 @@
 """A model in parts as processes: stages, a head over them, a drafter."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -35,6 +36,13 @@ class StageSwarm:
 
     def begin_head(self) -> Node:
         return self.begin("head", "--role", "verifier", "--over-stages", "--model", "zoo:target")
+
+    def serving(self, layers: str) -> str:
+        """The name of the stage that holds these layers in the head's latest chain, by its log."""
+        chains = [line for line in self.nodes["head"].log.read_text().splitlines() if "a chain over" in line]
+        found = re.search(rf"Layers {layers} at (\w+)", chains[-1])
+        assert found is not None, chains
+        return next(name for name, node in self.nodes.items() if node.ready.get("peer_id") == found[1])
 
 
 @contextmanager

@@ -1,4 +1,7 @@
-"""A model in parts, as processes: the texts of the whole model, also where a stage is killed."""
+"""A model in parts, as processes: the texts of the whole model, also where a stage is killed.
+
+The tests that kill stages come last.
+"""
 
 import asyncio
 from collections.abc import Iterator
@@ -7,6 +10,7 @@ from typing import Final
 import pytest
 
 from cosine_p2p import AsyncClient
+from cosine_protocol.errors import GenerationFailed
 from tests.e2e.reference import encoded, greedy
 from tests.e2e.stages import NETWORK, StageSwarm, stage_swarm
 
@@ -14,6 +18,8 @@ pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300
 
 PROMPT: Final = "The old lighthouse keeper opened the door and"
 NEW_TOKENS: Final = 48
+LONG: Final = 256
+KILL_AFTER_TOKENS: Final = 24
 
 
 @pytest.fixture(scope="module")
@@ -47,3 +53,29 @@ def test_a_head_waits_for_layers_that_nobody_holds(parts: StageSwarm) -> None:
     assert "Layers 0:8 of 8 are held by nobody." in parts.nodes["head"].log.read_text()
     ready = parts.nodes["first"].ready
     assert (ready["layers"], ready["of_layers"], ready["role"]) == ("0:3", 8, "stage")
+
+
+async def killing(parts: StageSwarm, layers: str) -> tuple[int, ...]:
+    """The text of a request, during which the stage of these layers is killed."""
+    killed = False
+    tokens = 0
+    async with AsyncClient([parts.boot.maddr], network=NETWORK, dtype="float32") as client:
+        run = await client.start(PROMPT, strategy="plain", max_new_tokens=LONG)
+        async for chunk in run.chunks():
+            tokens += len(chunk.token_ids)
+            if not killed and tokens >= KILL_AFTER_TOKENS:
+                killed = True
+                parts.nodes[parts.serving(layers)].kill()
+    assert killed
+    return run.result().token_ids
+
+
+def test_a_text_goes_on_over_a_spare(parts: StageSwarm) -> None:
+    before = parts.serving("3:8")
+    assert asyncio.run(killing(parts, "3:8")) == greedy(encoded(PROMPT), LONG)
+    assert {before, parts.serving("3:8")} == {"second", "spare"}
+
+
+def test_without_a_spare_the_layers_are_named(parts: StageSwarm) -> None:
+    with pytest.raises(GenerationFailed, match=r"Layers 3:8 of 8 are held by nobody"):
+        asyncio.run(killing(parts, "3:8"))
