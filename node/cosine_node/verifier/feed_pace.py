@@ -88,6 +88,9 @@ class ChainPace:
         return min(self._ways_s, default=0.0) + self._stages_s(tokens)
 
     def wait_s(self, now_s: float, *, under_way: int) -> float:
+        if not under_way:
+            # All stages are free, however long they were expected to take.
+            return 0.0
         most = 1 + math.ceil(self.traversal_s(1) / self.period_s(1))
         if self._most_under_way is not None:
             most = min(most, self._most_under_way)

@@ -38,6 +38,14 @@ def test_the_next_pass_begins_when_the_slowest_stage_is_free(tokens: int, period
     assert pace.wait_s(6.0, under_way=1) == 0.0
 
 
+def test_a_pass_that_ended_before_its_time_lets_the_next_one_begin() -> None:
+    pace = pace_of()
+    pace.note_begun(5.0, tokens=8)
+    assert pace.wait_s(5.001, under_way=1) > 0.0
+    # Nothing would wake who waited: no pass under way is to end.
+    assert pace.wait_s(5.001, under_way=0) == 0.0
+
+
 def test_as_many_are_under_way_as_fit_into_the_way_round() -> None:
     pace = pace_of()
     pass_through(pace, 1.0)
