@@ -71,6 +71,7 @@ class ErrorCode(IntEnum):
     OUT_OF_STEP = 18
     WRONG_PEER = 19
     NEIGHBOUR_LOST = 20
+    NO_CHAIN = 21
 
 
 class PeerError(CosineError):

@@ -287,7 +287,7 @@ class StepLoop:
             await chain.find()
         except NoChain as error:
             for request in self._requests:
-                self.fail(request, PeerError(ErrorCode.OVERLOADED, str(error), RETRY_AFTER_S))
+                self.fail(request, PeerError(ErrorCode.NO_CHAIN, str(error)))
             return
         self._released.clear()
         for request in self._requests:
