@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from cosine_p2p.identity_file import load_identity
 from cosine_p2p.transport.base import Stream
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode
-from cosine_protocol.protocols import DISCOVER
+from cosine_protocol.protocols import DISCOVER, VERIFY
 from tests.cosine_p2p.transport.test_hivemind import Swarm as Strangers
 from tests.e2e.attacker import KINDS
 from tests.e2e.attacks import PROMPT, attacking, client_of, memory_bytes, seconds_of
@@ -56,14 +57,16 @@ def test_what_a_verifier_says_when_it_refuses_steers_no_terminal(swarm: Swarm, t
         number = getattr(message, "number", 0)
         channel.post(m.Error(number, ErrorCode.OVERLOADED, f"never {ESCAPES} mind", None))
 
-    async def handle(stream: Stream) -> None:
-        await serve_channel(stream, DISCOVER, refuse)
+    async def refuse_all(protocol: str, stream: Stream) -> None:
+        await serve_channel(stream, protocol, refuse)
 
     async def on_terminal() -> bytes:
         async with client_of(swarm) as client, AsyncExitStack() as stack:
             [true] = await client.find_verifiers()
             node = await Strangers(tmp_path, stack).node(network=NETWORK)
-            await node.serve(DISCOVER, handle)
+            # A tokenizer that another test has fetched is not asked for again.
+            for protocol in (DISCOVER, VERIFY):
+                await node.serve(protocol, partial(refuse_all, protocol))
             directory = DhtDirectory(node, load_identity(node.config.identity_file), network=NETWORK)
             record = replace(true, peer_id=node.peer_id, sequence=true.sequence + 1)
             await directory.announce(record, [record.target])

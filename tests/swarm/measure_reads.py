@@ -21,7 +21,7 @@ DRAFTERS: Final = 3
 MACHINES: Final = ((0.060, 0.006), (0.010, 0.001))
 """Seconds of a pass of the verifier and of a drafter: emulated home machines, and six times as fast ones."""
 
-REQUESTS: Final = (READ_PLACES, 4 * READ_PLACES)
+REQUESTS: Final = (READ_PLACES, 2 * READ_PLACES)
 
 
 def curve(pass_s: float) -> CostCurve:
