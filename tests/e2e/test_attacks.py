@@ -27,7 +27,7 @@ from tests.e2e.nodes import COMMAND
 
 pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300)]
 
-TEXTS = 3
+TEXTS = 1
 MOST_BYTES = 256 << 20
 NETWORK = "refusals"
 ESCAPES = "\x1b]52;c;aGk=\x07 \x1b[31;1;5m \x9b1A"
