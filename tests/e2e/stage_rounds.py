@@ -91,6 +91,7 @@ async def rounds_of(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--half", action="append", choices=list(HALVES))
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         for kind in ("DATA", "CACHE", "CONFIG", "STATE"):
@@ -103,7 +104,7 @@ def main() -> None:
             swarm.begin_head()
             for node in swarm.nodes.values():
                 node.wait_ready()
-            asyncio.run(rounds_of(swarm, list(HALVES), rounds=asked.rounds, say=print))
+            asyncio.run(rounds_of(swarm, asked.half or list(HALVES), rounds=asked.rounds, say=print))
 
 
 if __name__ == "__main__":
