@@ -27,14 +27,22 @@ class Node:
     ready: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def start(cls, name: str, arguments: Sequence[str], folder: Path, **environment: str) -> "Node":
+    def start(
+        cls,
+        name: str,
+        arguments: Sequence[str],
+        folder: Path,
+        *,
+        command: Sequence[str] = COMMAND,
+        **environment: str,
+    ) -> "Node":
         """Start a node as by hand, with whatever default identity is free; it logs to `folder`."""
         log = folder / f"{name}.log"
         listening = () if arguments[0] == "serve" else ("--host-maddr", HOST)
         place = (*listening, "--log-format", "json")
         with log.open("wb") as errors:
             process = subprocess.Popen(
-                (*COMMAND, *arguments, *place),
+                (*command, *arguments, *place),
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
