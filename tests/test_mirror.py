@@ -34,6 +34,7 @@ TESTED_BY: Final = {
     "node/cosine_node/bench/engine_transformers.py": "node/bench/test_engine_bench.py",
     "node/cosine_node/bench/load_swarm.py": "node/bench/test_load.py",
     "node/cosine_node/bench/report_parts.py": "node/bench/test_report.py",
+    "node/cosine_node/bench/ring_findings.py": "node/bench/test_ring.py",
     "node/cosine_node/bench/routing_replay.py": "node/bench/test_routing.py",
     "node/cosine_node/bench/rtt_findings.py": "node/bench/test_rtt.py",
     "node/cosine_node/bench/scale_decisions.py": "node/bench/test_scale.py",

@@ -56,6 +56,9 @@ POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
         SHIPS: Policy(),
         "ships-no-account": Policy(keeps_account=False),
         "ships-no-dropping": Policy(drops_costly_nodes=False),
+        # Of the rivals over a ring of stages, without the account, which is none of theirs.
+        **{f"path-{n}": Policy(keeps_account=False, only_best_path=True, max_nodes=n) for n in (2, 4, 8)},
+        **{f"tree-{n}": Policy(keeps_account=False, max_nodes=n) for n in (16, 32)},
     }
 )
 """By name: what a verifier does of its own accord under free pacing."""

@@ -22,6 +22,7 @@ from cosine_node.bench.report_parts import (
     pivoted,
     rows,
 )
+from cosine_node.bench.report_ring import RING
 from cosine_node.bench.report_rtt import RTT
 
 
@@ -147,6 +148,7 @@ SECTIONS: Final[Mapping[str, Section]] = {
             ),
         ),
     ),
+    "ring": RING,
     "rtt": RTT,
     "capacity": CAPACITY,
     "crowd": Section(

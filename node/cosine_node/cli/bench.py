@@ -20,6 +20,7 @@ from cosine_protocol.errors import UsageError
 
 EXPERIMENTS: Mapping[str, tuple[str, ...]] = {
     "near": ("near",),
+    "ring": ("ring",),
     "capacity": ("capacity",),
     "rtt": ("rtt",),
     "strategies": ("crowd", "routing", "cooperation", "liars"),
@@ -47,8 +48,8 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="here, near, capacity, rtt, strategies, paper, scale, acceptance, load, engine, llama or report; "
-        "or one of strategies.",
+        help="here, near, ring, capacity, rtt, strategies, paper, scale, acceptance, load, engine, llama or "
+        "report; or one of strategies.",
     ),
 ]
 Out = Annotated[

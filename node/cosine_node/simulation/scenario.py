@@ -284,10 +284,20 @@ SCENARIOS: Final[Mapping[str, Scenario]] = MappingProxyType(
                 faults="kill-verifier=1,kill-drafter=2,stall=1,partition=1,corrupt=1,liar=certain_garbage,liar=flood",
             ),
             Scenario(name="family", source=EngineSource.TRACES, drafters=5, requests=10, max_new_tokens=128),
+            Scenario(
+                name="ring",
+                source=EngineSource.TRACES,
+                drafters=5,
+                requests=4,
+                max_new_tokens=128,
+                profile="15/6",
+                stages=4,
+                traversal_ms=200.0,
+            ),
         )
     }
 )
-"""Scenarios by name. `family` replays the embedded models, the others have scripted engines."""
+"""Scenarios by name. `family` and `ring` replay the embedded models, the others have scripted engines."""
 
 
 def read_scenario(name: str) -> Scenario:

@@ -18,11 +18,13 @@ from cosine_node.bench import (
     liars,
     near,
     paper,
+    ring,
     routing,
     rtt,
     scale,
 )
 from cosine_node.bench.experiment import run_cell, shipped_traces
+from cosine_node.bench.ring_findings import CHAIN
 from cosine_node.bench.rtt_findings import ALONE
 from cosine_node.bench.tuning import Place
 from cosine_node.cli.results import rounded
@@ -129,6 +131,18 @@ def test_near_the_verifier() -> None:
     ours, plain = plans[near.BOTH, 100.0], plans["plain", 100.0]
     again = near.row_of(ours, run_cell(ours.cell), run_cell(plain.cell).seconds, seed=options.seed)
     row = published_row("near", way=near.BOTH, rtt_ms=100.0, **setting.fields)
+    assert rounded(again) == same_fields(row, again)
+
+
+@pytest.mark.thorough
+def test_a_target_in_parts() -> None:
+    """Fed by a synchronous chain, and plainly: ways that feed ahead take longer."""
+    row = published_row("ring", way=CHAIN, temperature=0.0, traversal_ms=200.0)
+    options = ring.RingOptions(temperatures=(0.0,), traversals_ms=(200.0,))
+    tuned = {(way, 0.0): row["policy"] for way in ring.RIVALS}
+    plans = {plan.way: plan for plan in ring.planned(options, tuned)}
+    plain = run_cell(plans["plain"].cell)
+    again = ring.row_of(plans[CHAIN], run_cell(plans[CHAIN].cell), plain, seed=options.seed)
     assert rounded(again) == same_fields(row, again)
 
 
