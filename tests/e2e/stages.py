@@ -34,8 +34,8 @@ class StageSwarm:
         options = ("--model", "zoo:target", "--layers", layers, "--memory", "400MB", "--dtype", "float32")
         return self.begin(name, "--role", "stage", *options)
 
-    def begin_head(self) -> Node:
-        return self.begin("head", "--role", "verifier", "--over-stages", "--model", "zoo:target")
+    def begin_head(self, *more: str) -> Node:
+        return self.begin("head", "--role", "verifier", "--over-stages", "--model", "zoo:target", *more)
 
     def serving(self, layers: str) -> str:
         """The name of the stage that holds these layers in the head's latest chain, by its log."""

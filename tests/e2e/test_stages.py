@@ -24,9 +24,9 @@ KILL_AFTER_TOKENS: Final = 24
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StageSwarm]:
-    """Two stages that hold all layers, a spare of the second, a head and a drafter."""
+    """Two stages that hold all layers, a spare of the second, a head with a drafter of its own, another drafter."""
     with stage_swarm(tmp_path_factory.mktemp("parts")) as swarm:
-        swarm.begin_head()
+        swarm.begin_head("--draft-model", "zoo:draft-general")
         for name, layers in (("first", "0:3"), ("second", "3:8"), ("spare", "3:8")):
             swarm.begin_stage(name, layers)
         swarm.begin("drafter", "--role", "drafter", "--model", "zoo:draft-literature", "--dtype", "float32")

@@ -178,7 +178,7 @@ def join(
     loading: dict[str, Any] = {"device": device, "dtype": dtype, "threads": threads, "quantize": quantize}
     choice = _engine_choice(chosen, engine, kv_memory, max_requests, is_deterministic=deterministic, **loading)
     sources = _sources(chosen, several(model), target, choice)
-    unfit = {"--draft-model": bool(draft_model), "--emulate": bool(emulate), "--kv-memory": kv_memory != AUTO}
+    unfit = {"--emulate": bool(emulate), "--kv-memory": kv_memory != AUTO}
     check_parts(chosen, choice, layers, memory, is_head=over_stages, given=unfit)
     network_options = _network_options(
         access_of(network, swarm, deny), identity, initial_peers, host_maddr, announce_maddr, relay

@@ -1,4 +1,4 @@
-"""The records of simulated nodes, and the facts of their one target."""
+"""The records of simulated verifiers and drafters, and the facts of their one target."""
 
 from dataclasses import replace
 from typing import Final

@@ -16,7 +16,7 @@ from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.loading import read_config
 from cosine_node.engine.operations import NoChain
 from cosine_node.engine.support import context_tokens, refuse_by_config
-from cosine_node.model import MEASURE_S, Emit, ModelNames, ServedModel, fetch, read_names
+from cosine_node.model import MEASURE_S, Emit, ModelNames, ServedModel, fetch, load_served, read_names
 from cosine_node.node import RunningNode, observing
 from cosine_node.node_options import NetworkOptions, NodeOptions
 from cosine_node.pool_size import USUAL_TOKENS
@@ -26,6 +26,7 @@ from cosine_node.stage.remote_chain import RemoteChain
 from cosine_p2p.dht import DhtDirectory
 from cosine_p2p.identity_file import claim_identity
 from cosine_p2p.transport.hivemind import HivemindTransport
+from cosine_protocol.records import Role
 
 LOG = logging.getLogger(__name__)
 WAIT_S: Final = 2.0
@@ -77,6 +78,8 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
         stack.callback(claimed.release)
         folder = await asyncio.to_thread(fetch, options.source.model, emit)
         model = await asyncio.to_thread(HeadModel.read, options.source.model, options.source.target, folder)
+        load = partial(load_served, role=Role.DRAFTER, emit=emit)
+        home = await asyncio.to_thread(load, options.home) if options.home else None
         emit("joining", joining_fields(network))
         gate = network.access.gate(claimed.identity.peer_id)
         transport = await HivemindTransport.start(network.transport_config(claimed.file, gate))
@@ -103,7 +106,7 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
                 new_pool=partial(PagePool, tokens=source.pool_tokens),
                 opened=chains.opened(chain),
             )
-            node = RunningNode(transport, claimed.identity, served, network, options, chain=runner)
+            node = RunningNode(transport, claimed.identity, served, network, options, home=home, chain=runner)
             source.here = partial(getattr, node, "coordinate")
             with observing(network, [node]):
                 await _live(node, chains, emit, stop)

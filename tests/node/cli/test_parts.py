@@ -70,7 +70,6 @@ def test_a_head_is_a_verifier(started: list[Any]) -> None:
         (("--role", "stage", "--model", "a", "--model", "b"), "A stage serves one --model"),
         (("--role", "stage", "--model", "ngram"), "A stage holds the target model; ngram can only draft"),
         (("--role", "verifier", "--over-stages", "--dtype", "float16"), "--dtype does not go with"),
-        (("--role", "verifier", "--over-stages", "--draft-model", "ngram"), "--draft-model does not go with"),
     ],
     ids=" ".join,
 )
