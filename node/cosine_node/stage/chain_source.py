@@ -27,8 +27,8 @@ OPEN_S: Final = 4.5
 JOIN_S: Final = 4.0
 """A choice: longer than a dial over a slow link; what takes longer is no place for a chain that is waited for."""
 GONE_S: Final = 10.0
-"""A choice: a stage that failed is not asked again for so long, though its record lives on. Afterwards it is asked
-where nobody else holds its layers."""
+"""A choice: a stage that failed is not asked again for so long, though its record lives on, unless it has announced
+itself since. Afterwards it is asked where nobody else holds its layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class ChainSource:
         self._records: list[NodeRecord] = []
         self._rtts_s: dict[str, float] = {}
         self._failures = PeerFailures()
-        self._failed_at_s: dict[str, float] = {}
+        self._failed: dict[str, tuple[float, int]] = {}
         self._chain: RemoteChain | None = None
         self._opened = AsyncExitStack()
 
@@ -151,7 +151,7 @@ class ChainSource:
         asked = [
             record
             for record in self._records
-            if now_s - self._failed_at_s.get(record.peer_id, -GONE_S) >= GONE_S
+            if not self._is_gone(record, now_s)
             and (self.pool_tokens is not None or self._has_room(record))
             and record.numerics == (self.numerics or record.numerics)
         ]
@@ -186,12 +186,17 @@ class ChainSource:
         first, second = (self.here() if peer == head else known.get(peer) for peer in (one, other))
         return estimated_rtt_s(first, second)
 
+    def _is_gone(self, record: NodeRecord, now_s: float) -> bool:
+        failed_s, sequence = self._failed.get(record.peer_id, (-GONE_S, record.sequence))
+        return now_s - failed_s < GONE_S and record.sequence <= sequence
+
     def _has_room(self, record: NodeRecord) -> bool:
         return record.stage is not None and record.stage.pool_tokens >= self._needs.least_pool_tokens
 
     def _note_failed(self, peer_id: str) -> None:
         now_s = asyncio.get_running_loop().time()
-        self._failed_at_s[peer_id] = now_s
+        announced = {record.peer_id: record.sequence for record in self._records}
+        self._failed[peer_id] = (now_s, announced.get(peer_id, 0))
         self._failures.note_failed(peer_id, now_s=now_s)
 
     def _measure(self) -> None:
@@ -210,7 +215,7 @@ class ChainSource:
         self._records = [record for record in found if record.stage is not None and record.target_digest == digest]
         present = {record.peer_id for record in self._records}
         self._rtts_s = {peer_id: rtt_s for peer_id, rtt_s in self._rtts_s.items() if peer_id in present}
-        self._failed_at_s = {peer_id: at_s for peer_id, at_s in self._failed_at_s.items() if peer_id in present}
+        self._failed = {peer_id: failed for peer_id, failed in self._failed.items() if peer_id in present}
 
 
 def _sight(record: NodeRecord) -> StageSight:

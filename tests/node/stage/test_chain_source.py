@@ -14,6 +14,7 @@ from cosine_node.stage.chain_source import OPEN_S, ChainNeeds, ChainSource
 from cosine_node.stage.remote_chain import RemoteChain
 from cosine_p2p.directory import MemoryDirectory
 from cosine_protocol.errors import PeerLost
+from cosine_protocol.protocols import STAGE
 from cosine_protocol.records import NodeRecord, Role, StageOffer
 from cosine_protocol.request import Sampling
 from tests.node.engine.staged import load_untried, ranges
@@ -131,6 +132,26 @@ def test_without_a_spare_the_layers_are_named_soon(models: list[StageModel]) -> 
             with pytest.raises(NoChain, match=r"^Layers 0:2 of 4 are held by nobody\.$"):
                 await swarm.source.open(first_sequence=1)
             assert asyncio.get_running_loop().time() - began_s < OPEN_S + 1
+
+    asyncio.run(run())
+
+
+def test_a_stage_that_came_back_and_announced_itself_is_asked_at_once(models: list[StageModel]) -> None:
+    async def run() -> None:
+        async with swarm_of(models[:2]) as swarm:
+            await swarm.announce(0)
+            await swarm.announce(1)
+            chain = await swarm.source.open(first_sequence=0)
+            await swarm.kill(1)
+            await chain.lost.wait()
+            with pytest.raises(NoChain, match=r"^Layers 2:4 of 4 are held by nobody\.$"):
+                await swarm.source.open(first_sequence=1)
+            again = swarm.stages.network.join("stage 1")
+            await again.serve(STAGE, swarm.stages.services[1].handle)
+            await swarm.announce(1, sequence=8)
+            await swarm.source.open(first_sequence=1)
+            assert swarm.chosen() == ["stage 0", "stage 1"]
+            await again.close()
 
     asyncio.run(run())
 
