@@ -135,7 +135,7 @@ class Ring:
 
 
 class SimulatedChains:
-    """Implements `cosine_node.stage.chain_runner.ChainSource`: the living stages, in the order of their layers."""
+    """Implements `cosine_node.stage.chain_runner.ChainOpener`: the living stages, in the order of their layers."""
 
     def __init__(self, transport: MemoryTransport, ring: Ring, *, target_digest: bytes, whole: Engine) -> None:
         self._transport = transport

@@ -31,8 +31,8 @@ class OpenedChain:
     curves: tuple[CostCurve, ...]
 
 
-class ChainSource(Protocol):
-    """Sets chains up: `cosine_node.stage.chain_source`."""
+class ChainOpener(Protocol):
+    """Sets chains up: `cosine_node.stage.head.HeadChains`."""
 
     async def open(self, *, first_sequence: int) -> OpenedChain:
         """A chain; the one before ends. Raises `NoChain`."""
@@ -62,7 +62,7 @@ class ChainRunner:
     def __init__(
         self,
         engine: ChainEngine,
-        source: ChainSource,
+        source: ChainOpener,
         *,
         new_pool: Callable[[], PagePool],
         opened: OpenedChain,

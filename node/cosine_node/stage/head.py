@@ -113,7 +113,7 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
 
 
 class HeadChains:
-    """Implements `cosine_node.stage.chain_runner.ChainSource`. `is_none_left` is set once none was found."""
+    """Implements `cosine_node.stage.chain_runner.ChainOpener`. `is_none_left` is set once none was found."""
 
     def __init__(self, source: ChainSource, curve: CostCurve) -> None:
         """`curve` is the measured cost of a pass all the way round."""
@@ -135,10 +135,10 @@ class HeadChains:
         """
         assert self._source.found is not None
         alone_s = [stage.pass_s for stage in self._source.found.stages]
+        more = [(tokens, seconds - self._curve.seconds(1)) for tokens, seconds in self._curve.points]
         curves = []
         for stage_s in alone_s:
             share = stage_s / sum(alone_s) if sum(alone_s) else 1 / len(alone_s)
-            more = [(tokens, seconds - self._curve.seconds(1)) for tokens, seconds in self._curve.points]
             curves.append(CostCurve(tuple((tokens, stage_s + share * more_s) for tokens, more_s in more)))
         return OpenedChain(chain, tuple(curves))
 

@@ -49,7 +49,7 @@ class AnsweredLater:
 
 
 class OneAfterTheOther:
-    """Implements `ChainSource` over chains made before."""
+    """Implements `ChainOpener` over chains made before."""
 
     def __init__(self, *chains: AnsweredLater) -> None:
         self.chains = deque(chains)
