@@ -1,0 +1,93 @@
+"""The decisions of a drafter that learns: when to learn, which weights go live, and when they go back. Pure."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cosine_protocol.limits import MAX_EXPERTISE
+
+NEW_TOKENS: Final = 2000
+"""Decided: a round begins when so many tokens to learn from are new; some ten to twenty answers."""
+HELD_OUT_TOKENS: Final = 200
+"""A choice: with fewer the error of a share is above 3.5 %, more than a round usually gains."""
+ERRORS_DOWN: Final = 3.0
+"""Decided: standard errors by which live acceptance must have fallen; chance does it once in 700 looks."""
+LIVE_TOKENS: Final = 500
+"""A choice: live acceptance is looked at each time as many tokens more are there, so that looks are few."""
+FIRST_PAUSE_S: Final = 5.0
+"""A choice: the pause before a child that died is started again; it doubles each time."""
+LONGEST_PAUSE_S: Final = 3600.0
+"""A choice: a child that always dies costs a start an hour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """First choices that were the target's token, of so many."""
+
+    right: int = 0
+    tokens: int = 0
+
+    @property
+    def share(self) -> float:
+        return self.right / self.tokens if self.tokens else 0.0
+
+    def __sub__(self, before: "Acceptance") -> "Acceptance":
+        return Acceptance(self.right - before.right, self.tokens - before.tokens)
+
+
+def standard_error(before: Acceptance, after: Acceptance) -> float:
+    """Of the difference of two shares, as of independent draws; infinite without any.
+
+    Both shares are pooled, which is exact where they are equal. Streams of one text are not independent, but both
+    versions are measured along the same ones, which more than makes up for it.
+    """
+    if not before.tokens or not after.tokens:
+        return math.inf
+    pooled = (before.right + after.right) / (before.tokens + after.tokens)
+    return math.sqrt(pooled * (1 - pooled) * (1 / before.tokens + 1 / after.tokens))
+
+
+def is_due(*, new_tokens: int, held_out_tokens: int, least_tokens: int = NEW_TOKENS) -> bool:
+    """True if there is enough to learn from, and enough to measure by."""
+    return new_tokens >= least_tokens and held_out_tokens >= HELD_OUT_TOKENS
+
+
+def goes_live(*, before: Acceptance, after: Acceptance, own_before: Acceptance, own_after: Acceptance) -> bool:
+    """True if held-out acceptance rose by more than its error, and that on the drafter's own domain did not fall.
+
+    The own domain may seem lower by no more than one error; without any measurement of it only the first counts.
+    """
+    has_risen = after.share - before.share > standard_error(before, after)
+    own_error = standard_error(own_before, own_after)
+    return has_risen and own_after.share - own_before.share >= -own_error
+
+
+def is_suspect(*, before: Acceptance, since: Acceptance) -> bool:
+    """True if live acceptance is lower than before the switch by more than chance explains."""
+    if since.tokens < LIVE_TOKENS:
+        return False
+    return before.share - since.share > ERRORS_DOWN * standard_error(before, since)
+
+
+def goes_back(*, earlier: Acceptance, live: Acceptance) -> bool:
+    """True if the earlier version was right more often along the same streams, or there are none to compare on."""
+    return not live.tokens or earlier.right > live.right
+
+
+def pause_s(deaths: int) -> float:
+    """How long to wait before a child that has died so many times in a row is started again."""
+    return min(FIRST_PAUSE_S * 2.0 ** min(deaths - 1, 32), LONGEST_PAUSE_S)
+
+
+def refreshed_expertise(announced: Sequence[str], nll: Mapping[str, float], *, factor: float) -> tuple[str, ...]:
+    """The domains to announce: those of the volunteer, and those whose texts are nearly as likely to the drafter.
+
+    `nll` is the mean negative log-likelihood by domain; a domain is added if its own is at most `factor` times the
+    highest on an announced one. Where none of these was measured nothing is added.
+    """
+    own = [nll[domain] for domain in announced if domain in nll]
+    if not own:
+        return tuple(announced)
+    near = [domain for domain, value in sorted(nll.items(), key=lambda one: one[1]) if value <= factor * max(own)]
+    return tuple(dict.fromkeys((*announced, *near)))[:MAX_EXPERTISE]
