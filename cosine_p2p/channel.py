@@ -15,7 +15,7 @@ from cosine_protocol import messages as m
 from cosine_protocol.codec import decode, encode
 from cosine_protocol.errors import ErrorCode, PeerLost, RemoteProtocolError
 from cosine_protocol.framing import FrameDecoder, encode_frame
-from cosine_protocol.protocols import MANDATES, RECEIPTS, VERSION, WINDOWS, check_allowed, common_features
+from cosine_protocol.protocols import LEARNING, MANDATES, RECEIPTS, VERSION, WINDOWS, check_allowed, common_features
 
 HEARTBEAT_S: Final = 1.0
 """docs/protocol.md, section 3."""
@@ -28,7 +28,7 @@ MAX_SENT_AHEAD_BYTES: Final = 1 << 20
 MAX_SENTENCE: Final = 250
 """Characters: at most 1,000 bytes in UTF-8, within `MAX_TEXT_BYTES`."""
 AGENT: Final = f"cosine-p2p/{__version__}"  # as others read it in a hello or record
-FEATURES: Final = (MANDATES, RECEIPTS, WINDOWS)  # those of this version
+FEATURES: Final = (MANDATES, RECEIPTS, WINDOWS, LEARNING)  # those of this version
 MAX_OPEN_PINGS: Final = 8
 """Bounds memory: pings whose answer may still come, twice what fits into the silence allowed."""
 READ_RATE: Final = 4000.0

@@ -37,6 +37,7 @@ from cosine_p2p.options import (
     Prompt,
     lists_options,
     merge_options,
+    shares_feedback,
 )
 from cosine_p2p.peer_failures import PeerFailures
 from cosine_p2p.peer_file import PeerFile
@@ -320,6 +321,7 @@ class AsyncClient:
                 distances=self._distances,
                 show=self._shown.take,
                 prompt_window_tokens=window_of(asked),
+                shares_feedback=shares_feedback(asked),
             )
             yield Session(job, place.links, self._offload, failures=self._failures, speeds=self._speeds)
 

@@ -12,7 +12,7 @@ from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
 from cosine_protocol.errors import BadSignature, RemoteProtocolError
 from cosine_protocol.identity import verify
-from cosine_protocol.protocols import MANDATES, WINDOWS
+from cosine_protocol.protocols import LEARNING, MANDATES, WINDOWS
 from cosine_protocol.records import NodeRecord
 
 LEAST_RTT_PASSES: Final = 0.25
@@ -126,6 +126,7 @@ class Delegation:
                 most_tokens=self._job.request.max_new_tokens,
                 lifetime_s=left_s,
                 prompt_window_tokens=self._job.prompt_window_tokens,
+                shares_feedback=self._job.shares_feedback and LEARNING in (link.features or ()),
             )
             return m.Delegate(upstream.number, mandate)
         return None

@@ -15,7 +15,7 @@ from cosine_p2p.strategies.base import DrafterLost, DrafterStarted, FragmentRece
 from cosine_protocol import messages as m
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.limits import MAX_COMMIT_TOKENS
-from cosine_protocol.protocols import DRAFT, WINDOWS
+from cosine_protocol.protocols import DRAFT, LEARNING, WINDOWS
 
 START_TIMEOUT_S: Final = 5.0
 """A choice: a drafter that cannot be reached so long would come too late for a short answer."""
@@ -78,6 +78,9 @@ class Drafters:
         self._deliver = deliver
         self._failures = failures
         self._observers = tuple(observers)
+        # A delegate's drafters believe the mandate alone.
+        self._shares_feedback = job.shares_feedback and job.mandate is None
+        self._asks_for_features = self._shares_feedback or job.prompt_window_tokens is not None
         self._gate = FragmentGate(
             d_0,
             offload,
@@ -104,7 +107,8 @@ class Drafters:
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 link = await self._links.get(peer_id, DRAFT)
-                if self._job.prompt_window_tokens and WINDOWS not in await link.named_features():
+                features = await link.named_features() if self._asks_for_features else frozenset()
+                if self._job.prompt_window_tokens and WINDOWS not in features:
                     raise PeerLost(peer_id, "it drafts after whole prompts only")
         except (PeerLost, TimeoutError):
             self._failures.note_failed(peer_id, now_s=asyncio.get_running_loop().time())
@@ -113,14 +117,14 @@ class Drafters:
         if author in self._wanted and author not in self._followers:
             link.subscribe(self._number, self._on_message)
             self._followers[author] = _Follower(link, len(self._output))
-            link.post(self._start())
+            link.post(self._start(shares_feedback=self._shares_feedback and LEARNING in features))
 
-    def _start(self) -> m.Start:
-        job, known = self._job, tuple(self._output)
+    def _start(self, *, shares_feedback: bool) -> m.Start:
+        job, known, told = self._job, tuple(self._output), shares_feedback or None
         if job.prompt_window_tokens is None:
-            return m.Start(job.number, job.request, known, job.mandate)
+            return m.Start(job.number, job.request, known, job.mandate, shares_feedback=told)
         request = windowed(job.request, job.prompt_window_tokens)
-        return m.Start(job.number, request, known, job.mandate, self._d_0)
+        return m.Start(job.number, request, known, job.mandate, self._d_0, told)
 
     def _on_message(self, delivery: Delivery) -> None:
         if isinstance(delivery.message, m.Fragment):

@@ -8,7 +8,7 @@ from cosine_p2p.distances import Distances
 from cosine_p2p.mandates import Coordination, Mandates
 from cosine_p2p.speed_trial import SpeedTrial
 from cosine_p2p.strategies.base import StrategyKind
-from cosine_protocol.messages import SignedMandate
+from cosine_protocol.mandate_messages import SignedMandate
 from cosine_protocol.receipt_messages import SignedReceipt
 from cosine_protocol.request import Request
 
@@ -48,7 +48,8 @@ class Job:
     `committed` is the output so far. `mandates` signs those that the client may give, as `coordination` says;
     `mandate` is the one by which somebody else than the client runs this session. `distances` is told how far from
     a verifier that coordinates the drafters are, `show` of the receipts that drafters show. Drafters see the last
-    `prompt_window_tokens` tokens of the prompt, with None the whole of it.
+    `prompt_window_tokens` tokens of the prompt, with None the whole of it. With `shares_feedback` they are told
+    that they may keep the text and learn from it.
     """
 
     number: int
@@ -68,3 +69,4 @@ class Job:
     distances: Distances | None = None
     show: Callable[[str, Sequence[SignedReceipt]], None] | None = None
     prompt_window_tokens: int | None = None
+    shares_feedback: bool = False

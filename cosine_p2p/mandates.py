@@ -7,8 +7,8 @@ from typing import Final
 
 from cosine_p2p.peer_failures import PeerFailures
 from cosine_protocol.identity import Identity
+from cosine_protocol.mandate_messages import SignedMandate
 from cosine_protocol.mandates import sign_mandate
-from cosine_protocol.messages import SignedMandate
 
 USELESS_TOKENS: Final = 512
 """A choice: several answers; where drafters are 300 ms away some answers hold no drafted token at all."""
@@ -42,6 +42,7 @@ class Mandates:
         most_tokens: int,
         lifetime_s: float,
         prompt_window_tokens: int | None = None,
+        shares_feedback: bool = False,
     ) -> SignedMandate:
         """A mandate from now on."""
         return sign_mandate(
@@ -53,6 +54,7 @@ class Mandates:
             issued_at_s=self.clock(),
             lifetime_s=lifetime_s,
             prompt_window_tokens=prompt_window_tokens,
+            shares_feedback=shares_feedback,
         )
 
     def note_use(self, delegate: str, *, tokens: int, drafted: int, now_s: float) -> None:

@@ -76,6 +76,9 @@ class GenerationOptions(TypedDict, total=False):
     """The share of streams that another verifier audits once the text is there, 0.05; 0 is off."""
     share_receipts: bool
     """Send drafters a signed receipt for their tokens, which they may show to others; True."""
+    share_feedback: bool | None
+    """Let drafters keep the text, and what they see of the prompt, to learn from it; if not given, only those of a
+    private swarm."""
     warm_spare: bool
     """Keep a second verifier ready to go on with a long request at once; it sees the prompt too. False."""
     trust: Sequence[str]
@@ -153,6 +156,12 @@ def merge_options(base: ClientOptions, given: Mapping[str, Any], kind: type) -> 
     return cast(ClientOptions, merged)
 
 
+def shares_feedback(options: ClientOptions) -> bool:
+    """True if drafters may keep the text; where the user says nothing, only the members of a private swarm."""
+    given = options.get("share_feedback")
+    return bool(options.get("swarm")) if given is None else given
+
+
 def read_sampling(name: str, value: object) -> int | float:
     """The plain value of a parameter of `Sampling`, which raises `UsageError`."""
     given: Any = value
@@ -200,6 +209,7 @@ _KINDS: Final[Mapping[str, ArgumentKind[Any]]] = {
     "prompt_window_tokens": whole(0),
     "audit": SHARE,
     "share_receipts": FLAG,
+    "share_feedback": FLAG,
     "warm_spare": FLAG,
     "trust": texts("peer ids"),
     "verifier": text("a peer id"),

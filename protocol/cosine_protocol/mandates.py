@@ -6,7 +6,7 @@ from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.errors import BadSignature, ErrorCode, MalformedMessage, PeerError
 from cosine_protocol.identity import Identity, verify
 from cosine_protocol.limits import MAX_MANDATE_S, MAX_RECORD_SKEW_S
-from cosine_protocol.messages import Mandate, SignedMandate
+from cosine_protocol.mandate_messages import Mandate, SignedMandate
 
 KIND = "mandate"  # of the signature
 
@@ -21,10 +21,18 @@ def sign_mandate(
     issued_at_s: float,
     lifetime_s: float,
     prompt_window_tokens: int | None = None,
+    shares_feedback: bool = False,
 ) -> SignedMandate:
     """The mandate of `client` for the request `d_0`, for `MAX_MANDATE_S` at most."""
-    lifetime_s = min(lifetime_s, MAX_MANDATE_S)
-    mandate = Mandate(delegate, tuple(drafters), most_tokens, issued_at_s, lifetime_s, prompt_window_tokens)
+    mandate = Mandate(
+        delegate,
+        tuple(drafters),
+        most_tokens,
+        issued_at_s,
+        min(lifetime_s, MAX_MANDATE_S),
+        prompt_window_tokens,
+        shares_feedback or None,
+    )
     body = encode_body(mandate)
     return SignedMandate(body, client.sign(kind=KIND, digest=d_0, body=body))
 

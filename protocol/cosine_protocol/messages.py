@@ -11,6 +11,7 @@ from cosine_protocol.fields import (
     Added,
     Bytes,
     Digest,
+    Flag,
     Items,
     Maybe,
     Microseconds,
@@ -25,6 +26,7 @@ from cosine_protocol.fields import (
     exactly,
 )
 from cosine_protocol.file_messages import AskFile, FilePiece
+from cosine_protocol.mandate_messages import SignedMandate
 from cosine_protocol.member_messages import Member, Revoked
 from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.receipt_messages import EarningItems, Receipted, ReceiptItems, SignedEarning, SignedReceipt
@@ -183,26 +185,6 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
-class Mandate:
-    """The body that a client signs: `delegate` may have `drafters` follow one request. Times are Unix seconds."""
-
-    delegate: Annotated[str, Text(limits.MAX_PEER_ID_BYTES)]
-    drafters: Annotated[tuple[str, ...], Items(Text(limits.MAX_PEER_ID_BYTES), limits.MAX_AUTHORS)]
-    most_tokens: Position
-    issued_at_s: Annotated[float, Real(1e11)]
-    lifetime_s: Annotated[float, Real(limits.MAX_MANDATE_S)]
-    prompt_window_tokens: Annotated[int | None, Added(Whole(limits.MAX_PROMPT_TOKENS, 1))] = None
-
-
-@dataclass(frozen=True, slots=True)
-class SignedMandate:
-    """A mandate as it travels; `body` decodes to a `Mandate`."""
-
-    body: Annotated[bytes, Bytes(limits.MAX_MANDATE_BYTES)]
-    signature: Signature
-
-
-@dataclass(frozen=True, slots=True)
 class Delegate:
     """The client asks the verifier to coordinate the drafters of the request, which are those of `Open.authors`."""
 
@@ -273,7 +255,8 @@ class Final:
 class Start:
     """Ask a drafter to follow a request. A peer that is not its client shows the client's mandate.
 
-    With `d_0`, the digest of the request, `request` holds the end of its prompt alone, and no nonce.
+    With `d_0`, the digest of the request, `request` holds the end of its prompt alone, and no nonce. With
+    `shares_feedback` the drafter may keep the text to learn from it; where there is a mandate, that one says so.
     """
 
     number: Number
@@ -281,6 +264,7 @@ class Start:
     committed: CommittedTokens
     mandate: Annotated[SignedMandate | None, Added(Struct(SignedMandate))] = None
     d_0: Annotated[bytes | None, Added(exactly(limits.DIGEST_BYTES))] = None
+    shares_feedback: Annotated[bool | None, Added(Flag())] = None
 
 
 @dataclass(frozen=True, slots=True)

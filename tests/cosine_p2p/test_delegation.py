@@ -14,12 +14,13 @@ from cosine_p2p.mandates import USELESS_TOKENS, Coordination, Mandates
 from cosine_p2p.strategies import STRATEGIES
 from cosine_p2p.upstream import Upstream
 from cosine_protocol import messages as m
-from cosine_protocol.codec import encode_body
+from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import RemoteProtocolError
+from cosine_protocol.mandate_messages import Mandate
 from cosine_protocol.mandates import open_mandate
 from cosine_protocol.nodes import BASE, Node, NodeBlock
-from cosine_protocol.protocols import MANDATES, WINDOWS
+from cosine_protocol.protocols import LEARNING, MANDATES, WINDOWS
 from tests.cosine_p2p.samples import identity_of, record_of, request_of
 
 CLIENT, VERIFIER, DRAFTERS = identity_of(1), identity_of(2), (identity_of(3), identity_of(4))
@@ -40,6 +41,7 @@ class Scene:
     strategy: str = "cosine"
     distances: Distances | None = None
     window_tokens: int | None = None
+    shares: bool = False
     delegation: Delegation = field(init=False)
 
     def __post_init__(self) -> None:
@@ -54,6 +56,7 @@ class Scene:
             coordination=self.coordination,
             distances=self.distances,
             prompt_window_tokens=self.window_tokens,
+            shares_feedback=self.shares,
         )
         self.delegation = Delegation(job, D_0)
 
@@ -113,6 +116,23 @@ def test_a_mandate_names_the_window_and_is_for_verifiers_that_know_of_windows() 
     older = Scene(window_tokens=64)
     assert older.offer() is None
     assert older.delegation.take_why() == "coordinated here: the verifier knows no windows of prompts"
+
+
+@pytest.mark.parametrize(
+    ("shares", "features", "expected"),
+    [
+        (True, {MANDATES, LEARNING}, True),
+        (True, {MANDATES}, None),
+        (False, {MANDATES, LEARNING}, None),
+    ],
+)
+def test_a_mandate_says_that_drafters_may_keep_the_text_to_verifiers_that_know_of_it(
+    shares: bool, features: set[str], expected: bool | None
+) -> None:
+    sent = Scene(shares=shares).offer(features=frozenset(features))
+    assert sent is not None
+    mandate = decode_body(Mandate, sent.mandate.body)
+    assert mandate.shares_feedback is expected
 
 
 @pytest.mark.parametrize(

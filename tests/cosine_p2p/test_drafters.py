@@ -20,8 +20,9 @@ from cosine_protocol.codec import encode_body
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.limits import MAX_COMMIT_TOKENS
+from cosine_protocol.mandate_messages import SignedMandate
 from cosine_protocol.nodes import BASE, Node, NodeBlock
-from cosine_protocol.protocols import DRAFT, WINDOWS
+from cosine_protocol.protocols import DRAFT, LEARNING, WINDOWS
 from cosine_protocol.request import Request, Sampling
 from tests.cosine_p2p.samples import identity_of, record_of
 
@@ -76,6 +77,8 @@ class Swarm:
     delivered: list[Delivery | FragmentReceived] = field(default_factory=list)
     link: FakeLink = field(default_factory=FakeLink)
     window_tokens: int | None = None
+    shares: bool = False
+    mandate: SignedMandate | None = None
     ledger: DrafterLedger = field(
         default_factory=lambda: DrafterLedger([record_of(identity_of(n), now_s=0.0) for n in (1, 2)])
     )
@@ -100,6 +103,8 @@ class Swarm:
                 verifiers=(),
                 drafters=(),
                 prompt_window_tokens=self.window_tokens,
+                shares_feedback=self.shares,
+                mandate=self.mandate,
             ),
             d_0=D_0,
             links=cast("PeerLinks", self),
@@ -163,6 +168,24 @@ def test_one_that_does_not_say_that_it_knows_windows_is_shown_nothing(how: dict[
         await asyncio.sleep(3 * START_TIMEOUT_S)
         [lost] = swarm.delivered
         assert link.posted == [] and isinstance(lost, Delivery) and lost.lost
+
+    run_virtual(scene())
+
+
+@pytest.mark.parametrize("names", [frozenset(), frozenset({WINDOWS}), frozenset({WINDOWS, LEARNING})])
+@pytest.mark.parametrize("mandate", [None, SignedMandate(b"", bytes(64))])
+def test_one_that_knows_of_it_is_told_that_it_may_keep_the_text_unless_a_mandate_says_so(
+    names: frozenset[str], mandate: SignedMandate | None
+) -> None:
+    async def scene() -> None:
+        swarm = Swarm(shares=True, mandate=mandate, link=FakeLink(names=names, greets_after_s=0.1))
+        swarm.drafters().follow(1)
+        await asyncio.sleep(0.05)
+        # Only who may have to be told is waited for.
+        assert bool(swarm.link.posted) == (mandate is not None)
+        await asyncio.sleep(0.1)
+        told = True if LEARNING in names and mandate is None else None
+        assert swarm.link.posted == [m.Start(NUMBER, REQUEST, (), mandate, shares_feedback=told)]
 
     run_virtual(scene())
 

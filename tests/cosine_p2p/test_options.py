@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_p2p.options import DEFAULTS, ClientOptions, GenerationOptions, choice_seed, merge_options
+from cosine_p2p.options import (
+    DEFAULTS,
+    ClientOptions,
+    GenerationOptions,
+    choice_seed,
+    merge_options,
+    shares_feedback,
+)
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import MAX_SEED
 
@@ -66,6 +73,7 @@ REFUSED = [
     ("identity", "", "identity must be the path of a key file, not ''."),
     ("deny", "12D3", "deny must be a list of peer ids or files of them, not '12D3'; write ['12D3']."),
     ("share_receipts", "no", "share_receipts must be True or False, not 'no'."),
+    ("share_feedback", "no", "share_feedback must be True or False, not 'no'."),
     ("warm_spare", "no", "warm_spare must be True or False, not 'no'."),
     ("audit", 1.1, "audit must be a number from 0 to 1, not 1.1."),
     ("coordination", "nobody", "coordination must be 'auto', 'client' or 'verifier', not 'nobody'."),
@@ -124,6 +132,22 @@ def test_a_value_that_means_nothing_is_refused_in_a_sentence(name: str, value: o
 
 def test_every_option_is_refused_somewhere() -> None:
     assert {name for name, _, _ in REFUSED} == set(ClientOptions.__annotations__)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, False),
+        ({"trust": ["somebody"]}, False),
+        ({"swarm": "friends.swarm"}, True),
+        ({"swarm": "friends.swarm", "share_feedback": False}, False),
+        ({"share_feedback": True}, True),
+    ],
+)
+def test_feedback_is_shared_as_the_user_says_else_in_a_private_swarm(
+    options: dict[str, Any], expected: bool
+) -> None:
+    assert shares_feedback(merge_options(DEFAULTS, options, ClientOptions)) is expected
 
 
 def test_numbers_of_other_libraries_become_plain() -> None:

@@ -36,6 +36,7 @@ from cosine_protocol.errors import PeerLost, RemoteProtocolError
 from cosine_protocol.file_messages import AskFile
 from cosine_protocol.framing import FrameDecoder, encode_frame
 from cosine_protocol.identity import Identity
+from cosine_protocol.mandate_messages import Mandate, SignedMandate
 from cosine_protocol.mandates import KIND as MANDATE_KIND
 from cosine_protocol.member_messages import Member, Revoked
 from cosine_protocol.receipt_messages import Earning, Receipt, Receipted
@@ -174,9 +175,9 @@ class _Caller:
                 signed = SignedTranscript(body, signature)
                 return replace(message, tokens=tokens, author=stream.peer_id, transcript=signed)
             case m.Delegate():
-                mandate = m.Mandate(SERVER.peer_id, (DRAFTER.peer_id,) * 2, 1000, NOW_S, 60.0, 2)
+                mandate = Mandate(SERVER.peer_id, (DRAFTER.peer_id,) * 2, 1000, NOW_S, 60.0, 2)
                 body = encode_body(mandate)
-                signed_mandate = m.SignedMandate(body, identity.sign(kind=MANDATE_KIND, digest=d_0, body=body))
+                signed_mandate = SignedMandate(body, identity.sign(kind=MANDATE_KIND, digest=d_0, body=body))
                 return replace(message, number=1 + message.number % 3, mandate=signed_mandate)
             case Receipted():
                 earning = Earning(TARGET, known.client, SERVER.peer_id, 1, 1, NOW_S)

@@ -25,6 +25,7 @@ from cosine_protocol.errors import CosineError
 from cosine_protocol.framing import FrameDecoder, encode_frame
 from cosine_protocol.identity import Identity, public_key_of
 from cosine_protocol.limits import DIGEST_BYTES
+from cosine_protocol.mandate_messages import SignedMandate
 from cosine_protocol.mandates import KIND as MANDATE_KIND
 from cosine_protocol.mandates import open_mandate
 from cosine_protocol.member_messages import SignedCertificate, SignedRevocations
@@ -176,7 +177,7 @@ def membership_seeds() -> list[bytes]:
 def check_mandate(data: bytes) -> None:
     """A mandate that a client signs, whatever is in it."""
     d_0 = request_digest(request_of())
-    signed = m.SignedMandate(data, OTHER.sign(kind=MANDATE_KIND, digest=d_0, body=data))
+    signed = SignedMandate(data, OTHER.sign(kind=MANDATE_KIND, digest=d_0, body=data))
     open_mandate(signed, client=OTHER.peer_id, d_0=d_0, delegate=OWNER.peer_id, now_s=NOW_S)
 
 

@@ -14,13 +14,14 @@ from cosine_protocol.audit_messages import AuditFinding, AuditVerdict, SignedTra
 from cosine_protocol.codec import TAGS
 from cosine_protocol.coordinates import NetworkCoordinate
 from cosine_protocol.fields import Bytes, Flag, Items, Kind, Maybe, Real, Struct, Text, Whole, fields_of
+from cosine_protocol.mandate_messages import Mandate, SignedMandate
 from cosine_protocol.member_messages import Certificate, Revocations, SignedCertificate, SignedRevocations
 from cosine_protocol.nodes import MAX_BLOCK_NODES, NodeBlock
 from cosine_protocol.receipt_messages import Earning, Receipt, SignedEarning, SignedReceipt
 from cosine_protocol.records import NodeRecord, SignedRecord, StageOffer
 from cosine_protocol.request import Sampling
 
-SIGNED: Final = (m.Draft, m.Account, m.Mandate, m.SignedMandate, Transcript, SignedTranscript)
+SIGNED: Final = (m.Draft, m.Account, Mandate, SignedMandate, Transcript, SignedTranscript)
 MEMBERSHIP: Final = (Certificate, SignedCertificate, Revocations, SignedRevocations)
 RECEIPTS: Final = (Earning, SignedEarning, Receipt, SignedReceipt)
 BODIES: Final = (
@@ -140,7 +141,7 @@ def refused(kind: Kind) -> Iterator[Any]:
         case Real(high, low):
             yield from (math.nextafter(low, -math.inf), math.nextafter(high, math.inf), math.nan, math.inf)
         case Flag():
-            yield from (0, 1, None)
+            yield from (0, 1, "")
         case Bytes(high, low):
             yield from (bytes(size) for size in (low - 1, high + 1) if size >= 0)
         case Text(high):

@@ -13,6 +13,7 @@ from cosine_protocol.codec import TAGS
 from cosine_protocol.coordinates import NetworkCoordinate
 from cosine_protocol.errors import ErrorCode
 from cosine_protocol.fields import wire_fields_of
+from cosine_protocol.mandate_messages import Mandate
 from cosine_protocol.member_messages import Certificate, Revocations
 from cosine_protocol.protocols import MESSAGES
 from cosine_protocol.receipt_messages import Earning, Receipt
@@ -42,7 +43,7 @@ def test_a_message_stands_there_with_its_fields_in_order(tag: int, cls: type) ->
 BODIES: Final = {
     "fragment": m.Draft,
     "final": m.Account,
-    "mandate": m.Mandate,
+    "mandate": Mandate,
     "transcript": Transcript,
     "audit": AuditVerdict,
     "earning": Earning,

@@ -7,8 +7,9 @@ from cosine_protocol.codec import TAGS, decode, decode_body, encode
 from cosine_protocol.digests import encode_request, request_digest, roll_digest
 from cosine_protocol.framing import FrameDecoder, encode_frame
 from cosine_protocol.identity import Identity, signed_bytes, verify
+from cosine_protocol.mandate_messages import Mandate
 from cosine_protocol.membership import check_certificate, read_certificate, read_revocations
-from cosine_protocol.messages import Draft, Mandate
+from cosine_protocol.messages import Draft
 from cosine_protocol.noise import gumbel, noise_bits, position_key
 from cosine_protocol.receipt_messages import Earning, Receipt
 from cosine_protocol.records import open_record, seal_record

@@ -18,6 +18,7 @@ from cosine_protocol.errors import ErrorCode
 from cosine_protocol.file_messages import AskFile, FilePiece
 from cosine_protocol.framing import encode_frame
 from cosine_protocol.identity import Identity
+from cosine_protocol.mandate_messages import Mandate, SignedMandate
 from cosine_protocol.member_messages import Member, Revoked
 from cosine_protocol.membership import read_certificate, read_revocations, sign_certificate, sign_revocations
 from cosine_protocol.nodes import Node, NodeBlock
@@ -73,12 +74,16 @@ AUTHORS: Final = bytes([1, 1, 2, 1])
 STATS: Final = m.PassStats(nodes=4, near_ties=0, pass_us=21_500, held_us=1_200)
 DRAFT: Final = encode_body(m.Draft(NUMBER, 1, DIGEST, len(TOKENS), NODES))
 ACCOUNT: Final = encode_body(m.Account(NUMBER, m.FinishReason.EOS, len(TOKENS), DIGEST, (2, 0)))
-MANDATE: Final = encode_body(m.Mandate(OWNER.peer_id, (OTHER.peer_id,), 128, NOW_S, LIFETIME_S))
-SIGNED_MANDATE: Final = m.SignedMandate(MANDATE, OTHER.sign(kind="mandate", digest=D_0, body=MANDATE))
+MANDATE: Final = encode_body(Mandate(OWNER.peer_id, (OTHER.peer_id,), 128, NOW_S, LIFETIME_S))
+SIGNED_MANDATE: Final = SignedMandate(MANDATE, OTHER.sign(kind="mandate", digest=D_0, body=MANDATE))
 WINDOWED: Final = replace(REQUEST, prompt=REQUEST.prompt[-2:], nonce=bytes(16))
-WINDOW_MANDATE: Final = encode_body(replace(decode_body(m.Mandate, MANDATE), prompt_window_tokens=2))
-SIGNED_WINDOW_MANDATE: Final = m.SignedMandate(
+WINDOW_MANDATE: Final = encode_body(replace(decode_body(Mandate, MANDATE), prompt_window_tokens=2))
+SIGNED_WINDOW_MANDATE: Final = SignedMandate(
     WINDOW_MANDATE, OTHER.sign(kind="mandate", digest=D_0, body=WINDOW_MANDATE)
+)
+SHARING_MANDATE: Final = encode_body(replace(decode_body(Mandate, MANDATE), shares_feedback=True))
+SIGNED_SHARING_MANDATE: Final = SignedMandate(
+    SHARING_MANDATE, OTHER.sign(kind="mandate", digest=D_0, body=SHARING_MANDATE)
 )
 TRANSCRIPT: Final = Transcript(1, len(TOKENS), DIGEST)
 SIGNED_TRANSCRIPT: Final = sign_transcript(OWNER, TRANSCRIPT, d_0=D_0)
@@ -165,6 +170,8 @@ def _draft_messages() -> list[m.Message]:
         m.Start(NUMBER, REQUEST, TOKENS, SIGNED_MANDATE),
         m.Start(NUMBER, WINDOWED, TOKENS, None, D_0),
         m.Start(NUMBER, WINDOWED, TOKENS, SIGNED_WINDOW_MANDATE, D_0),
+        m.Start(NUMBER, REQUEST, TOKENS, shares_feedback=True),
+        m.Start(NUMBER, REQUEST, TOKENS, SIGNED_SHARING_MANDATE),
         m.Started(NUMBER, 2.5, 900),
         m.Started(NUMBER, 2.5, 900, (RECEIPT,)),
         m.Assign(NUMBER, DIGEST, len(TOKENS), (13, 21), depth=8, width=2, window=32),
@@ -269,7 +276,7 @@ def main() -> None:
     signed = {"kind": "fragment", "signer": peer_id, "d_0": D_0.hex(), "body": DRAFT.hex()}
     signature = OWNER.sign(kind="fragment", digest=D_0, body=DRAFT).hex()
     write("fragment", {"private_seed": SPEC_SEED.hex(), **signed, "signature": signature})
-    write("mandate", _signed("mandate", OTHER, MANDATE, m.Mandate, SIGNED_MANDATE.signature))
+    write("mandate", _signed("mandate", OTHER, MANDATE, Mandate, SIGNED_MANDATE.signature))
     transcript = SIGNED_TRANSCRIPT
     write("transcript", _signed(TRANSCRIPT_KIND, OWNER, transcript.body, Transcript, transcript.signature))
     write("audit", _signed(VERDICT_KIND, OTHER, AUDITED.body, AuditVerdict, AUDITED.signature))

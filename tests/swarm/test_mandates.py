@@ -21,6 +21,7 @@ from cosine_p2p.strategies import STRATEGIES
 from cosine_p2p.strategies.tree_cuts import VERIFIER_RARITY
 from cosine_protocol import mandates
 from cosine_protocol import messages as m
+from cosine_protocol.mandate_messages import Mandate
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import assert_freed, draft_engine, plain_stream, prompt_of, target_engine
 from tests.thoroughness import quick_first
@@ -180,7 +181,7 @@ def test_a_drafter_that_is_not_named_follows_nobody_but_the_client(monkeypatch: 
     opened = mandates.open_mandate
     asked: list[str] = []
 
-    def other(*args: Any, **fields: Any) -> m.Mandate:
+    def other(*args: Any, **fields: Any) -> Mandate:
         mandate = opened(*args, **fields)
         return replace(mandate, drafters=tuple(asked))
 

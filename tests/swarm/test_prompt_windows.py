@@ -5,19 +5,12 @@ from typing import Any, Final
 
 import pytest
 
-from cosine_node.drafter.service import DrafterService
 from cosine_node.simulation.letter_codec import LetterCodec
 from cosine_node.simulation.swarm import SimulatedSwarm
 from cosine_node.simulation.virtual_loop import run_virtual
-from cosine_p2p.channel import Channel, serve_channel
 from cosine_p2p.generation import Generation
-from cosine_p2p.transport.base import Stream
-from cosine_protocol import messages as m
-from cosine_protocol.codec import decode, encode
-from cosine_protocol.framing import FrameDecoder, encode_frame
-from cosine_protocol.identity import Identity
-from cosine_protocol.protocols import DRAFT, MANDATES, RECEIPTS
 from cosine_protocol.request import Sampling
+from tests.swarm.eavesdropping import OLD_FEATURES, Eavesdroppers
 from tests.swarm.reference import VOCAB_TOKENS, assert_freed, draft_engine, plain_stream, target_engine
 from tests.thoroughness import quick_first
 
@@ -30,53 +23,6 @@ WINDOW: Final = 5
 
 def prompt_of(rng: random.Random, *, tokens: int = 30) -> str:
     return LetterCodec().decode([SECRET] * 20 + [rng.randrange(SECRET) for _ in range(tokens - 20)])
-
-
-class OldStream:
-    """A stream of a peer that knows no windows of prompts."""
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-        self._decoder = FrameDecoder()
-        self.peer_id = stream.peer_id
-        self.read, self.close, self.note_flood = stream.read, stream.close, stream.note_flood
-
-    async def write(self, data: bytes) -> None:
-        frames = []
-        for message in map(decode, self._decoder.feed(data)):
-            if isinstance(message, m.Hello):
-                message = m.Hello(message.version, (MANDATES, RECEIPTS), message.agent)
-            frames.append(encode_frame(encode(message)))
-        await self._stream.write(b"".join(frames))
-
-
-class Eavesdroppers:
-    """What drafters and strangers were sent."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.told: list[m.Message] = []
-        self.told_old: list[m.Message] = []
-        receive = DrafterService._receive
-
-        def note(service: DrafterService, channel: Channel, message: m.Message) -> None:
-            self.told.append(message)
-            receive(service, channel, message)
-
-        monkeypatch.setattr(DrafterService, "_receive", note)
-
-    def old_drafter(self, identity: Identity) -> Any:
-        async def handle(stream: Stream) -> None:
-            await serve_channel(OldStream(stream), DRAFT, lambda _, message: self.told_old.append(message))
-
-        return handle
-
-    @property
-    def starts(self) -> list[m.Start]:
-        return [message for message in self.told if isinstance(message, m.Start)]
-
-    @property
-    def old_starts(self) -> list[m.Start]:
-        return [message for message in self.told_old if isinstance(message, m.Start)]
 
 
 async def generated(
@@ -133,7 +79,7 @@ def test_a_stranger_that_says_it_knows_no_windows_is_shown_no_prompt(
 
 def test_a_verifier_that_knows_no_windows_coordinates_whole_prompts_only(monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = prompt_of(random.Random("old verifier"))
-    monkeypatch.setattr("cosine_p2p.channel.FEATURES", (MANDATES, RECEIPTS))
+    monkeypatch.setattr("cosine_p2p.channel.FEATURES", OLD_FEATURES)
     for window, coordinator in ((WINDOW, "client"), (0, "verifier")):
         ears = Eavesdroppers(monkeypatch)
         options: dict[str, Any] = {"coordination": "verifier", "prompt_window_tokens": window}

@@ -24,6 +24,7 @@ from cosine_node.cli.options import (
     InitialPeers,
     Network,
     PromptWindow,
+    ShareFeedback,
     ShareReceipts,
     SwarmFile,
     Target,
@@ -31,6 +32,7 @@ from cosine_node.cli.options import (
     WarmSpareFlag,
     parse_generation_config,
     several,
+    shared_with_drafters,
 )
 from cosine_node.cli.printing import json_safe, printable, short_peer_id, show
 from cosine_node.cli.waiting import WaitingLine, telling_stages
@@ -159,6 +161,7 @@ def generate(
     coordination: CoordinationName = Coordination.AUTO.value,
     audit: AuditShare = DEFAULT_AUDIT,
     receipts: ShareReceipts = True,
+    share_feedback: ShareFeedback = None,
     warm_spare: WarmSpareFlag = False,
     as_json: AsJson = False,
 ) -> None:
@@ -172,12 +175,10 @@ def generate(
         "strategy": strategy,
         "dtype": None if dtype == "auto" else dtype,
         "max_drafters": max_drafters,
-        "prompt_window_tokens": prompt_window,
         "trust": several(trust),
         "verifier": verifier,
         "coordination": coordination,
         "audit": audit,
-        "share_receipts": receipts,
         "warm_spare": warm_spare,
         "timeout_s": timeout,
         "max_new_tokens": max_new_tokens,
@@ -190,6 +191,7 @@ def generate(
         "seed": seed,
         "stop": several(stop),
     }
+    options |= shared_with_drafters(prompt_window=prompt_window, receipts=receipts, feedback=share_feedback)
     _generate_and_tell(several(initial_peers), prompt, options, is_chat=chat, as_json=as_json)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from cosine_p2p.options import AUTO, NONE
+from cosine_p2p.options import AUTO, NONE, ClientOptions
 from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
@@ -244,6 +244,16 @@ ShareReceipts = Annotated[
         rich_help_panel=PEERS_PANEL,
     ),
 ]
+ShareFeedback = Annotated[
+    bool | None,
+    typer.Option(
+        "--share-feedback/--no-share-feedback",
+        envvar="COSINE_SHARE_FEEDBACK",
+        help="Let drafters keep the text, and what they see of the prompt, to learn from it; only with --swarm.",
+        rich_help_panel=PEERS_PANEL,
+        show_default=False,
+    ),
+]
 DEFAULT_AUDIT: Final = 0.05
 """A choice: a verifier that lies in every text is found within twenty, and honest ones spend little on it."""
 
@@ -262,6 +272,11 @@ AsJson = Annotated[
 def several(values: list[str] | None) -> tuple[str, ...]:
     """The values of a repeatable option."""
     return tuple(values or ())
+
+
+def shared_with_drafters(*, prompt_window: int | None, receipts: bool, feedback: bool | None) -> ClientOptions:
+    """The options that say what drafters are shown and given of a request."""
+    return {"prompt_window_tokens": prompt_window, "share_receipts": receipts, "share_feedback": feedback}
 
 
 def access_of(network: str, swarm: Path | None, deny: list[str] | None, identity: Path | None = None) -> "Access":

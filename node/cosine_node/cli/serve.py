@@ -22,6 +22,7 @@ from cosine_node.cli.options import (
     LogFormat,
     Network,
     PromptWindow,
+    ShareFeedback,
     ShareReceipts,
     SwarmFile,
     Target,
@@ -29,6 +30,7 @@ from cosine_node.cli.options import (
     WarmSpareFlag,
     parse_generation_config,
     several,
+    shared_with_drafters,
 )
 from cosine_p2p.mandates import Coordination
 from cosine_p2p.options import AUTO
@@ -116,6 +118,7 @@ def serve(
     coordination: CoordinationName = Coordination.AUTO.value,
     audit: AuditShare = DEFAULT_AUDIT,
     receipts: ShareReceipts = True,
+    share_feedback: ShareFeedback = None,
     warm_spare: WarmSpareFlag = False,
     generation_config: GenerationConfig = AUTO,
     timeout: GenerationTimeout = 600.0,
@@ -147,11 +150,10 @@ def serve(
         "target": target,
         "strategy": strategy,
         "max_drafters": max_drafters,
-        "prompt_window_tokens": prompt_window,
         "trust": several(trust),
         "coordination": coordination,
         "audit": audit,
-        "share_receipts": receipts,
+        **shared_with_drafters(prompt_window=prompt_window, receipts=receipts, feedback=share_feedback),
         "warm_spare": warm_spare,
         "generation_config": parse_generation_config(generation_config),
         "timeout_s": timeout,

@@ -4,12 +4,13 @@ from collections.abc import Container
 
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerError
+from cosine_protocol.mandate_messages import Mandate
 from cosine_protocol.mandates import check_length, check_live, open_mandate
 
 
 def shown_mandate(
     message: m.Start, peer_id: str, *, d_0: bytes, drafter: str, in_use: Container[bytes], now_s: float
-) -> m.Mandate | None:
+) -> Mandate | None:
     """The mandate by which the peer stands in for the client of the request `d_0`; None for the client itself.
 
     One mandate is good for one place at a time: `in_use` holds the digests of the requests that this drafter
@@ -32,7 +33,7 @@ def shown_mandate(
     return mandate
 
 
-def check_use(mandate: m.Mandate | None, message: m.Assign | m.Advance | m.Release, *, now_s: float) -> None:
+def check_use(mandate: Mandate | None, message: m.Assign | m.Advance | m.Release, *, now_s: float) -> None:
     """Raise `PeerError` if a message goes past the end or the tokens of a mandate; to release is always allowed."""
     if mandate is None or isinstance(message, m.Release):
         return

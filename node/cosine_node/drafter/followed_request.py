@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from cosine_node.drafter.draft_tree import DraftTree
 from cosine_p2p.channel import Channel
 from cosine_p2p.request_log import RequestLogger, request_log
-from cosine_protocol import messages as m
+from cosine_protocol.mandate_messages import Mandate
 from cosine_protocol.request import Request
 
 LOG = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class FollowedRequest:
     sequence: int
     heard_at_s: float
     admission: int = 0
-    mandate: m.Mandate | None = None
+    mandate: Mandate | None = None
     has_started: bool = False
     sent_fragments: int = 0
     sent_nodes: int = 0

@@ -33,6 +33,7 @@ from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
 from cosine_protocol.errors import ErrorCode, GenerationFailed, PeerError, RemoteProtocolError
 from cosine_protocol.limits import MAX_NAME_BYTES
+from cosine_protocol.mandate_messages import Mandate, SignedMandate
 from cosine_protocol.mandates import open_mandate
 from cosine_protocol.protocols import DRAFT, RECEIPTS, VERIFY
 from cosine_protocol.receipt_messages import Receipted, SignedReceipt
@@ -227,7 +228,7 @@ class RequestCoordinator:
     def begin(
         self,
         request: VerifierRequest,
-        signed: m.SignedMandate,
+        signed: SignedMandate,
         *,
         attach: AttachTree,
         pass_s: float,
@@ -294,7 +295,7 @@ class RequestCoordinator:
         await self._links.close()
         self._checkers.close()
 
-    def _job(self, request: VerifierRequest, mandate: m.Mandate, signed: m.SignedMandate, own: OwnVerifier) -> Job:
+    def _job(self, request: VerifierRequest, mandate: Mandate, signed: SignedMandate, own: OwnVerifier) -> Job:
         trials = self._trials.setdefault(request.channel.peer_id, SpeedTrials(self._strategy.drafter_counts))
         if len(self._trials) > MAX_CLIENTS:
             self._trials.pop(next(iter(self._trials)))

@@ -49,12 +49,15 @@ def test_without_options_it_serves_the_embedded_target_to_this_machine(seen: dic
     assert (seen["host"], seen["target"], seen["strategy"]) == (HOST, "zoo:target", "cosine")
     assert (seen["initial_peers"], seen["max_drafters"], seen["trust"]) == ((PEER,), None, ())
     assert seen["prompt_window_tokens"] is None
+    assert seen["share_feedback"] is None
     assert seen["options"] == GatewayOptions(model_name="zoo:target")
 
 
 def test_options_reach_the_client_and_the_gateway(seen: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COSINE_API_KEY", "one two")
     limits = ("--max-drafters", "0", "--trust", "A", "--trust", "B", "--timeout", "9", "--max-requests", "3")
+    assert serve("--share-feedback") == 0 and seen["share_feedback"] is True
+    assert serve("--no-share-feedback") == 0 and seen["share_feedback"] is False
     assert serve("--prompt-window", "64") == 0 and seen["prompt_window_tokens"] == 64
     assert serve("--target", f"m@{'0a' * 32}", "--strategy", "plain", *limits, "--cors-origin", "https://a.b") == 0
     assert (seen["max_drafters"], seen["trust"], seen["timeout_s"], seen["strategy"]) == (

@@ -9,6 +9,7 @@ from cosine_protocol import messages as m
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.identity import Identity
+from cosine_protocol.mandate_messages import Mandate, SignedMandate
 from cosine_protocol.mandates import sign_mandate
 from tests.node.peers import request_of
 
@@ -20,7 +21,7 @@ SIGNED = sign_mandate(
 )
 
 
-def shown(peer_id: str, mandate: m.SignedMandate | None = SIGNED, **changes: Any) -> m.Mandate | None:
+def shown(peer_id: str, mandate: SignedMandate | None = SIGNED, **changes: Any) -> Mandate | None:
     options: dict[str, Any] = {"d_0": D_0, "drafter": "me", "in_use": (), "now_s": 101.0} | changes
     return shown_mandate(m.Start(1, REQUEST, (7,), mandate), peer_id, **options)
 
@@ -48,7 +49,7 @@ def test_another_peer_needs_one_that_names_both_and_is_not_in_use(changes: dict[
 
 
 def test_the_prompt_is_no_longer_than_its_window_and_its_request_is_known_by_the_digest_alone() -> None:
-    def windowed(window_tokens: int) -> m.SignedMandate:
+    def windowed(window_tokens: int) -> SignedMandate:
         return sign_mandate(
             CLIENT,
             d_0=bytes(16),

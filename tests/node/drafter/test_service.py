@@ -27,6 +27,7 @@ from cosine_protocol.codec import decode_body
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import BadSignature, ErrorCode
 from cosine_protocol.identity import Identity, verify
+from cosine_protocol.mandate_messages import SignedMandate
 from cosine_protocol.mandates import sign_mandate
 from cosine_protocol.protocols import DRAFT
 from cosine_protocol.request import Request, Sampling
@@ -434,7 +435,7 @@ CLIENT = Identity.from_seed(bytes([200]) * 32)
 CLOCK_S = 1000.0
 
 
-def mandate(request: Request, delegate: str, *, signer: Identity = CLIENT, **changes: Any) -> m.SignedMandate:
+def mandate(request: Request, delegate: str, *, signer: Identity = CLIENT, **changes: Any) -> SignedMandate:
     """A mandate for this drafter that lasts ten seconds and ten tokens."""
     fields: dict[str, Any] = {
         "d_0": request_digest(request),

@@ -1,0 +1,81 @@
+"""Drafters are told that they may keep a text by those clients alone that let them, and it changes no text."""
+
+from typing import Any, Final
+
+import pytest
+
+from cosine_node.simulation.swarm import SimulatedSwarm
+from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_p2p.generation import Generation
+from cosine_p2p.mandates import Mandates
+from cosine_protocol import messages as m
+from cosine_protocol.codec import decode_body
+from cosine_protocol.mandate_messages import Mandate, SignedMandate
+from cosine_protocol.request import Sampling
+from tests.swarm.eavesdropping import OLD_FEATURES, Eavesdroppers
+from tests.swarm.reference import assert_freed, draft_engine, plain_stream, target_engine
+
+TOKENS: Final = 30
+PROMPT: Final = "MEMO:"
+
+
+async def generated(ears: Eavesdroppers, *, old: int = 0, **options: Any) -> Generation:
+    async with SimulatedSwarm(one_way_s=0.05) as swarm:
+        await swarm.verifier(target_engine())
+        await swarm.drafter(draft_engine(0.9), domain="code")
+        for number in range(old):
+            await swarm.drafter_with(ears.old_drafter, domain=f"old-{number}")
+        client = await swarm.client(**options)
+        generation = await client.generate(PROMPT, max_new_tokens=TOKENS)
+        await assert_freed(swarm)
+        assert generation.token_ids == plain_stream(PROMPT, Sampling(), tokens=TOKENS)
+        assert generation.accepted
+        return generation
+
+
+def told(start: m.Start) -> bool | None:
+    """A drafter is told so by the mandate where there is one, else by the message."""
+    return start.shares_feedback if start.mandate is None else mandate_of(start.mandate).shares_feedback
+
+
+def mandate_of(signed: SignedMandate) -> Mandate:
+    mandate: Mandate = decode_body(Mandate, signed.body)
+    return mandate
+
+
+@pytest.mark.parametrize("coordination", ["client", "verifier"])
+@pytest.mark.parametrize("window", [0, 5])
+@pytest.mark.parametrize("shares", [None, False, True])
+def test_drafters_are_told_so_where_the_client_shares(
+    shares: bool | None, window: int, coordination: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ears = Eavesdroppers(monkeypatch)
+    options: dict[str, Any] = {"coordination": coordination, "prompt_window_tokens": window}
+    done = run_virtual(generated(ears, share_feedback=shares, **options))
+    assert done.coordinator == coordination
+    assert ears.starts and all((start.mandate is not None) == (coordination == "verifier") for start in ears.starts)
+    assert {told(start) for start in ears.starts} == {True if shares else None}
+
+
+def test_a_drafter_that_knows_nothing_of_it_gets_the_start_of_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    ears = Eavesdroppers(monkeypatch)
+    options: dict[str, Any] = {"coordination": "client", "prompt_window_tokens": 0}
+    run_virtual(generated(ears, old=1, share_feedback=True, **options))
+    assert ears.old_starts and all(start.shares_feedback is None for start in ears.old_starts)
+    assert all(start.shares_feedback for start in ears.starts)
+
+
+def test_a_verifier_that_knows_nothing_of_it_gets_the_mandate_of_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[SignedMandate] = []
+    sign = Mandates.sign
+
+    def note(mandates: Mandates, **arguments: Any) -> SignedMandate:
+        given.append(sign(mandates, **arguments))
+        return given[-1]
+
+    monkeypatch.setattr(Mandates, "sign", note)
+    monkeypatch.setattr("cosine_p2p.channel.FEATURES", OLD_FEATURES)
+    options: dict[str, Any] = {"coordination": "verifier", "prompt_window_tokens": 0}
+    done = run_virtual(generated(Eavesdroppers(monkeypatch), share_feedback=True, **options))
+    assert done.coordinator == "verifier"
+    assert given and all(mandate_of(mandate).shares_feedback is None for mandate in given)
