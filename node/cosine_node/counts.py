@@ -71,8 +71,9 @@ class DrafterCounts(Counts):
 
     `busy` are answers that there is no room; fragments are dropped where a client reads too slowly. Nodes were sent
     to `drafted_requests`, where `text_tokens` have been committed since, `offered_positions` of them after nodes
-    for them had been sent, and `taken_tokens` of these were among the nodes. Clients sent
-    receipts for `receipt_tokens`.
+    for them had been sent, and `taken_tokens` of these were among the nodes. Clients sent receipts for
+    `receipt_tokens`. Of all tokens that were committed while it followed, it had a first choice before
+    `first_choices`, of which `right_first_choices` were right.
     """
 
     busy: int = 0
@@ -84,6 +85,8 @@ class DrafterCounts(Counts):
     text_tokens: int = 0
     offered_positions: int = 0
     taken_tokens: int = 0
+    first_choices: int = 0
+    right_first_choices: int = 0
     receipt_tokens: int = 0
 
 

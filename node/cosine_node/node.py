@@ -275,6 +275,10 @@ def _service(
         )
         make = partial(VerifierService, config=verifier, home=home, coordinator=coordinator, chain=chain)
     else:
-        drafter = DrafterConfig(tokenizer_digest=served.facts.tokenizer_digest, max_requests=options.max_requests)
+        drafter = DrafterConfig(
+            tokenizer_digest=served.facts.tokenizer_digest,
+            target_digest=served.facts.digest(),
+            max_requests=options.max_requests,
+        )
         make = partial(DrafterService, config=drafter, receipts=ledger_of(identity.peer_id, options.expertise))
     return make(engine=served.engine, runner=runner, curve=curve, identity=identity, wait_for_work=wait_for_work)

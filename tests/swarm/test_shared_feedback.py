@@ -4,6 +4,8 @@ from typing import Any, Final
 
 import pytest
 
+from cosine_node.learning.verified_stream import VerifiedStream
+from cosine_node.simulation.letter_codec import LetterCodec
 from cosine_node.simulation.swarm import SimulatedSwarm
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.generation import Generation
@@ -19,10 +21,13 @@ TOKENS: Final = 30
 PROMPT: Final = "MEMO:"
 
 
-async def generated(ears: Eavesdroppers, *, old: int = 0, **options: Any) -> Generation:
+async def generated(
+    ears: Eavesdroppers, *, old: int = 0, kept: list[VerifiedStream] | None = None, **options: Any
+) -> Generation:
     async with SimulatedSwarm(one_way_s=0.05) as swarm:
         await swarm.verifier(target_engine())
-        await swarm.drafter(draft_engine(0.9), domain="code")
+        keep = None if kept is None else kept.append
+        await swarm.drafter(draft_engine(0.9), domain="code", keep_stream=keep)
         for number in range(old):
             await swarm.drafter_with(ears.old_drafter, domain=f"old-{number}")
         client = await swarm.client(**options)
@@ -55,6 +60,23 @@ def test_drafters_are_told_so_where_the_client_shares(
     assert done.coordinator == coordination
     assert ears.starts and all((start.mandate is not None) == (coordination == "verifier") for start in ears.starts)
     assert {told(start) for start in ears.starts} == {True if shares else None}
+
+
+@pytest.mark.parametrize("coordination", ["client", "verifier"])
+@pytest.mark.parametrize("shares", [False, True])
+def test_a_drafter_keeps_the_text_with_its_guesses_where_the_client_shares(
+    shares: bool, coordination: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[VerifiedStream] = []
+    options: dict[str, Any] = {"coordination": coordination, "prompt_window_tokens": 3}
+    done = run_virtual(generated(Eavesdroppers(monkeypatch), kept=kept, share_feedback=shares, **options))
+    assert len(kept) == shares
+    for stream in kept:
+        assert stream.tokens == done.token_ids
+        assert stream.prompt == LetterCodec().encode(PROMPT)[-3:]
+        made = [(guess, token) for guess, token in zip(stream.guesses, stream.tokens, strict=True) if guess >= 0]
+        assert sum(guess == token for guess, token in made) > 0.7 * TOKENS
+        assert len(stream.failed) == sum(guess != token for guess, token in made)
 
 
 def test_a_drafter_that_knows_nothing_of_it_gets_the_start_of_old(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,11 @@ def shown_mandate(
     return mandate
 
 
+def may_keep_text(message: m.Start, mandate: Mandate | None) -> bool:
+    """True if the client lets the drafter keep the text; of a delegate, the mandate's word counts alone."""
+    return bool((message if mandate is None else mandate).shares_feedback)
+
+
 def check_use(mandate: Mandate | None, message: m.Assign | m.Advance | m.Release, *, now_s: float) -> None:
     """Raise `PeerError` if a message goes past the end or the tokens of a mandate; to release is always allowed."""
     if mandate is None or isinstance(message, m.Release):

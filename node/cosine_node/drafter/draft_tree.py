@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from cosine_node.engine.base import PREFIX, Choice, Row
+from cosine_node.learning.stream_records import StreamRecord
+from cosine_node.learning.verified_stream import NO_GUESS, FailedBranch
 from cosine_p2p.speculation.block import block_below, connected
 from cosine_p2p.speculation.calibration import Calibration
 from cosine_p2p.speculation.tree import Block, LiveTree, TreeNode
@@ -19,6 +21,8 @@ USUAL_RARITY: Final = 100
 """A choice that bounds bytes: a path less likely than one in so many waits until a commit makes it likelier."""
 MAX_CANDIDATES: Final = 8
 """Tokens a node may branch into: 8 instead of 4 brought more accepted tokens on the split tune."""
+MAX_FAILED_TOKENS: Final = 8
+"""Decided: what went wrong shows in the first tokens of a path that was refused."""
 MAX_NODES: Final = 8192
 """Bounds the memory of a request: the largest window a client may ask for, and what some passes over it grow."""
 
@@ -38,7 +42,7 @@ class DraftState:
 
     `log_path_probability` is that of the whole path, 0 for the root, `draft_probability` that of the token given
     its parent. `estimate` is the latter before calibration, None for a token that the model did not propose.
-    `candidates` may follow the token, and are too unlikely to draft so far.
+    `candidates` may follow the token, and are too unlikely to draft so far; `first` is the model's first choice.
     """
 
     name: int
@@ -48,6 +52,7 @@ class DraftState:
     is_first: bool = False
     is_fed: bool = False
     candidates: tuple[TokenCandidate, ...] = ()
+    first: TokenCandidate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,9 @@ class DraftTree:
     `plan` gives the row to feed, `absorb` takes its result. The known tokens at the engine that are not yet in its
     prefix (`take_kept`) are nodes too. Nodes far below the root are held back for up to `held_passes` passes.
     With `measures_prompt` the first row asks how likely the prompt is.
-    `offered` counts the committed tokens for which nodes had been sent, `taken` those that were among them.
+    `offered` counts the committed tokens for which nodes had been sent, `taken` those that were among them;
+    `first_choices` those before which the model had made its first choice, `right_first_choices` those that it was.
+    A `record` is told of all committed tokens.
     """
 
     def __init__(
@@ -84,6 +91,7 @@ class DraftTree:
         *,
         held_passes: int = 0,
         measures_prompt: bool = True,
+        record: StreamRecord | None = None,
     ) -> None:
         self.branch: Branch | None = None
         self._prompt_tokens = len(prompt)
@@ -102,6 +110,9 @@ class DraftTree:
         self._sent: set[TreeNode] = set()
         self.offered = 0
         self.taken = 0
+        self.first_choices = 0
+        self.right_first_choices = 0
+        self._record = record
         self._unsent: list[TreeNode] = []
         self._passes_unsent = 0
         self._wants_nll = measures_prompt
@@ -214,10 +225,12 @@ class DraftTree:
         for name, choice in zip(row.nodes[row.scored_from :], choices, strict=True):
             parent = self._by_name.get(name)
             if parent is not None and self._is_live(parent):
-                self._states[parent].candidates = tuple(
+                state = self._states[parent]
+                state.candidates = tuple(
                     TokenCandidate(token, estimate, rank == 0)
                     for rank, (token, estimate) in enumerate(choice.candidates)
                 )
+                state.first = next(iter(state.candidates), None)
                 grown.extend(self._branch_out(parent))
         self._unsent += grown
         self._passes_unsent += 1
@@ -239,6 +252,7 @@ class DraftTree:
             offered = {child.token for child in root.children.values() if child in self._sent}
             self.offered += bool(offered)
             self.taken += token in offered
+            self._note_first_choice(root, token)
             for child in root.children.values():
                 state = self._states[child]
                 if state.estimate is not None:
@@ -253,6 +267,26 @@ class DraftTree:
             self._known.append(committed)
             self._sent.discard(committed)
         return self._regrow()
+
+    def _note_first_choice(self, root: TreeNode, token: int) -> None:
+        """Count whether the model's first choice after the root was the committed token, and record it."""
+        first = self._states[root].first
+        is_right = first is not None and first.token == token
+        self.first_choices += first is not None
+        self.right_first_choices += is_right
+        if self._record is not None:
+            failed = None if first is None or is_right else self._failed_branch(root, first)
+            guess = NO_GUESS if first is None else first.token
+            self._record.note(self.position, token, guess=guess, failed=failed)
+
+    def _failed_branch(self, root: TreeNode, first: TokenCandidate) -> FailedBranch:
+        """The path of first choices below the root, as far as it was fed."""
+        tokens: list[int] = []
+        node: TreeNode | None = root
+        while node is not None and len(tokens) < MAX_FAILED_TOKENS and (choice := self._states[node].first):
+            tokens.append(choice.token)
+            node = node.children.get(choice.token)
+        return FailedBranch(self.position, tuple(tokens), first.estimate)
 
     def take_kept(self) -> tuple[int, ...]:
         """Names of known nodes, in order, for the engine to move into its prefix; the root always stays a node."""

@@ -9,7 +9,8 @@ from itertools import count
 from typing import Final
 
 from cosine_node.counts import DrafterCounts
-from cosine_node.drafter.delegates import check_use, shown_mandate
+from cosine_node.drafter.admission import check_start
+from cosine_node.drafter.delegates import check_use, may_keep_text, shown_mandate
 from cosine_node.drafter.draft_tree import USUAL_RARITY, Branch, DraftTree
 from cosine_node.drafter.followed_request import FollowedRequest
 from cosine_node.drafter.receipt_ledger import ReceiptLedger
@@ -17,6 +18,8 @@ from cosine_node.engine.base import Engine, OutOfPages, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.fair_places import IDLE_WANTED_S, Holder, whom_to_evict
 from cosine_node.idle_passes import WaitForWork
+from cosine_node.learning.stream_records import StreamRecords
+from cosine_node.learning.verified_stream import VerifiedStream
 from cosine_node.runner import Runner, count_tokens
 from cosine_p2p.channel import Channel, StepCounts, serve_channel, serving_budget
 from cosine_p2p.speculation.calibration import Calibration
@@ -27,11 +30,10 @@ from cosine_protocol.codec import encode_body
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.identity import Identity
-from cosine_protocol.limits import MAX_NEW_TOKENS, MAX_SHOWN_RECEIPTS
+from cosine_protocol.limits import MAX_SHOWN_RECEIPTS
 from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.protocols import DRAFT, RECEIPTS
 from cosine_protocol.receipt_messages import Receipted, SignedReceipt
-from cosine_protocol.request import Request
 
 LOG = logging.getLogger(__name__)
 IDLE_S: Final = 2.0
@@ -54,9 +56,13 @@ MAX_FRAGMENT_BACKLOG_BYTES: Final = 32 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterConfig:
-    """The tokenizer a drafter drafts for, and how many requests it follows at once."""
+    """The tokenizer a drafter drafts for, and how many requests it follows at once.
+
+    It keeps texts of the target of `target_digest` alone, with None those of all.
+    """
 
     tokenizer_digest: bytes
+    target_digest: bytes | None = None
     max_requests: int = 16
 
 
@@ -77,9 +83,14 @@ class DrafterService:
         wait_for_work: WaitForWork = asyncio.Event.wait,
         clock: Callable[[], float] = time.time,
         receipts: ReceiptLedger | None = None,
+        keep_stream: Callable[[VerifiedStream], None] | None = None,
     ) -> None:
-        """`clock` gives Unix seconds, by which mandates end; without `receipts` none is kept."""
+        """`clock` gives Unix seconds, by which mandates end; without `receipts` none is kept.
+
+        `keep_stream` gets the texts that clients let the drafter keep, once their requests have ended.
+        """
         self.receipts = receipts
+        self._records = StreamRecords(keep_stream, target_digest=config.target_digest)
         self._engine = engine
         self._runner = runner
         self.pass_s = curve.seconds(1)
@@ -136,6 +147,7 @@ class DrafterService:
         finally:
             if self.receipts is not None:
                 self.receipts.write()
+            self._records.keep_all()
 
     async def drain(self) -> None:
         """Take no new request and let the present ones go: they lose only hints."""
@@ -169,8 +181,14 @@ class DrafterService:
         if self._is_draining:
             self._answer_busy(channel, message.number)
             return
+        request = message.request
         try:
-            request = self._admitted(message, channel)
+            check_start(
+                message,
+                self._engine,
+                tokenizer_digest=self._config.tokenizer_digest,
+                is_in_use=(channel, message.number) in self._followed,
+            )
             d_0 = message.d_0 or request_digest(request)
             mandate = shown_mandate(
                 message,
@@ -188,16 +206,20 @@ class DrafterService:
             self._answer_busy(channel, message.number)
             return
         self._tick_soon()
+        record = self._records.follow(request, d_0, may_keep=may_keep_text(message, mandate))
         followed = self._followed[(channel, message.number)] = FollowedRequest(
             channel,
             message.number,
             request,
             d_0,
-            DraftTree(d_0, request.prompt, message.committed, self._calibration, held_passes=HELD_PASSES),
+            DraftTree(
+                d_0, request.prompt, message.committed, self._calibration, held_passes=HELD_PASSES, record=record
+            ),
             self._engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt)),
             asyncio.get_running_loop().time(),
             admission=next(self._admissions),
             mandate=mandate,
+            record=record,
         )
         self.counts.opened += 1
         followed.log.info("followed, %d prompt tokens", len(request.prompt))
@@ -234,24 +256,9 @@ class DrafterService:
         for followed in list(self._followed.values()):
             if now_s - followed.heard_at_s > FORGOTTEN_S:
                 self._leave(followed)
-        if self._followed:
+        self._records.keep_old(now_s=now_s)
+        if self._followed or self._records.are_waiting:
             self._tick_soon()
-
-    def _admitted(self, message: m.Start, channel: Channel) -> Request:
-        """The request of a `Start`. Raises `PeerError` with the reason if it cannot be followed."""
-        request = message.request
-        tokens = (*request.prompt, *message.committed)
-        if not request.prompt:
-            raise PeerError(ErrorCode.MALFORMED, "the request does not fit its stream")
-        if request.tokenizer_digest != self._config.tokenizer_digest:
-            raise PeerError(ErrorCode.WRONG_TOKENIZER, "the drafter has another tokenizer")
-        if max(tokens) >= self._engine.vocab_tokens:
-            raise PeerError(ErrorCode.WRONG_TOKENIZER, "a token id lies outside the drafter's vocabulary")
-        if len(tokens) >= self._engine.context_tokens:
-            raise PeerError(ErrorCode.PROMPT_TOO_LONG, "the prompt is longer than the drafter's context")
-        if (channel, message.number) in self._followed:
-            raise PeerError(ErrorCode.MALFORMED, "this request number is in use")
-        return request
 
     def _answer_busy(self, channel: Channel, number: int) -> None:
         self.counts.busy += 1
@@ -279,11 +286,14 @@ class DrafterService:
     def _advance(self, followed: FollowedRequest, message: m.Advance) -> None:
         tree, counts = followed.tree, self.counts
         position, offered, taken = tree.position, tree.offered, tree.taken
+        first_choices, right_first_choices = tree.first_choices, tree.right_first_choices
         block = tree.advance(message.position, message.tokens)
         if followed.sent_nodes:
             counts.text_tokens += tree.position - position
         counts.offered_positions += tree.offered - offered
         counts.taken_tokens += tree.taken - taken
+        counts.first_choices += tree.first_choices - first_choices
+        counts.right_first_choices += tree.right_first_choices - right_first_choices
         self._send(followed, block)
 
     def _next_rows(self) -> list[tuple[FollowedRequest, Row]]:
@@ -374,16 +384,7 @@ class DrafterService:
 
     def _finish(self, followed: FollowedRequest) -> None:
         """Answer a `Release` with a signed account of the nodes sent."""
-        account = m.Account(
-            followed.number,
-            m.FinishReason.CANCELLED,
-            followed.tree.position,
-            followed.tree.digest,
-            (min(followed.sent_nodes, MAX_NEW_TOKENS),),
-        )
-        body = encode_body(account)
-        signature = self._identity.sign(kind="final", digest=followed.d_0, body=body)
-        followed.channel.post(m.Final(body, signature))
+        followed.channel.post(followed.account(self._identity))
         self._release(followed, "released")
 
     def _release(self, followed: FollowedRequest, ending: str) -> None:
@@ -393,4 +394,5 @@ class DrafterService:
             self._released.append(followed)
             if self.receipts is not None:
                 self.receipts.expect(followed.request, followed.d_0, sent_nodes=followed.sent_nodes)
+            self._records.leave(followed.record, now_s=asyncio.get_running_loop().time())
             self._work.set()

@@ -255,6 +255,18 @@ DRAFTER: Final[tuple[Series[DrafterService], ...]] = (
         lambda d: d.counts.taken_tokens,
     ),
     Series(
+        "cosine:drafter_first_choices",
+        COUNTER,
+        "Tokens committed after its model had made its first choice.",
+        lambda d: d.counts.first_choices,
+    ),
+    Series(
+        "cosine:drafter_right_first_choices",
+        COUNTER,
+        "Of these, those that were its first choice.",
+        lambda d: d.counts.right_first_choices,
+    ),
+    Series(
         "cosine:drafter_receipt_tokens",
         COUNTER,
         "Tokens that verifiers and clients signed for.",

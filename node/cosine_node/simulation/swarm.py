@@ -15,6 +15,7 @@ from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.scripted import ScriptedEngine
+from cosine_node.learning.verified_stream import VerifiedStream
 from cosine_node.runner import Runner
 from cosine_node.simulation.letter_codec import LetterCodec
 from cosine_node.simulation.links import seeded
@@ -224,6 +225,7 @@ class SimulatedSwarm:
         curve: CostCurve = DRAFT_CURVE,
         domain: str = "code",
         identity: Identity | None = None,
+        keep_stream: Callable[[VerifiedStream], None] | None = None,
         **config: Any,
     ) -> Member:
         """A drafter that serves from now on; further options are fields of `DrafterConfig`."""
@@ -238,6 +240,7 @@ class SimulatedSwarm:
             config=DrafterConfig(tokenizer_digest=DIGEST, **config),
             clock=clock,
             receipts=ReceiptLedger(identity.peer_id, expertise=(domain,), clock=clock),
+            keep_stream=keep_stream,
         )
         return await self._add(identity, self.join(identity), service, engine, machine, Role.DRAFTER, domain, curve)
 

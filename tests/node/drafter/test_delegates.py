@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cosine_node.drafter.delegates import check_use, shown_mandate
+from cosine_node.drafter.delegates import check_use, may_keep_text, shown_mandate
 from cosine_protocol import messages as m
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import ErrorCode, PeerError
@@ -29,6 +29,15 @@ def shown(peer_id: str, mandate: SignedMandate | None = SIGNED, **changes: Any) 
 def test_the_client_itself_needs_none() -> None:
     assert shown(CLIENT.peer_id, None) is shown(CLIENT.peer_id) is None
     check_use(None, m.Advance(1, 1000, (1,)), now_s=1e9)
+
+
+@pytest.mark.parametrize("said", [None, False, True])
+@pytest.mark.parametrize("mandated", [None, False, True])
+def test_a_text_is_kept_by_the_client_s_own_word_alone(said: bool | None, mandated: bool | None) -> None:
+    start = m.Start(1, REQUEST, (), shares_feedback=said)
+    assert may_keep_text(start, None) is bool(said)
+    mandate = Mandate("verifier", ("me",), 3, 100.0, 10.0, None, mandated)
+    assert may_keep_text(start, mandate) is bool(mandated)
 
 
 @pytest.mark.parametrize(

@@ -2,27 +2,34 @@
 
 import math
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
-from cosine_node.drafter.draft_tree import MAX_CANDIDATES, USUAL_RARITY, Branch, DraftTree
+from cosine_node.drafter.draft_tree import MAX_CANDIDATES, MAX_FAILED_TOKENS, USUAL_RARITY, Branch, DraftTree
 from cosine_node.engine.base import Choice, Row
 from cosine_node.engine.scripted import ScriptedEngine
+from cosine_node.learning.stream_records import StreamRecord
+from cosine_node.learning.verified_stream import NO_GUESS
 from cosine_p2p.speculation.calibration import Calibration
 from cosine_p2p.speculation.tree import Block, LiveTree
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, Node
 from cosine_protocol.request import Sampling
+from tests.node.peers import request_of
 
 D_0 = bytes(range(16))
 VOCAB = 12
 
 
 def tree_of(
-    prompt: tuple[int, ...] = (1, 2, 3), committed: tuple[int, ...] = (), *, held_passes: int = 0
+    prompt: tuple[int, ...] = (1, 2, 3),
+    committed: tuple[int, ...] = (),
+    *,
+    held_passes: int = 0,
+    record: StreamRecord | None = None,
 ) -> DraftTree:
-    return DraftTree(D_0, prompt, committed, Calibration(), held_passes=held_passes)
+    return DraftTree(D_0, prompt, committed, Calibration(), held_passes=held_passes, record=record)
 
 
 def branch(
@@ -67,6 +74,9 @@ class Follower:
     tree: DraftTree
     live: LiveTree
     sequence: int
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    record: StreamRecord
     output: list[int] = field(default_factory=list)
     blocks: int = 0
 
@@ -76,11 +86,21 @@ class Follower:
         engine = ScriptedEngine(vocab_tokens=VOCAB, fidelity=0.6, drafter_seed=seed, context_tokens=512)
         prompt = tuple(rng.randrange(VOCAB) for _ in range(rng.randrange(1, 6)))
         committed = [rng.randrange(VOCAB) for _ in range(rng.randrange(3))]
-        sequence = engine.open(sampling=Sampling(temperature=rng.choice([0, 0.9])), prompt_tokens=len(prompt))
+        sampling = Sampling(temperature=rng.choice([0, 0.9]))
+        sequence = engine.open(sampling=sampling, prompt_tokens=len(prompt))
         live = LiveTree(roll_digest(D_0, committed), len(committed))
-        return cls(
-            rng, engine, tree_of(prompt, tuple(committed), held_passes=held_passes), live, sequence, committed
-        )
+        record = StreamRecord(request_of("client", prompt=prompt, sampling=sampling))
+        tree = tree_of(prompt, tuple(committed), held_passes=held_passes, record=record)
+        return cls(rng, engine, tree, live, sequence, prompt, sampling, record, committed)
+
+    def first_choice(self, output: tuple[int, ...]) -> int:
+        """The engine's first choice after an output, without any tree."""
+        sequence = self.engine.open(sampling=self.sampling, prompt_tokens=len(self.prompt))
+        tokens = (*self.prompt, *output)
+        row = replace(Row.chain(sequence, tokens, scored_from=len(tokens) - 1), candidates=1)
+        choice = self.engine.forward([row])[0].choices[0]
+        self.engine.release(sequence)
+        return choice.candidates[0][0]
 
     def take(self, grown: Block | None) -> None:
         """Every block attaches at once, whole, in its place."""
@@ -145,6 +165,46 @@ def test_whatever_happens_blocks_attach_and_the_engine_agrees(seed: int, held_pa
     assert follower.blocks > 3
     assert follower.tree.position == len(follower.output)
     assert follower.tree.digest == roll_digest(D_0, follower.output)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_record_has_the_first_choices_that_a_replay_of_the_text_gives(seed: int) -> None:
+    follower = Follower.of(seed, held_passes=2)
+    actions = (follower.assign, follower.advance, follower.step, follower.step, follower.step)
+    for _ in range(80):
+        follower.rng.choice(actions)()
+    stream = follower.record.stream()
+    assert stream is not None
+    assert stream.tokens == tuple(follower.output)
+    made = [position for position, guess in enumerate(stream.guesses) if guess != NO_GUESS]
+    assert len(made) == follower.tree.first_choices > 5
+    wrong = [position for position in made if stream.guesses[position] != stream.tokens[position]]
+    assert len(made) - len(wrong) == follower.tree.right_first_choices
+    for position in made:
+        assert stream.guesses[position] == follower.first_choice(stream.tokens[:position]), f"seed {seed}"
+    assert [failed.position for failed in stream.failed] == wrong
+    for failed in stream.failed:
+        assert failed.tokens[0] == stream.guesses[failed.position]
+        assert 0 < len(failed.tokens) <= MAX_FAILED_TOKENS
+        path = stream.tokens[: failed.position]
+        for token in failed.tokens:
+            assert token == follower.first_choice(path), f"seed {seed}, below {failed.position} tokens"
+            path = (*path, token)
+
+
+def test_a_refused_path_is_recorded_as_far_as_it_was_drafted() -> None:
+    record = StreamRecord(request_of("client"))
+    tree = tree_of(record=record)
+    tree.assign(branch(width=1, depth=12))
+    # A row for the prompt, then one for each token of a chain.
+    for token in range(11):
+        tree.absorb(planned(tree), [said((token, 0.9))])
+    tree.advance(0, [9, *range(1, 10)])
+    stream = record.stream()
+    assert stream is not None
+    assert (stream.guesses[0], stream.guesses[1:]) == (0, (NO_GUESS,) * 9)
+    [failed] = stream.failed
+    assert (failed.position, failed.tokens, failed.confidence) == (0, tuple(range(MAX_FAILED_TOKENS)), 0.9)
 
 
 def test_nothing_is_drafted_before_an_assignment_but_the_prompt_is_read() -> None:

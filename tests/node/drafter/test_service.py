@@ -19,6 +19,8 @@ from cosine_node.drafter.service import (
 )
 from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.fair_places import IDLE_WANTED_S
+from cosine_node.learning.stream_records import RETURN_S
+from cosine_node.learning.verified_stream import NO_GUESS, VerifiedStream
 from cosine_node.runner import InlineRunner
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.speculation.tree import LiveTree
@@ -50,7 +52,11 @@ LONG = 400
 
 @asynccontextmanager
 async def drafting(
-    engine: ScriptedEngine | None = None, *, clock: Callable[[], float] = time.time, **config: Any
+    engine: ScriptedEngine | None = None,
+    *,
+    clock: Callable[[], float] = time.time,
+    keep_stream: Callable[[VerifiedStream], None] | None = None,
+    **config: Any,
 ) -> AsyncIterator[Bench]:
     engine = engine or ScriptedEngine()
     service = DrafterService(
@@ -60,6 +66,7 @@ async def drafting(
         identity=SERVER,
         config=DrafterConfig(tokenizer_digest=TOKENIZER, **config),
         clock=clock,
+        keep_stream=keep_stream,
     )
     async with serving(service, engine, DRAFT) as bench:
         yield bench
@@ -527,3 +534,116 @@ def test_after_its_end_it_drafts_no_more() -> None:
         assert bench.service.requests == 0
 
     play(scene, clock=lambda: now_s[0])
+
+
+async def advanced(caller: Caller, tokens: tuple[int, ...], *, number: int = 1, each: int = 1) -> None:
+    """Commit the tokens of an output, so many at a time, with time to draft between."""
+    for position in range(0, len(tokens), each):
+        caller.post(m.Advance(number, position, tokens[position : position + each]))
+        await caller.hear_for(0.1)
+
+
+def shared(request: Request, *, number: int = 1, committed: tuple[int, ...] = ()) -> tuple[m.Start, m.Assign]:
+    """A start of a client that shares feedback, and an assignment."""
+    base = roll_digest(request_digest(request), committed)
+    return (
+        m.Start(number, request, committed, shares_feedback=True),
+        assign(base, number=number, position=len(committed)),
+    )
+
+
+def test_a_text_is_kept_once_where_its_client_lets_it_also_if_it_is_followed_twice() -> None:
+    kept: list[VerifiedStream] = []
+
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = request_of(caller.peer_id, max_new_tokens=30)
+        output = expected_output(request, bench.engine)
+        caller.post(*shared(request))
+        await caller.until(m.Started)
+        await advanced(caller, output[:10])
+        caller.post(m.Release(1))
+        await caller.until(m.Final)
+        caller.post(*shared(request, committed=output[:15]))
+        await caller.until(m.Started)
+        for position in range(15, 30):
+            caller.post(m.Advance(1, position, output[position : position + 1]))
+            await caller.hear_for(0.1)
+        assert kept == []
+        caller.post(m.Release(1))
+        await asyncio.sleep(RETURN_S + 2 * TICK_S)
+        [stream] = kept
+        assert (stream.client, stream.prompt, stream.tokens) == (caller.peer_id, request.prompt, output)
+        assert stream.guesses[:10] == output[:10] and stream.guesses[16:] == output[16:]
+        assert stream.guesses[11:15] == (NO_GUESS,) * 4
+        assert stream.failed == ()
+        counts = bench.service.counts
+        assert counts.first_choices == counts.right_first_choices == sum(g != NO_GUESS for g in stream.guesses)
+
+    play(scene, keep_stream=kept.append)
+
+
+def test_a_text_is_kept_when_the_node_leaves() -> None:
+    kept: list[VerifiedStream] = []
+
+    async def run() -> None:
+        async with drafting(keep_stream=kept.append) as bench:
+            caller = await bench.caller()
+            request = request_of(caller.peer_id, max_new_tokens=30)
+            caller.post(*shared(request))
+            await caller.until(m.Started)
+            await advanced(caller, expected_output(request, bench.engine)[:20])
+
+    run_virtual(run())
+    assert [len(stream.tokens) for stream in kept] == [20]
+
+
+def test_nothing_is_kept_of_other_clients_and_all_are_counted() -> None:
+    kept: list[VerifiedStream] = []
+
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = await followed(caller)
+        await advanced(caller, expected_output(request, bench.engine)[:20])
+        assert bench.service.counts.first_choices >= bench.service.counts.right_first_choices == 20
+        caller.post(m.Release(1))
+        await asyncio.sleep(2 * RETURN_S)
+
+    play(scene, keep_stream=kept.append)
+    assert kept == []
+
+
+@pytest.mark.parametrize("shares", [None, True])
+def test_a_delegate_s_own_word_is_not_that_of_its_client(shares: bool | None) -> None:
+    kept: list[VerifiedStream] = []
+
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = request_of(CLIENT.peer_id, max_new_tokens=LONG)
+        signed = mandate(request, caller.peer_id, most_tokens=20, shares_feedback=bool(shares))
+        caller.post(m.Start(1, request, (), signed, shares_feedback=None if shares else True))
+        await caller.until(m.Started)
+        await advanced(caller, expected_output(request, bench.engine)[:20])
+        caller.post(m.Release(1))
+        await asyncio.sleep(2 * RETURN_S)
+
+    play(scene, keep_stream=kept.append, clock=lambda: CLOCK_S)
+    assert [stream.client for stream in kept] == ([CLIENT.peer_id] if shares else [])
+
+
+def test_advances_with_gaps_and_repeats_cost_nothing() -> None:
+    kept: list[VerifiedStream] = []
+
+    async def scene(bench: Bench, caller: Caller) -> None:
+        request = request_of(caller.peer_id, max_new_tokens=30)
+        output = expected_output(request, bench.engine)
+        caller.post(*shared(request))
+        await caller.until(m.Started)
+        await advanced(caller, output, each=7)
+        for position, tokens in ((0, output), (40, (1, 2)), (3, (9, 9)), (29, output[29:])):
+            caller.post(m.Advance(1, position, tokens))
+        await caller.hear_for(0.1)
+        caller.post(m.Release(1))
+        await asyncio.sleep(RETURN_S + 2 * TICK_S)
+        assert [stream.tokens for stream in kept] == [output]
+        # Of seven tokens that came at once the first were drafted in time.
+        assert kept[0].guesses[7:10] == output[7:10]
+
+    play(scene, keep_stream=kept.append)
