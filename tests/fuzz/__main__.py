@@ -1,11 +1,12 @@
 """Fuzzes targets by coverage with atheris: `python -m tests.fuzz --seconds 60 message tree`.
 
-Without names all, in turn, each in a process of its own. An input that fails is kept in the folder `--found`, and
-belongs into `regressions/` once what it broke is mended.
+Without names all, in turn, each in a process of its own. Inputs that reach further are kept in the folder `--found`,
+from which the next run goes on. So is one that fails: it belongs into `regressions/` once what it broke is mended.
 """
 
 import argparse
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -24,6 +25,8 @@ TIMEOUT_S: Final = 20
 """No input may take so long, on any machine: they take milliseconds."""
 MEMORY_MB: Final = 3072
 """No input may take the process above this: it needs some hundred MB."""
+PROGRESS: Final = re.compile(r"^#(\d+)\s+[A-Z]\w* +cov: (\d+)", re.MULTILINE)
+"""A line of libFuzzer: how many inputs were tried, and how many branches of ours all of them have reached."""
 BYTEWISE: Final = 0.3
 """A choice: the share of inputs that are changed as bytes where a target has mutations of its own."""
 
@@ -35,31 +38,47 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=0, help="for each target, instead of the runs of a test")
     parser.add_argument("--runs", type=int, default=0, help="of each target")
     parser.add_argument("--seed", type=int, default=1, help="the same seed and runs give the same inputs")
-    parser.add_argument("--found", type=Path, help="where inputs that fail go, by default a new folder")
+    parser.add_argument(
+        "--found", type=Path, help="where inputs and what libFuzzer says go, by default a new folder"
+    )
     parser.add_argument("--keep", action="store_true", help="add what reaches further to tests/fuzz/corpus")
     options = parser.parse_args()
     found = options.found or Path(tempfile.mkdtemp(prefix="cosine-fuzz-"))
     failed = []
     for name in options.names or TARGETS:
-        folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=found))
+        folder = found / name
+        folder.mkdir(parents=True, exist_ok=True)
         for number, data in enumerate([*TARGETS[name].seeds(), *kept(name), *regressions().values()]):
             (folder / f"{number:05}").write_bytes(data)
         runs = f"-runs={options.runs or TARGETS[name].runs}"
         length = f"-max_total_time={options.seconds}" if options.seconds else runs
+        said = found / f"{name}.log"
         # libFuzzer ends the process in which it runs.
         child = os.fork()
         if not child:
+            os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), sys.stderr.fileno())
             fuzz(
                 name, TARGETS[name], folder, [length, f"-seed={options.seed}", f"-artifact_prefix={found}/{name}-"]
             )
         _, status, used = os.wait4(child, 0)
-        print(f"{name}: {used.ru_utime + used.ru_stime:.1f} s of a processor")  # noqa: T201  # for people
+        tried = progress_in(said.read_text(errors="replace"))
+        used_s = used.ru_utime + used.ru_stime
+        print(f"{name}: {tried}, {used_s:.1f} s of a processor", flush=True)  # noqa: T201  # for people
         if os.waitstatus_to_exitcode(status):
             failed.append(name)
         elif options.keep:
             keep(name, TARGETS[name], [file.read_bytes() for file in folder.iterdir()])
     print(f"inputs that fail: {found}" if failed else "nothing failed", *failed)  # noqa: T201  # for people
     return len(failed)
+
+
+def progress_in(said: str) -> str:
+    """What libFuzzer says of a run, in short: how much it tried, and when it last reached code it had not reached."""
+    lines = [(int(tried), int(edges)) for tried, edges in PROGRESS.findall(said)]
+    most = max((edges for _, edges in lines), default=0)
+    last = next((tried for tried, edges in lines if edges == most), 0)
+    tried = max((tried for tried, _ in lines), default=0)
+    return f"{tried} inputs, {most} branches, the last one reached by input {last}"
 
 
 def fuzz(name: str, target: FuzzTarget, folder: Path, flags: list[str]) -> None:
@@ -77,7 +96,7 @@ def fuzz(name: str, target: FuzzTarget, folder: Path, flags: list[str]) -> None:
         )
 
     bounds = [f"-max_len={target.max_bytes}", f"-timeout={TIMEOUT_S}", f"-rss_limit_mb={MEMORY_MB}"]
-    quiet = ["-reload=0", "-verbosity=0", "-print_final_stats=1"]
+    quiet = ["-reload=0", "-print_final_stats=1"]
     custom = mutate if target.mutate else None
     atheris.Setup([name, *flags, *bounds, *quiet, str(folder)], test, custom_mutator=custom)
     atheris.Fuzz()
