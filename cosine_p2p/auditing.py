@@ -136,6 +136,11 @@ class Auditing:
         self._act(state, claim, audit.evidence[index], accusers)
         return state
 
+    async def judge(self, auditor: str, claim: AskAudit) -> AuditVerdict | None:
+        """One auditor's verdict on a claim, of which nothing is kept; None if it gives none."""
+        answered = await self._ask(auditor, claim)
+        return answered[1] if answered is not None else None
+
     async def _ask(self, auditor: str, claim: AskAudit) -> tuple[Audited, AuditVerdict] | None:
         """One auditor's answer and verdict; None if it gives none that can be believed."""
         assert self._links is not None

@@ -19,6 +19,7 @@ from cosine_p2p.distances import Distances
 from cosine_p2p.drafter_search import DrafterSearch
 from cosine_p2p.earned_credit import Earned
 from cosine_p2p.evidence import EvidenceFile
+from cosine_p2p.failover_check import FailoverCheck
 from cosine_p2p.fragments import Offload
 from cosine_p2p.generation import AppliedConfig, Chunk, Generation
 from cosine_p2p.generation_config import apply_defaults
@@ -280,7 +281,10 @@ class AsyncClient:
     ) -> Run:
         """A generation by these sessions, with what follows its end."""
         place = self._joined()
-        give = partial(give_receipts, links=place.links, mandates=place.swarm.mandates)
+        mandates = place.swarm.mandates
+        give = partial(give_receipts, links=place.links, mandates=mandates)
+        judge, failures = self._auditing.judge, self._failures
+        check = partial(FailoverCheck, mandates=mandates, judge=judge, failures=failures) if mandates else None
         return Run(
             sessions,
             codec,
@@ -289,6 +293,7 @@ class AsyncClient:
             observer=self._observer,
             applied=applied,
             audit=partial(self._auditing.begin, share=asked["audit"]),
+            check_failover=check if asked["audit"] else None,
             give_receipts=give if asked["share_receipts"] else None,
             keeps_spare_warm=asked["warm_spare"],
         )

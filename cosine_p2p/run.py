@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from itertools import groupby
 
 from cosine_p2p.auditing import StreamAudit
+from cosine_p2p.failover_check import FailoverCheck, TextAccused
 from cosine_p2p.generation import (
     HOME_SOURCE,
     TARGET_SOURCE,
@@ -37,7 +38,8 @@ class Run:
 
     `sessions` are the ways to serve the request, best first. The next one is taken where nobody of the one before
     has committed anything. Once all text is there, `audit` begins the audit of the session that brought it, and
-    `give_receipts` tells its drafters of it. With `keeps_spare_warm` a second verifier is kept ready to go on.
+    `give_receipts` tells its drafters of it; `check_failover` compares the verifiers of a session on the way. With
+    `keeps_spare_warm` a second verifier is kept ready to go on.
     """
 
     def __init__(
@@ -49,12 +51,14 @@ class Run:
         stop: Iterable[str] = (),
         observer: Observer | None = None,
         applied: AppliedConfig | None = None,
-        audit: Callable[[Session], StreamAudit] | None = None,
+        audit: Callable[..., StreamAudit] | None = None,
+        check_failover: Callable[[Session], FailoverCheck] | None = None,
         give_receipts: Callable[[Session], int] | None = None,
         keeps_spare_warm: bool = False,
     ) -> None:
         self._observer = observer
         self._begin_audit = audit
+        self._check_failover = check_failover
         self._audit: StreamAudit | None = None
         self._give_receipts = give_receipts
         self._keeps_spare_warm = keeps_spare_warm
@@ -124,14 +128,20 @@ class Run:
     async def _stream(self) -> AsyncGenerator[Tokens, None]:
         """The output of the first session whose verifiers serve at all. Raises as `Session.stream`."""
         while True:
-            stream = self._session.stream()
+            stream = shown = self._session.stream()
+            if self._check_failover is not None:
+                shown = self._check_failover(self._session).checked(stream)
             spare = WarmSpare(self._session, self._links)
             warming = [asyncio.ensure_future(spare.run())] if self._keeps_spare_warm else []
             try:
-                async for tokens in stream:
+                async for tokens in shown:
                     yield tokens
                 return
             except GenerationTimedOut:
+                raise
+            except TextAccused:
+                # What its author has signed may convict it.
+                self._audit = self._begin_audit(self._session, share=1.0) if self._begin_audit else None
                 raise
             except GenerationFailed:
                 other = None if self._session.output else next(self._sessions, None)
@@ -144,6 +154,7 @@ class Run:
                 for task in warming:
                     task.cancel()
                 await asyncio.gather(*warming, return_exceptions=True)
+                await shown.aclose()
                 await stream.aclose()
 
     def _chunks_of(self, committed: Tokens) -> Iterator[Chunk]:

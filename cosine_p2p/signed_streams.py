@@ -19,6 +19,10 @@ class SignedStreams:
         """A verifier has committed something."""
         self._upstreams[upstream.peer_id, upstream.first] = upstream
 
+    def parts(self) -> list[tuple[str, int]]:
+        """Who committed from which position on, in order of time."""
+        return list(self._upstreams)
+
     def claims(self, request: Request, output: Sequence[int]) -> tuple[AskAudit, ...]:
         """One claim for each transcript, in order of time; their numbers are 0 until they are sent."""
         return tuple(

@@ -20,6 +20,7 @@ DECISIONS: Final = (ast.If, ast.IfExp, ast.While, ast.Match, ast.BoolOp)
 TESTED_BY: Final = {
     "node/cosine_node/simulation/stages.py": "swarm/test_ring.py",
     "cosine_p2p/auditing.py": "swarm/test_audits.py",
+    "cosine_p2p/failover_check.py": "swarm/test_audits.py",
     "cosine_p2p/postings.py": "cosine_p2p/test_dht.py",
     "cosine_p2p/strategies/base.py": "cosine_p2p/test_session.py",
     "cosine_p2p/template_worker.py": "cosine_p2p/test_chat_template.py",

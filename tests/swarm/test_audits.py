@@ -18,6 +18,7 @@ from cosine_node.verifier.audited_stream import SCORED_TOKENS
 from cosine_p2p.audit_rule import AuditState
 from cosine_p2p.auditing import WANTED_ACCUSERS
 from cosine_p2p.evidence import EvidenceFile
+from cosine_p2p.failover_check import TextAccused
 from cosine_p2p.generation import Generation
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import VOCAB_TOKENS, assert_freed, plain_stream, prompt_of, target_engine
@@ -27,6 +28,7 @@ from tests.thoroughness import quick_first
 TOKENS: Final = 200
 PROMPT: Final = prompt_of(random.Random("audits"))
 SUSPECT: Final = numbered_identity(9200)
+NEXT: Final = numbered_identity(9201)
 SLOWER: Final = CostCurve(tuple((tokens, 1.3 * seconds) for tokens, seconds in VERIFY_CURVE.points))
 """So slow that nobody expects it to be faster than the suspect."""
 SLOWEST: Final = CostCurve(tuple((tokens, 2.0 * seconds) for tokens, seconds in VERIFY_CURVE.points))
@@ -187,7 +189,7 @@ def test_honest_verifiers_are_never_accused(strategy: str, sampling: str) -> Non
 
 
 def test_each_part_of_a_stream_that_went_on_elsewhere_is_audited_alone() -> None:
-    """The first verifier is honest and stops, the second one lies: only the second is convicted."""
+    """The first verifier is honest and stops, the second one lies later: only the second is convicted."""
 
     async def run() -> Generation:
         async with SimulatedSwarm() as swarm:
@@ -195,7 +197,7 @@ def test_each_part_of_a_stream_that_went_on_elsewhere_is_audited_alone() -> None
             await swarm.verifier(engine, identity=SUSPECT, runner=StallingRunner(engine, passes=60))
             client = await swarm.client(strategy="plain", audit=1.0)
             await client.generate(PROMPT, max_new_tokens=10, audit=0.0)
-            liar = await swarm.verifier(other_model(), curve=SLOWER)
+            liar = await swarm.verifier(LyingEngine(vocab_tokens=VOCAB_TOKENS), curve=SLOWER)
             for _ in range(2):
                 await swarm.verifier(target_engine(), curve=SLOWEST)
             run = await client.start(PROMPT, max_new_tokens=TOKENS)
@@ -213,33 +215,58 @@ def test_each_part_of_a_stream_that_went_on_elsewhere_is_audited_alone() -> None
     assert lied.state is done.audit.state is AuditState.CONVICTED
 
 
-def test_who_lies_and_falls_silent_is_convicted_of_its_part_alone() -> None:
-    """The verifier that goes on is given the lie and continues it; that is not its own."""
+def failed_over(first: Callable[[], ScriptedEngine], second: Callable[[], ScriptedEngine]) -> list[Generation]:
+    """A refused text, that of a verifier that stops after 60 passes as another one goes on; then another text."""
 
+    async def run() -> list[Generation]:
+        async with SimulatedSwarm() as swarm:
+            engine = first()
+            await swarm.verifier(engine, identity=SUSPECT, runner=StallingRunner(engine, passes=60))
+            client = await swarm.client(strategy="plain", audit=1.0)
+            await client.generate(PROMPT, max_new_tokens=10, audit=0.0)
+            await swarm.verifier(second(), identity=NEXT, curve=SLOWER)
+            for _ in range(2):
+                await swarm.verifier(target_engine(), curve=SLOWEST)
+            run = await client.start(PROMPT, max_new_tokens=TOKENS)
+            with pytest.raises(TextAccused, match=SUSPECT.peer_id):
+                async for _ in run.chunks():
+                    pass
+            await run.audited()
+            later = await client.generate(PROMPT, max_new_tokens=TOKENS, audit=0.0)
+            assert later.token_ids == plain_stream(PROMPT, Sampling(), tokens=TOKENS)
+            return [run.result(), later]
+
+    return run_virtual(run())
+
+
+def test_nobody_continues_what_one_wrote_who_lies_and_falls_silent() -> None:
+    lied, later = failed_over(other_model, target_engine)
+    # Nothing was shown that came after the lie.
+    assert authors(lied)[0] == SUSPECT.peer_id and lied.tokens < TOKENS // 2
+    assert lied.audit is not None
+    convicted, *_ = (piece.open() for piece in lied.audit.evidence)
+    assert (convicted.claim.author, convicted.state) == (SUSPECT.peer_id, AuditState.CONVICTED)
+    assert SUSPECT.peer_id not in authors(later)
+
+
+def test_who_accuses_an_honest_one_in_order_to_go_on_is_asked_last() -> None:
+    stopped, later = failed_over(target_engine, other_model)
+    assert stopped.token_ids == plain_stream(PROMPT, Sampling(), tokens=TOKENS)[: stopped.tokens]
+    assert stopped.audit is not None and stopped.audit.evidence[0].open().state is AuditState.PASSED
+    assert not {SUSPECT.peer_id, NEXT.peer_id} & {*authors(later)}
+
+
+def test_without_audits_nobody_compares_verifiers() -> None:
     async def run() -> Generation:
         async with SimulatedSwarm() as swarm:
             liar = other_model()
             await swarm.verifier(liar, identity=SUSPECT, runner=StallingRunner(liar, passes=60))
-            client = await swarm.client(strategy="plain", audit=1.0)
-            await client.generate(PROMPT, max_new_tokens=10, audit=0.0)
-            for _ in range(3):
-                await swarm.verifier(target_engine(), curve=SLOWER)
-            run = await client.start(PROMPT, max_new_tokens=TOKENS)
-            async for _ in run.chunks():
-                pass
-            await run.audited()
-            lied = run.result()
-            later = await client.generate(PROMPT, max_new_tokens=TOKENS, audit=0.0)
-            assert later.token_ids == plain_stream(PROMPT, Sampling(), tokens=TOKENS)
-            assert SUSPECT.peer_id not in authors(later)
-            return lied
+            client = await swarm.client(strategy="plain", audit=0.0)
+            await client.generate(PROMPT, max_new_tokens=10)
+            await swarm.verifier(target_engine(), curve=SLOWER)
+            return await client.generate(PROMPT, max_new_tokens=TOKENS)
 
-    done = run_virtual(run())
-    assert authors(done)[0] == SUSPECT.peer_id and len(authors(done)) == 2
-    assert done.audit is not None
-    lied, honest = (piece.open() for piece in done.audit.evidence)
-    assert (lied.claim.author, lied.state) == (SUSPECT.peer_id, AuditState.CONVICTED)
-    assert honest.state is AuditState.PASSED
+    assert len(authors(run_virtual(run()))) == 2
 
 
 def test_an_audit_costs_an_auditor_a_prefill() -> None:
