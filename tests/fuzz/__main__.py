@@ -1,7 +1,8 @@
 """Fuzzes targets by coverage with atheris: `python -m tests.fuzz --seconds 60 message tree`.
 
-Without names all, in turn, each in a process of its own. Inputs that reach further are kept in the folder `--found`,
-from which the next run goes on. So is one that fails: it belongs into `regressions/` once what it broke is mended.
+Without names all, in turn, each in a process of its own. Inputs that reach further are kept in the folder
+`--found`, from which the next run goes on, and so is one that fails, which belongs into `regressions/` once what it
+broke is mended.
 """
 
 import argparse
@@ -73,7 +74,7 @@ def main() -> int:
 
 
 def progress_in(said: str) -> str:
-    """What libFuzzer says of a run, in short: how much it tried, and when it last reached code it had not reached."""
+    """A run in short, of what libFuzzer says: how much it tried, and when it last reached other code."""
     lines = [(int(tried), int(edges)) for tried, edges in PROGRESS.findall(said)]
     most = max((edges for _, edges in lines), default=0)
     last = next((tried for tried, edges in lines if edges == most), 0)
