@@ -97,6 +97,7 @@ SHELLS: Final = {
     "tui/cosine_tui/screenshots.py": "draws the pictures of the documentation; test_snapshots draws the same",
     "training/cards.py": "fills in the model cards that are committed",
     "training/decode.py": "generates the texts of a model card",
+    "training/measure_domains.py": "prints what test_domain_texts compares",
     "training/model.py": "the model that test_training trains",
 }
 """Modules that have no test of their own, and why."""

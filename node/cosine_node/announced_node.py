@@ -5,7 +5,7 @@ import logging
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -150,6 +150,10 @@ class AnnouncedNode(ABC):
     def _end(self) -> None:
         """Give back what the service runs on."""
 
+    def _beside(self, emit: Emit) -> Sequence[Awaitable[None]]:
+        """What else runs until the node stops."""
+        return ()
+
     def _one_way_s(self) -> float:
         """The delay added to every stream's way, of an emulated link."""
         return 0.0
@@ -182,7 +186,7 @@ class AnnouncedNode(ABC):
 
     async def _work(self, emit: Emit, stop: asyncio.Event) -> None:
         """Run the service's loop and the announcements until `stop`; an error of the loop ends the node."""
-        beside = (self._surroundings.run(), self._watch(emit), self._tell_work(emit))
+        beside = (self._surroundings.run(), self._watch(emit), self._tell_work(emit), *self._beside(emit))
         works = (self.service.run(), self._announcer.run(), *beside)
         loops = [asyncio.ensure_future(work) for work in works]
         stopping = asyncio.ensure_future(stop.wait())

@@ -60,6 +60,8 @@ class ServedModel:
     target_name: str
     facts: TargetFacts
     tokenizer_folder: Path
+    folder: Path | None = None
+    """That of a drafter's own weights, if it has any."""
 
 
 def load_served(source: ModelSource, role: Role, emit: Emit, *, measure_s: float = MEASURE_S) -> ServedModel:
@@ -73,7 +75,7 @@ def load_served(source: ModelSource, role: Role, emit: Emit, *, measure_s: float
     has_own_folder = role is Role.DRAFTER and source.model != NGRAM
     folder = fetch(source.model, emit) if has_own_folder else target_folder
     emit("loading", {"model": source.model})
-    engine = _load_engine(source, folder, target_folder)
+    engine = load_weights(source, folder, target_folder)
     if source.model != NGRAM:
         sizes = {"kv_tokens": engine.free_tokens, "context_tokens": engine.context_tokens}
         emit("loaded", {"model": source.model, **sizes})
@@ -94,6 +96,7 @@ def load_served(source: ModelSource, role: Role, emit: Emit, *, measure_s: float
         target_name=names.target_name,
         facts=names.facts,
         tokenizer_folder=target_folder,
+        folder=folder if has_own_folder else None,
     )
 
 
@@ -175,21 +178,24 @@ def _download(name: str) -> Path:
     raise UsageError(f"{name!r} names no file of a repository: write {HUB_FILE}OWNER/REPOSITORY/FILE{GGUF_SUFFIX}.")
 
 
-def _load_engine(source: ModelSource, folder: Path, target_folder: Path) -> Engine:
-    """The engine of the model in a folder; of `NGRAM` that of the target's vocabulary and context."""
+def load_weights(source: ModelSource, folder: Path, target_folder: Path) -> Engine:
+    """The engine of the model in a folder, loaded as the source says; `NGRAM` has the target's sizes.
+
+    Raises `UsageError`.
+    """
     if source.model == NGRAM:
         from cosine_node.engine.ngram import NgramEngine
 
-        vocab_tokens, context_tokens = _target_sizes(folder)
+        vocab_tokens, context_tokens = target_sizes(folder)
         return NgramEngine(vocab_tokens=vocab_tokens, context_tokens=context_tokens)
     vocabulary = None if folder == target_folder else DraftVocabulary.read(folder)
     engine = load_with(source.engine, folder, zoo.resolve(source.model), vocabulary)
     if vocabulary is None:
         return engine
-    return ReducedVocabularyEngine(engine, vocabulary, vocab_tokens=_target_sizes(target_folder)[0])
+    return ReducedVocabularyEngine(engine, vocabulary, vocab_tokens=target_sizes(target_folder)[0])
 
 
-def _target_sizes(target_folder: Path) -> tuple[int, int]:
+def target_sizes(target_folder: Path) -> tuple[int, int]:
     """Tokens of a target's vocabulary and context."""
     try:
         config = json.loads((target_folder / "config.json").read_text("utf-8"))
@@ -220,7 +226,7 @@ def _retokenized(
         engine,
         own=own_tokens,
         target=target_tokens,
-        vocab_tokens=_target_sizes(target_folder)[0],
+        vocab_tokens=target_sizes(target_folder)[0],
         lead=own_tokens.lead,
         ends=own_tokens.ends,
     )

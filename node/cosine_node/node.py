@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -14,7 +14,6 @@ from cosine_node.discover_service import DiscoverService
 from cosine_node.drafter.receipt_ledger import ledger_of
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.emulation import Emulation
-from cosine_node.engine.curve import CostCurve
 from cosine_node.idle_passes import IdlePasses, WaitForWork
 from cosine_node.model import MEASURE_S, WARM_UP_S, Emit, ServedModel, load_served
 from cosine_node.node_options import NetworkOptions, NodeOptions
@@ -34,6 +33,7 @@ from cosine_protocol.protocols import AUDIT, DISCOVER, DRAFT, VERIFY
 from cosine_protocol.records import Role
 
 if TYPE_CHECKING:
+    from cosine_node.learning.learner import Learner
     from cosine_node.metrics.node import ObservedNode
     from cosine_node.stage.chain_runner import ChainRunner
 
@@ -72,13 +72,15 @@ async def run_nodes(
         gates = [network.access.gate(claimed.identity.peer_id) for claimed in claims]
         served = []
         homes: list[ServedModel | None] = []
-        for each in options:
+        learners: list[Learner | None] = []
+        for claimed, each in zip(claims, options, strict=True):
             try:
                 measure_s = MEASURE_S if each.emulation is None else WARM_UP_S
                 load = partial(load_served, emit=emit, measure_s=measure_s)
                 # The verifier's own drafter first: the target's KV pool takes what memory is left.
                 homes.append(await asyncio.to_thread(load, each.home, Role.DRAFTER) if each.home else None)
                 served.append(await asyncio.to_thread(load, each.source, each.role))
+                learners.append(await _learner(served[-1], each, claimed.identity))
             except UsageError as error:
                 if len(options) == 1:
                     raise
@@ -86,11 +88,13 @@ async def run_nodes(
         if stop.is_set():
             return
         nodes = []
-        for claimed, gate, one, home, each in zip(claims, gates, served, homes, options, strict=True):
+        parts = zip(claims, gates, served, homes, learners, options, strict=True)
+        for claimed, gate, one, home, learner, each in parts:
             emit("joining", joining_fields(network))
             transport = await HivemindTransport.start(network.transport_config(claimed.file, gate))
             stack.push_async_callback(transport.close)
-            nodes.append(RunningNode(transport, claimed.identity, one, network, each, home=home))
+            identity = claimed.identity
+            nodes.append(RunningNode(transport, identity, one, network, each, home=home, learner=learner))
             # Nodes that begin a network begin the same one.
             network = replace(network, initial_peers=network.initial_peers or await transport.visible_maddrs())
         stack.enter_context(observing(network, nodes))
@@ -134,8 +138,11 @@ class RunningNode(AnnouncedNode):
         *,
         home: ServedModel | None = None,
         chain: "ChainRunner | None" = None,
+        learner: "Learner | None" = None,
     ) -> None:
-        """With a `chain` the served engine is over it, and its curve is that of a pass all the way round."""
+        """A `chain` has a curve of its own, that of a pass all the way round, and a `learner` an engine."""
+        if learner is not None:
+            served = replace(served, engine=learner.engine, model_name=learner.model_name)
         curve = options.emulation.curve(options.role) if options.emulation else served.curve
         speed = PassSpeed(curve, now_s=time.monotonic())
         super().__init__(
@@ -151,6 +158,8 @@ class RunningNode(AnnouncedNode):
         )
         self._served = served
         self._options = options
+        self._learner = learner
+        self._expertise = options.expertise if learner is None else learner.expertise
         # An emulated device is as fast as its name says.
         self._runner: Runner
         wait_for_work: WaitForWork
@@ -163,14 +172,21 @@ class RunningNode(AnnouncedNode):
             self._runner = TimedRunner(ThreadRunner(served.engine), speed)
             wait_for_work = IdlePasses(served.engine, self._runner, speed).wait
         self._home = _home_drafter(home, options.emulation) if home else None
-        coordinator = None
-        if options.role is Role.VERIFIER and options.max_coordinated:
-            coordinator = RequestCoordinator(transport, most_requests=options.max_coordinated)
         # Passes over a chain follow each other as fast as its slowest stage takes them.
         pass_curve = curve if chain is None else chain.pace.slowest
-        self.service = _service(
-            served, options, self._runner, pass_curve, identity, wait_for_work, self._home, coordinator, chain
+        if options.role is Role.VERIFIER:
+            make = partial(_verifier, served, options, transport, home=self._home, chain=chain)
+        else:
+            make = partial(_drafter, served, options, self._expertise, learner)
+        self.service = make(
+            engine=served.engine,
+            runner=self._runner,
+            curve=pass_curve,
+            identity=identity,
+            wait_for_work=wait_for_work,
         )
+        if learner is not None and isinstance(self.service, DrafterService):
+            learner.attach(self.service, self._weights_switched)
         self.service.pass_s = speed.pass_s
 
     def _handlers(self) -> dict[str, StreamHandler]:
@@ -178,11 +194,24 @@ class RunningNode(AnnouncedNode):
             return {VERIFY: self.service.handle, AUDIT: self.service.audits.handle}
         return {DRAFT: self.service.handle}
 
+    def _beside(self, emit: Emit) -> Sequence[Awaitable[None]]:
+        return () if self._learner is None else (self._learner.run(emit),)
+
+    def _weights_switched(self) -> None:
+        """Announce the learned weights that serve from here on."""
+        assert self._learner is not None and isinstance(self.service, DrafterService)
+        self._model_name, self._expertise = self._learner.model_name, self._learner.expertise
+        if self.service.receipts is not None:
+            self.service.receipts.announce(self._expertise)
+        self._announcer.changed()
+
     def _one_way_s(self) -> float:
         return self._options.emulation.one_way_s if self._options.emulation else 0.0
 
     def _end(self) -> None:
         self._runner.close()
+        if self._learner is not None:
+            self._learner.close()
         if self._home is not None:
             self._home.close()
 
@@ -196,7 +225,7 @@ class RunningNode(AnnouncedNode):
         return work_of(self.service)
 
     def _work_fields(self, work: Work) -> dict[str, object]:
-        names = {"peer_id": self._transport.peer_id, "model": self._served.model_name}
+        names = {"peer_id": self._transport.peer_id, "model": self._model_name}
         return names | asdict(work) | {"said": str(work)}
 
     def observed(self) -> "ObservedNode":
@@ -216,12 +245,13 @@ class RunningNode(AnnouncedNode):
             engine=served.engine,
             network=self._transport,
             directory=self._directory,
+            learner=self._learner,
         )
 
     def _record_fields(self) -> dict[str, Any]:
         return {
             "numerics": self._served.engine.numerics,
-            "expertise": self._options.expertise,
+            "expertise": self._expertise,
             "capacity_requests": self._options.max_requests,
             "context_tokens": self._served.engine.context_tokens,
             "emulated": self._record_emulation(),
@@ -254,31 +284,54 @@ def _home_drafter(served: ServedModel, emulation: Emulation | None) -> HomeDraft
     return HomeDrafter(engine=served.engine, runner=PacedRunner(runner, curve), curve=curve)
 
 
-def _service(
+async def _learner(served: ServedModel, options: NodeOptions, identity: Identity) -> "Learner | None":
+    """The learner of a drafter that is to learn. Raises `UsageError` for one that cannot."""
+    if options.learn_bytes is None:
+        return None
+    from cosine_node.learning.starting import learner_of
+
+    return await asyncio.to_thread(learner_of, served, options, peer_id=identity.peer_id)
+
+
+def _verifier(
     served: ServedModel,
     options: NodeOptions,
-    runner: Runner,
-    curve: CostCurve,
-    identity: Identity,
-    wait_for_work: WaitForWork,
+    transport: HivemindTransport,
+    *,
     home: HomeDrafter | None,
-    coordinator: RequestCoordinator | None,
     chain: "ChainRunner | None",
+    **shared: Any,
 ) -> Service:
-    make: Callable[..., Service]
-    if options.role is Role.VERIFIER:
-        verifier = VerifierConfig(
-            target_digest=served.facts.digest(),
-            tokenizer_digest=served.facts.tokenizer_digest,
-            max_requests=options.max_requests,
-            shares_prefixes=options.shares_prefixes,
-        )
-        make = partial(VerifierService, config=verifier, home=home, coordinator=coordinator, chain=chain)
-    else:
-        drafter = DrafterConfig(
-            tokenizer_digest=served.facts.tokenizer_digest,
-            target_digest=served.facts.digest(),
-            max_requests=options.max_requests,
-        )
-        make = partial(DrafterService, config=drafter, receipts=ledger_of(identity.peer_id, options.expertise))
-    return make(engine=served.engine, runner=runner, curve=curve, identity=identity, wait_for_work=wait_for_work)
+    config = VerifierConfig(
+        target_digest=served.facts.digest(),
+        tokenizer_digest=served.facts.tokenizer_digest,
+        max_requests=options.max_requests,
+        shares_prefixes=options.shares_prefixes,
+    )
+    coordinator = None
+    if options.max_coordinated:
+        coordinator = RequestCoordinator(transport, most_requests=options.max_coordinated)
+    return VerifierService(config=config, home=home, coordinator=coordinator, chain=chain, **shared)
+
+
+def _drafter(
+    served: ServedModel,
+    options: NodeOptions,
+    expertise: tuple[str, ...],
+    learner: "Learner | None",
+    *,
+    identity: Identity,
+    **shared: Any,
+) -> Service:
+    config = DrafterConfig(
+        tokenizer_digest=served.facts.tokenizer_digest,
+        target_digest=served.facts.digest(),
+        max_requests=options.max_requests,
+    )
+    return DrafterService(
+        config=config,
+        receipts=ledger_of(identity.peer_id, expertise),
+        keep_stream=learner.keep if learner is not None else None,
+        identity=identity,
+        **shared,
+    )

@@ -43,7 +43,7 @@ class NodeOptions:
 
     `home` is the model of the drafter that a verifier holds itself, if any; of `max_coordinated` requests at once
     it coordinates the drafters, by mandates of their clients. With `runs_over_stages` a verifier holds no weights:
-    its passes run over a chain of stages.
+    its passes run over a chain of stages. A drafter with `learn_bytes` learns from texts that it keeps in so many.
     """
 
     role: Role
@@ -55,3 +55,4 @@ class NodeOptions:
     shares_prefixes: bool
     emulation: Emulation | None
     runs_over_stages: bool = False
+    learn_bytes: int | None = None

@@ -2,9 +2,24 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from cosine_node.distillation.answers import Answer
 from cosine_node.engine.base import PREFIX, Engine, Row
+from cosine_protocol.request import Sampling
+
+
+class TargetText(Protocol):
+    """A target's own continuation of a prompt, and how it was chosen."""
+
+    @property
+    def sampling(self) -> Sampling: ...
+
+    @property
+    def prompt(self) -> tuple[int, ...]: ...
+
+    @property
+    def tokens(self) -> tuple[int, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +37,8 @@ class DraftAgreement:
         return DraftAgreement(self.right + other.right, self.tokens + other.tokens)
 
 
-def agreement_of(drafter: Engine, answer: Answer) -> DraftAgreement:
-    """That of one answer, chosen with the sampling and the noise that the target chose with."""
+def agreement_of(drafter: Engine, answer: TargetText) -> DraftAgreement:
+    """That along one text, chosen with the sampling and the noise that the target chose with."""
     sequence = drafter.open(sampling=answer.sampling, prompt_tokens=len(answer.prompt))
     tokens = answer.prompt + answer.tokens[:-1]
     names = tuple(range(len(tokens)))

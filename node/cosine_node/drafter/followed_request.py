@@ -4,6 +4,7 @@ import logging
 from dataclasses import dataclass
 
 from cosine_node.drafter.draft_tree import DraftTree
+from cosine_node.fair_places import IDLE_WANTED_S, Holder
 from cosine_node.learning.stream_records import StreamRecord
 from cosine_p2p.channel import Channel
 from cosine_p2p.request_log import RequestLogger, request_log
@@ -38,6 +39,10 @@ class FollowedRequest:
     has_started: bool = False
     sent_fragments: int = 0
     sent_nodes: int = 0
+
+    def holder(self, now_s: float) -> Holder:
+        """The request as one that holds a place."""
+        return Holder(self.request.client, self.admission, is_idle=now_s - self.heard_at_s > IDLE_WANTED_S)
 
     def account(self, identity: Identity) -> m.Final:
         """The account of what was sent so far, signed by the drafter."""

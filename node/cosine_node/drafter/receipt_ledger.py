@@ -66,6 +66,8 @@ class ReceiptLedger:
     ) -> None:
         self._drafter = drafter
         self._expertise = expertise
+        # Receipts for work before others were announced come later.
+        self._announced = {expertise}
         self._clock = clock
         self._file = file
         self._written_s = clock()
@@ -80,6 +82,11 @@ class ReceiptLedger:
     def domain(self) -> str:
         """The domains of the drafter, as people read them."""
         return ",".join(self._expertise)
+
+    def announce(self, expertise: tuple[str, ...]) -> None:
+        """The record says other domains from here on."""
+        self._expertise = expertise
+        self._announced.add(expertise)
 
     @property
     def kept(self) -> tuple[ReadReceipt, ...]:
@@ -131,7 +138,7 @@ class ReceiptLedger:
         request, earning = expected.request, one.earning
         if (earning.drafter, one.client) != (self._drafter, request.client):
             raise MalformedMessage("it is of other peers")
-        if earning.target_digest != request.target_digest or one.receipt.expertise != self._expertise:
+        if earning.target_digest != request.target_digest or one.receipt.expertise not in self._announced:
             raise MalformedMessage("it is for another target or expertise")
         if earning.tokens > expected.sent_nodes or earning.text_tokens > request.max_new_tokens:
             raise MalformedMessage("it is for more than was drafted or asked for")

@@ -16,7 +16,7 @@ from cosine_node.drafter.followed_request import FollowedRequest
 from cosine_node.drafter.receipt_ledger import ReceiptLedger
 from cosine_node.engine.base import Engine, OutOfPages, Row, RowResult
 from cosine_node.engine.curve import CostCurve
-from cosine_node.fair_places import IDLE_WANTED_S, Holder, whom_to_evict
+from cosine_node.fair_places import whom_to_evict
 from cosine_node.idle_passes import WaitForWork
 from cosine_node.learning.stream_records import StreamRecords
 from cosine_node.learning.verified_stream import VerifiedStream
@@ -106,6 +106,7 @@ class DrafterService:
         self._ticking: asyncio.TimerHandle | None = None
         self._work = asyncio.Event()
         self._is_draining = False
+        self._is_aside = False
         self.capacity_tokens = engine.free_tokens
         self._calibration = Calibration(first_power=FIRST_CHOICE_POWER)
         self.progress = StepCounts()
@@ -153,9 +154,15 @@ class DrafterService:
         """Take no new request and let the present ones go: they lose only hints."""
         self._is_draining = True
         for followed in list(self._followed.values()):
-            error = m.Error(followed.number, ErrorCode.SHUTTING_DOWN, "the drafter is shutting down", None)
-            followed.channel.post(error)
+            sentence = "the drafter is shutting down"
+            followed.channel.post(m.Error(followed.number, ErrorCode.SHUTTING_DOWN, sentence, None))
             self._release(followed, "shutting_down")
+
+    def set_aside(self, is_aside: bool) -> None:
+        """Let all requests go and take none, or take some again; clients are told to ask again soon."""
+        self._is_aside = is_aside
+        for followed in list(self._followed.values()) if is_aside else ():
+            self._leave(followed)
 
     def _end(self, channel: Channel, reason: str) -> None:
         LOG.debug("client %s: %s", channel.peer_id, reason)
@@ -178,7 +185,7 @@ class DrafterService:
         self._work.set()
 
     def _start(self, channel: Channel, message: m.Start) -> None:
-        if self._is_draining:
+        if self._is_draining or self._is_aside:
             self._answer_busy(channel, message.number)
             return
         request = message.request
@@ -229,12 +236,7 @@ class DrafterService:
         if len(self._followed) < self._config.max_requests:
             return True
         followed = list(self._followed.values())
-        now_s = asyncio.get_running_loop().time()
-        holders = [
-            Holder(one.request.client, one.admission, is_idle=now_s - one.heard_at_s > IDLE_WANTED_S)
-            for one in followed
-        ]
-        index = whom_to_evict(client, holders)
+        index = whom_to_evict(client, [one.holder(asyncio.get_running_loop().time()) for one in followed])
         if index is None:
             return False
         self._leave(followed[index])

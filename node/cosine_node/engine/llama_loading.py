@@ -4,6 +4,7 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
+from weakref import finalize
 
 from cosine_node.engine.draft_vocabulary import DraftVocabulary
 from cosine_node.engine.kv_pool import PAGE_TOKENS
@@ -68,8 +69,12 @@ def load_llama(
         )
         on_error.callback(context.close)
         check_exactness(_engine(context, POOL_TOKENS), name=path.name, is_exact=file.weights == "F32")
-        on_error.pop_all()
-    return _engine(context, size, vocabulary)
+        engine = _engine(context, size, vocabulary)
+        # The memory is llama.cpp's own: it goes with the engine, which a drafter that learns replaces.
+        freeing = finalize(engine, on_error.pop_all().close)
+        # At the end of the process the system takes it.
+        freeing.atexit = False
+    return engine
 
 
 def refuse_by_kind(model: LlamaModel) -> None:

@@ -34,6 +34,8 @@ LOG_SHARE: Final = 8
 """A choice: one part in so many of the bound is for the write-ahead log."""
 STREAM_SHARE: Final = 24
 """A choice: a stream takes one part in so many of the rest at most, so that a change fits into the log."""
+MOST_READ_BYTES: Final = 8 << 20
+"""A choice: two million tokens, which take some 80 MB of memory, and more than a round learns from."""
 BUSY_S: Final = 0.2
 """A choice: how long to wait for another process that writes, which is `cosine-node learned forget` alone."""
 HELD_OUT_OF: Final = 5
@@ -59,6 +61,7 @@ class KeptStreams:
 
     streams: int = 0
     tokens: int = 0
+    held_out_tokens: int = 0
     clients: int = 0
     newest: int = 0
     disk_bytes: int = 0
@@ -220,15 +223,23 @@ def is_held_out(tokens: Sequence[int]) -> bool:
 def read_streams(folder: Path, *, held_out: bool | None, after: int = 0) -> list[VerifiedStream]:
     """The streams in a folder of numbers above `after`, the oldest first: held out, to learn from, or, None, all.
 
-    No client has more than a quarter of their tokens, see `fair_part`. Raises `sqlite3.Error`.
+    Of very many, the newest. No client has more than a quarter of their tokens, see `fair_part`. Raises
+    `sqlite3.Error`.
     """
+    streams: deque[VerifiedStream] = deque()
+    left_bytes = MOST_READ_BYTES
     with closing(_reading(folder)) as connection:
         rows = connection.execute(
-            "SELECT client, sampling, prompt, tokens, guesses, failed FROM streams"
-            " WHERE is_held_out = ifnull(?, is_held_out) AND number > ? ORDER BY number",
+            "SELECT bytes, client, sampling, prompt, tokens, guesses, failed FROM streams"
+            " WHERE is_held_out = ifnull(?, is_held_out) AND number > ? ORDER BY number DESC",
             (held_out, after),
-        ).fetchall()
-    return fair_part([_stream_of(*row) for row in rows])
+        )
+        for size_bytes, *columns in rows:
+            left_bytes -= size_bytes
+            if left_bytes < 0:
+                break
+            streams.appendleft(_stream_of(*columns))
+    return fair_part(streams)
 
 
 def read_kept(folder: Path) -> KeptStreams:
@@ -265,13 +276,15 @@ def _reading(folder: Path) -> sqlite3.Connection:
 
 
 def _kept(connection: sqlite3.Connection, file: Path) -> KeptStreams:
-    streams, tokens, clients = connection.execute(
-        "SELECT count(*), ifnull(sum(count), 0), count(DISTINCT client) FROM streams"
+    streams, tokens, held_out_tokens, clients = connection.execute(
+        "SELECT count(*), ifnull(sum(count), 0), ifnull(sum(count * is_held_out), 0), count(DISTINCT client)"
+        " FROM streams"
     ).fetchone()
     newest = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'streams'").fetchone()
     return KeptStreams(
         streams=streams,
         tokens=tokens,
+        held_out_tokens=held_out_tokens,
         clients=clients,
         newest=newest[0] if newest else 0,
         disk_bytes=sum(one.stat().st_size for one in _files_of(file) if one.exists()),

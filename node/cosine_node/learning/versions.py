@@ -45,7 +45,7 @@ class WeightVersion:
 
 @dataclass(frozen=True, slots=True)
 class LiveVersion:
-    """The word which version serves, `SHIPPED` for none, and the domains announced with it if they are others."""
+    """The word which version serves, `SHIPPED` for none, and the domains that are announced with it besides."""
 
     number: int
     digest: str = ""
@@ -61,6 +61,10 @@ class Versions:
     def all(self) -> list[int]:
         """The numbers of the versions that are there, whole or not, the oldest first."""
         return sorted(int(path.name) for path in self._paths() if path.name.isdecimal())
+
+    def path(self, number: int) -> Path:
+        """The folder of a version, whole or not."""
+        return self._path(number)
 
     def find(self, number: int) -> WeightVersion:
         """A version by its number. Raises `DamagedVersion` if it is not whole or not there."""

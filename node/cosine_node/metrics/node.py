@@ -18,6 +18,9 @@ from prometheus_client.registry import Collector
 from cosine_node.counts import Histogram
 from cosine_node.drafter.service import DrafterService
 from cosine_node.engine.base import Engine
+from cosine_node.learning.learning_state import LearningState
+from cosine_node.learning.stream_store import KeptStreams
+from cosine_node.learning.versions import LiveVersion
 from cosine_node.verifier.service import VerifierService
 
 LABELS: Final = ("role", "model_name", "peer_id")
@@ -42,6 +45,19 @@ class DirectoryState(Protocol):
 
     @property
     def holders(self) -> int: ...
+
+
+class LearnerFacts(Protocol):
+    """What a drafter that learns has come to, as far as metrics show it."""
+
+    @property
+    def state(self) -> LearningState: ...
+
+    @property
+    def live(self) -> LiveVersion: ...
+
+    @property
+    def kept(self) -> KeptStreams: ...
 
 
 class InNetwork(Protocol):
@@ -69,6 +85,7 @@ class ObservedNode:
     engine: Engine
     network: NetworkState
     directory: DirectoryState
+    learner: LearnerFacts | None = None
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -299,6 +316,21 @@ DRAFTER: Final[tuple[Series[DrafterService], ...]] = (
         lambda d: d.counts.dropped_fragments,
     ),
 )
+LEARNER: Final[tuple[Series[LearnerFacts], ...]] = (
+    Series(
+        "cosine:drafter_learned_version", GAUGE, "Version that serves; 0 as shipped.", lambda one: one.live.number
+    ),
+    Series("cosine:drafter_learning_rounds", COUNTER, "Rounds of learning.", lambda one: one.state.rounds),
+    Series("cosine:drafter_rollbacks", COUNTER, "Versions taken back.", lambda one: one.state.rollbacks),
+    Series("cosine:drafter_kept_streams", GAUGE, "Texts kept to learn from.", lambda one: one.kept.streams),
+    Series(
+        "cosine:drafter_held_out_acceptance",
+        GAUGE,
+        "Held-out first choices that were right, before and after the last round that went live.",
+        lambda one: {"before": one.state.before.share, "after": one.state.after.share},
+        "weights",
+    ),
+)
 
 
 class NodeCollector(Collector):
@@ -320,6 +352,8 @@ class NodeCollector(Collector):
         yield from (each.family(nodes) for each in NETWORK)
         yield from (each.family(verifiers) for each in VERIFIER if verifiers)
         yield from (each.family(drafters) for each in DRAFTER if drafters)
+        learners = [(n.labels, n.learner) for n in self._nodes if n.learner is not None]
+        yield from (each.family(learners) for each in LEARNER if learners)
 
 
 def node_registry(nodes: Sequence[ObservedNode]) -> CollectorRegistry:

@@ -170,3 +170,12 @@ def test_it_is_written_now_and_then(tmp_path: Path) -> None:
         made.expect(request(number), request_digest(request(number)), sent_nodes=30)
         assert made.take(signed(request(number), ended_at_s=clock.now_s))
         assert bool(file.read()) == bool(later_s)
+
+
+def test_receipts_count_for_the_domains_that_were_announced_when_they_were_earned() -> None:
+    earlier, later, never = request(1), request(2), request(3)
+    kept = expecting(earlier, later, never)
+    kept.announce(("code", "math"))
+    assert kept.domain == "code,math"
+    assert kept.take(signed(earlier)) and kept.take(signed(later, expertise=("code", "math")))
+    assert not kept.take(signed(never, expertise=("medical",)))

@@ -1,3 +1,4 @@
+import gc
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,6 +34,15 @@ def test_the_cache_takes_what_memory_was_given_to_it() -> None:
 
 def test_a_pool_smaller_than_the_trial_serves_what_it_holds() -> None:
     assert load_llama(tiny_gguf(), device="cpu", pool_tokens=64).free_tokens == 64
+
+
+def test_the_memory_goes_with_the_engine() -> None:
+    engine = load_llama(tiny_gguf(), device="cpu", pool_tokens=64)
+    context: Any = engine._model
+    assert context._handle and context.model.handle
+    del engine
+    gc.collect()
+    assert (context._handle, context.model.handle) == (None, None)
 
 
 @pytest.mark.parametrize(

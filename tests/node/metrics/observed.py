@@ -1,9 +1,14 @@
 """Nodes of an in-memory swarm as metrics see them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from cosine_node.learning.decision import Acceptance
+from cosine_node.learning.learning_state import LearningState
+from cosine_node.learning.stream_store import KeptStreams
+from cosine_node.learning.versions import LiveVersion
 from cosine_node.metrics.node import ObservedNode
 from cosine_node.simulation.swarm import Member
+from cosine_protocol.records import Role
 
 
 @dataclass
@@ -22,6 +27,19 @@ class FixedDirectory:
     holders: int = 15
 
 
+@dataclass
+class FixedLearner:
+    """A drafter that has learned twice, and kept the second."""
+
+    state: LearningState = field(
+        default_factory=lambda: LearningState(
+            rounds=2, rollbacks=1, before=Acceptance(50, 100), after=Acceptance(60, 100)
+        )
+    )
+    live: LiveVersion = field(default_factory=lambda: LiveVersion(2))
+    kept: KeptStreams = field(default_factory=lambda: KeptStreams(streams=30))
+
+
 def observed(member: Member, *, model_name: str = "m") -> ObservedNode:
     return ObservedNode(
         role=member.role,
@@ -35,4 +53,5 @@ def observed(member: Member, *, model_name: str = "m") -> ObservedNode:
         engine=member.engine,
         network=FixedNetwork(),
         directory=FixedDirectory(),
+        learner=FixedLearner() if member.role is Role.DRAFTER else None,
     )

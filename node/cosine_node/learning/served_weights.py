@@ -1,0 +1,63 @@
+"""The files that a learned version is served from: its safetensors, or a GGUF file of the kind it began with."""
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+from cosine_node.engine import draft_vocabulary
+from cosine_node.engine.base import Engine
+from cosine_node.engine.retokenized import RetokenizedEngine
+from cosine_node.gguf.file import GgufFile
+from cosine_node.gguf.writing import ARCHITECTURE, FILE_TYPES, write_gguf
+from cosine_p2p import generation_config
+from cosine_p2p.target import GGUF_LINK
+from cosine_p2p.tokenizer_files import NAMES
+from cosine_protocol.errors import UsageError
+
+GGUF_FOLDER: Final = "gguf"
+"""The folder in a version that its GGUF file is served from: one with safetensors is read as such."""
+CONFIG: Final = "config.json"
+
+
+def check_can_learn(model: str, folder: Path | None, engine: Engine) -> Path:
+    """The folder of a drafter's weights, None for one without. Raises `UsageError` for one that cannot learn."""
+    if folder is None:
+        raise UsageError(f"{model} has no weights that could learn; leave --learn out.")
+    if isinstance(engine, RetokenizedEngine):
+        raise UsageError(f"{model} has another tokenizer than its target, and cannot learn its tokens; no --learn.")
+    file = GgufFile.in_folder(folder)
+    if file is not None and (file.architecture != ARCHITECTURE or file.weights not in FILE_TYPES):
+        raise UsageError(
+            f"{model} is a GGUF file of {file.architecture} in {file.weights}, which cannot be written anew here; "
+            f"use --learn with its safetensors, or with {ARCHITECTURE} in {', '.join(FILE_TYPES)}."
+        )
+    return folder
+
+
+def gguf_kind(folder: Path) -> str | None:
+    """The type of weights that a model in a folder is served in, if it is a GGUF file."""
+    file = GgufFile.in_folder(folder)
+    return None if file is None else file.weights
+
+
+def add_what_serves(version: Path, shipped: Path, *, kind: str | None) -> None:
+    """Complete a version that has config and safetensors with the other files of the model that it began as.
+
+    With a `kind` of GGUF weights it gets a file of that kind. Raises `UsageError`.
+    """
+    for name in (*NAMES, draft_vocabulary.FILE_NAME, generation_config.FILE_NAME):
+        if (shipped / name).is_file() and not (version / name).exists():
+            shutil.copyfile(shipped / name, version / name)
+    if kind is not None:
+        folder = version / GGUF_FOLDER
+        folder.mkdir()
+        write_gguf(version, folder / GGUF_LINK, weights=kind, name=version.name)
+        for name in (CONFIG, draft_vocabulary.FILE_NAME):
+            if (version / name).is_file():
+                shutil.copyfile(version / name, folder / name)
+
+
+def serving_folder(version: Path) -> Path:
+    """The folder that an engine loads a version from."""
+    folder = version / GGUF_FOLDER
+    return folder if folder.is_dir() else version

@@ -1,0 +1,348 @@
+"""A drafter that learns: what goes live and what goes back, and that nothing that goes wrong ends it."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cosine_node.drafter.service import DrafterConfig, DrafterService
+from cosine_node.engine.base import Row
+from cosine_node.engine.curve import CostCurve
+from cosine_node.engine.scripted import ScriptedEngine
+from cosine_node.learning import learner as module
+from cosine_node.learning.decision import LIVE_TOKENS
+from cosine_node.learning.home import LearnerHome
+from cosine_node.learning.learner import MAX_WAITING, Learner
+from cosine_node.learning.stream_store import NAME
+from cosine_node.learning.versions import SHIPPED, VERSIONS, Versions
+from cosine_node.runner import InlineRunner
+from cosine_node.simulation.swarm import numbered_identity
+from cosine_protocol.errors import UsageError
+from cosine_protocol.request import Sampling
+from tests.node.learning import scripted_child
+from tests.node.learning.scripted_child import SCRIPT
+from tests.node.learning.streams import stream
+
+BETTER = {"before": 500, "after": 600}
+CURVE = CostCurve(((1, 0.001), (64, 0.002)))
+
+
+def load(folder: Path) -> ScriptedEngine:
+    seed = folder / "seed"
+    if not seed.exists():
+        raise UsageError(f"{folder} has no weights")
+    return ScriptedEngine(model_seed=int(seed.read_text()), vocab_tokens=64)
+
+
+class Drafter:
+    """A learner and the service that it learns for."""
+
+    def __init__(self, folder: Path, **script: Any) -> None:
+        self.folder = folder / "home"
+        self.shipped = folder / "shipped"
+        for place in (self.folder, self.shipped):
+            place.mkdir(exist_ok=True)
+        (self.shipped / "seed").write_text("0")
+        self.tell(**script)
+        home = LearnerHome(
+            folder=self.folder,
+            model_name="m",
+            shipped=self.shipped,
+            kind=None,
+            target=folder,
+            expertise=("code",),
+            round_tokens=500,
+        )
+        command = (sys.executable, str(scripted_child.__file__))
+        self.learner = Learner(home, load(self.shipped), load, command=command)
+        self.service = DrafterService(
+            engine=self.learner.engine,
+            runner=InlineRunner(self.learner.engine, CURVE),
+            curve=CURVE,
+            identity=numbered_identity(1),
+            config=DrafterConfig(tokenizer_digest=b"t" * 32),
+            keep_stream=self.learner.keep,
+        )
+        self.switches: list[str] = []
+        self.learner.attach(self.service, lambda: self.switches.append(self.learner.model_name))
+        self.events: list[tuple[str, dict[str, object]]] = []
+
+    def emit(self, event: str, fields: dict[str, object]) -> None:
+        self.events.append((event, fields))
+
+    def tell(self, **script: Any) -> None:
+        (self.folder / SCRIPT).write_text(json.dumps(script))
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        loops = [asyncio.ensure_future(work) for work in (self.service.run(), self.learner.run(self.emit))]
+        try:
+            yield
+        finally:
+            for task in loops:
+                task.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+            self.learner.close()
+
+    def keep(self, first: int = 0) -> None:
+        for seed in range(first, first + 60):
+            self.learner.keep(stream(f"client {seed % 4}", tokens=40, seed=seed, vocab=64))
+
+    def accept(self, right: int, tokens: int) -> None:
+        """The live acceptance of so many tokens more."""
+        self.service.counts.right_first_choices += right
+        self.service.counts.first_choices += tokens
+
+    def serves(self) -> int:
+        """The seed of the engine that serves."""
+        return next(seed for seed in range(9) if text_of(self.learner.engine) == text_of(scripted(seed)))
+
+    async def event(self, name: str) -> dict[str, object]:
+        """The next event, of that name."""
+        await until(lambda: bool(self.events))
+        found, fields = self.events.pop(0)
+        assert found == name, (found, fields)
+        return fields
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not holds():  # noqa: ASYNC110  # what is waited for is no event of a loop
+            await asyncio.sleep(0.02)
+
+
+def scripted(seed: int) -> ScriptedEngine:
+    return ScriptedEngine(model_seed=seed, vocab_tokens=64)
+
+
+def text_of(engine: Any) -> list[int]:
+    sequence = engine.open(sampling=Sampling(), prompt_tokens=3)
+    (result,) = engine.forward([Row.chain(sequence, [1, 2, 3, 4, 5, 6, 7, 8])])
+    engine.release(sequence)
+    return [choice.token for choice in result.choices]
+
+
+def play(drafter: Drafter, scene: Callable[[], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with drafter.running():
+            await scene()
+
+    asyncio.run(run())
+
+
+def test_better_weights_serve_and_are_announced_and_serve_again_after_a_start(tmp_path: Path) -> None:
+    drafter = Drafter(tmp_path, **BETTER, nll={"code": 2.0, "math": 2.1, "medical": 4.0})
+
+    async def scene() -> None:
+        drafter.keep()
+        learned = await drafter.event("learned")
+        assert (learned["goes_live"], learned["acceptance_before"], learned["acceptance_after"]) == (True, 0.5, 0.6)
+        switched = await drafter.event("switched")
+        assert switched["expertise"] == ["code", "math"]
+        assert drafter.switches == [switched["model"]] and drafter.switches[0].startswith("m+learned-1-")
+        assert drafter.serves() == 1
+
+    play(drafter, scene)
+    again = Drafter(tmp_path)
+    assert (again.serves(), again.learner.model_name) == (1, drafter.switches[0])
+    assert again.learner.expertise == ("code", "math")
+    again.learner.close()
+
+
+def test_weights_that_are_no_better_are_deleted(tmp_path: Path) -> None:
+    drafter = Drafter(tmp_path, before=500, after=510)
+
+    async def scene() -> None:
+        drafter.keep()
+        assert (await drafter.event("learned"))["goes_live"] is False
+        await asyncio.sleep(0.5)
+        assert (drafter.serves(), drafter.events, drafter.switches) == (0, [], [])
+        # What was learned from is not new any more; the next round has the next number.
+        drafter.tell(**BETTER)
+        drafter.keep(100)
+        await drafter.event("learned")
+        assert (await drafter.event("switched"))["version"] == 2
+
+    play(drafter, scene)
+    assert Versions(drafter.folder).all() == [2]
+
+
+@pytest.mark.parametrize("earlier_is_better", [True, False])
+def test_of_weights_that_are_right_less_often_the_worse_go(tmp_path: Path, earlier_is_better: bool) -> None:
+    drafter = Drafter(tmp_path, **BETTER)
+
+    async def scene() -> None:
+        drafter.accept(600, 1000)
+        drafter.keep()
+        await drafter.event("learned")
+        await drafter.event("switched")
+        drafter.tell(earlier=600 if earlier_is_better else 400, live=500)
+        drafter.accept(LIVE_TOKENS // 3, LIVE_TOKENS)
+        if earlier_is_better:
+            back = await drafter.event("rolled_back")
+            assert (back["version"], back["from_version"], back["model"]) == (SHIPPED, 1, "m")
+            assert drafter.switches[-1] == "m"
+        else:
+            await until(lambda: drafter.learner.state.live_before.tokens == LIVE_TOKENS)
+        assert drafter.serves() == (0 if earlier_is_better else 1)
+        assert drafter.learner.state.rollbacks == earlier_is_better
+
+    play(drafter, scene)
+    assert Versions(drafter.folder).all() == ([] if earlier_is_better else [1])
+    again = Drafter(tmp_path)
+    assert again.serves() == (0 if earlier_is_better else 1)
+    again.learner.close()
+
+
+def test_as_good_as_before_nothing_is_compared(tmp_path: Path) -> None:
+    drafter = Drafter(tmp_path, **BETTER)
+
+    async def scene() -> None:
+        drafter.accept(600, 1000)
+        drafter.keep()
+        await drafter.event("learned")
+        await drafter.event("switched")
+        # A comparison would end in failure, and take the version back never.
+        drafter.tell(die=True)
+        drafter.accept(LIVE_TOKENS * 55 // 100, LIVE_TOKENS)
+        await asyncio.sleep(1)
+        assert (drafter.serves(), drafter.learner.state.rollbacks) == (1, 0)
+
+    play(drafter, scene)
+
+
+def test_a_child_that_dies_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[int] = []
+
+    def pause_s(failures: int) -> float:
+        pauses.append(failures)
+        return 0.01
+
+    monkeypatch.setattr(module, "pause_s", pause_s)
+    drafter = Drafter(tmp_path, die=True)
+
+    async def scene() -> None:
+        drafter.keep()
+        await until(lambda: not (max(pauses, default=0) < 3))
+        drafter.tell(**BETTER)
+        await drafter.event("learned")
+        await drafter.event("switched")
+        assert drafter.serves() == drafter.learner.live.number > 1
+
+    play(drafter, scene)
+
+
+def test_a_request_stops_the_child_and_two_quiet_seconds_let_it_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "QUIET_S", 0.5)
+    drafter = Drafter(tmp_path, **BETTER)
+    child = drafter.learner._child
+
+    async def scene() -> None:
+        sequence = drafter.learner.engine.open(sampling=Sampling(), prompt_tokens=1)
+        assert child.is_paused, "at once"
+        drafter.keep()
+        await asyncio.sleep(1.5)
+        assert child.is_paused and not drafter.events
+        drafter.learner.engine.release(sequence)
+        await drafter.event("learned")
+        assert not child.is_paused
+
+    play(drafter, scene)
+
+
+def test_a_request_that_never_ends_gives_way_to_better_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PATIENCE_S", 0.3)
+    drafter = Drafter(tmp_path, **BETTER)
+    set_aside: list[bool] = []
+
+    sequences: list[int] = []
+
+    def emit(event: str, fields: dict[str, object]) -> None:
+        # The request comes in between.
+        if event == "learned":
+            sequences.append(drafter.learner.engine.open(sampling=Sampling(), prompt_tokens=1))
+        drafter.events.append((event, fields))
+
+    def let_go(is_aside: bool) -> None:
+        set_aside.append(is_aside)
+        if is_aside:
+            drafter.learner.engine.release(sequences.pop())
+
+    async def scene() -> None:
+        drafter.keep()
+        await drafter.event("learned")
+        await drafter.event("switched")
+        assert (drafter.serves(), set_aside) == (1, [True, False])
+
+    monkeypatch.setattr(drafter, "emit", emit)
+    monkeypatch.setattr(drafter.service, "set_aside", let_go)
+    play(drafter, scene)
+
+
+def test_weights_that_cannot_be_loaded_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "pause_s", lambda failures: 600.0)
+    drafter = Drafter(tmp_path, **BETTER)
+
+    async def scene() -> None:
+        def fail(folder: Path) -> ScriptedEngine:
+            raise UsageError("no memory")
+
+        monkeypatch.setattr(drafter.learner, "_load", fail)
+        drafter.keep()
+        await drafter.event("learned")
+        await asyncio.sleep(0.5)
+        assert (drafter.serves(), drafter.switches, drafter.learner.live.number) == (0, [], SHIPPED)
+
+    play(drafter, scene)
+    again = Drafter(tmp_path)
+    assert (again.serves(), Versions(again.folder).all()) == (0, [])
+    again.learner.close()
+
+
+def test_weights_that_were_forgotten_serve_no_more(tmp_path: Path) -> None:
+    drafter = Drafter(tmp_path, **BETTER)
+
+    async def scene() -> None:
+        drafter.keep()
+        await drafter.event("learned")
+        await drafter.event("switched")
+        Versions(drafter.folder).forget()
+        await until(lambda: drafter.switches[-1] == "m")
+        assert drafter.serves() == 0
+
+    play(drafter, scene)
+
+
+def test_without_a_client_that_shares_nothing_is_kept(tmp_path: Path) -> None:
+    drafter = Drafter(tmp_path)
+
+    async def scene() -> None:
+        await asyncio.sleep(1)
+
+    play(drafter, scene)
+    assert drafter.learner.kept.streams == 0
+    names = {file.name for file in drafter.folder.rglob("*")} - {SCRIPT}
+    assert names <= {NAME, f"{NAME}-wal", f"{NAME}-shm"}, "an empty store"
+    assert not (drafter.folder / VERSIONS).exists()
+
+
+def test_a_flood_of_texts_waits_within_bounds(tmp_path: Path) -> None:
+    drafter = Drafter(tmp_path, die=True)
+
+    async def scene() -> None:
+        for seed in range(10 * MAX_WAITING):
+            drafter.learner.keep(stream(seed=seed))
+        assert drafter.learner._waiting == MAX_WAITING
+        await until(lambda: not (drafter.learner._waiting))
+        assert drafter.learner.kept.streams == MAX_WAITING
+
+    play(drafter, scene)
