@@ -34,11 +34,12 @@ class Node:
         folder: Path,
         *,
         command: Sequence[str] = COMMAND,
+        host: str = HOST,
         **environment: str,
     ) -> "Node":
         """Start a node as by hand, with whatever default identity is free; it logs to `folder`."""
         log = folder / f"{name}.log"
-        listening = () if arguments[0] == "serve" else ("--host-maddr", HOST)
+        listening = () if arguments[0] == "serve" else ("--host-maddr", host)
         place = (*listening, "--log-format", "json")
         with log.open("wb") as errors:
             process = subprocess.Popen(
