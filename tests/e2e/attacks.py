@@ -35,8 +35,8 @@ CALM_S: Final = 10.0
 
 
 @contextmanager
-def attacking(swarm: Swarm, kind: str) -> Iterator[None]:
-    """A process that attacks the nodes meanwhile; it must have done so without an error of its own."""
+def attacking(swarm: Swarm, kind: str, *, before: Sequence[str] = ()) -> Iterator[None]:
+    """A process that attacks the nodes meanwhile, without an error of its own; `before` begins its command."""
     task = {
         "do": kind,
         "boot": swarm.boot.maddr,
@@ -44,7 +44,7 @@ def attacking(swarm: Swarm, kind: str) -> Iterator[None]:
         "prompt": PROMPT,
         "tokens": greedy(encoded(PROMPT), NEW_TOKENS),
     }
-    command = (sys.executable, "-m", "tests.e2e.attacker", json.dumps(task))
+    command = (*before, sys.executable, "-m", "tests.e2e.attacker", json.dumps(task))
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as attacker:
         assert attacker.stdout is not None
         try:

@@ -8,9 +8,10 @@ from typing import Final
 
 import pytest
 
+from cosine_node.engine.curve import CostCurve
 from cosine_node.fair_places import IDLE_WANTED_S
 from cosine_node.simulation.records import DIGEST
-from cosine_node.simulation.swarm import SimulatedSwarm, numbered_identity
+from cosine_node.simulation.swarm import VERIFY_CURVE, SimulatedSwarm, numbered_identity
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.channel import Channel
 from cosine_p2p.client import AsyncClient
@@ -23,6 +24,7 @@ from tests.node.peers import request_of
 from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
 
 TOKENS: Final = 40
+BY_THE_TOKEN: Final = CostCurve(((1, 0.060), (64, 64 * 0.060)))
 PROMPT: Final = prompt_of(random.Random("greedy"))
 EXPECTED: Final = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
 
@@ -40,12 +42,12 @@ async def take_all(client: AsyncClient, requests: int) -> None:
     await asyncio.gather(*(keep_asking() for _ in range(requests)))
 
 
-def generated(*, greedy: int, strategy: str = "plain") -> list[Generation]:
+def generated(*, greedy: int, strategy: str = "plain", curve: CostCurve = VERIFY_CURVE) -> list[Generation]:
     """Texts of a modest client beside one with so many requests."""
 
     async def run() -> list[Generation]:
         async with SimulatedSwarm() as swarm:
-            await swarm.verifier(target_engine(), max_requests=8)
+            await swarm.verifier(target_engine(), max_requests=8, curve=curve)
             await swarm.drafter(draft_engine(0.9), max_requests=8)
             crowd = await swarm.client(strategy=strategy, timeout_s=3600.0)
             modest = await swarm.client(strategy=strategy, timeout_s=60.0)
@@ -65,6 +67,15 @@ def test_a_modest_client_is_served_at_once(greedy: int) -> None:
     for generation in generated(greedy=greedy):
         assert generation.token_ids == EXPECTED
         assert generation.seconds < 2 * quiet.seconds
+
+
+def test_a_modest_client_has_its_share_of_passes_that_cost_by_the_token() -> None:
+    """Where a row more takes as long as the first, half of each pass, beside what the crowd's prompts take."""
+    [quiet, *_] = generated(greedy=0, curve=BY_THE_TOKEN)
+    first, *later = generated(greedy=200, curve=BY_THE_TOKEN)
+    assert first.token_ids == EXPECTED and first.seconds < 3 * quiet.seconds
+    for generation in later:
+        assert generation.token_ids == EXPECTED and generation.seconds < 2.2 * quiet.seconds
 
 
 @pytest.mark.parametrize("clients", [1, 16])

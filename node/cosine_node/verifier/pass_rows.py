@@ -92,6 +92,7 @@ class PassRows:
         active = waiting + [request for request in active if request.is_pending_fed]
         ready = [
             ReadyRequest(
+                client=request.channel.peer_id,
                 unfed_tokens=request.unfed_tokens,
                 waited_passes=request.waited_passes,
                 gives_way=isinstance(request, AuditedStream),

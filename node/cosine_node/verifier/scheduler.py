@@ -5,6 +5,7 @@ does not stall the others (chunked prefill: Sarathi-Serve, Agrawal et al. 2024, 
 what is left of the token budget (`selection`).
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -20,6 +21,8 @@ MAX_BUDGET_TOKENS: Final = 512
 """Bounds the memory of a pass where the measured curve is flat."""
 STALL: Final = 2.0
 """How many times longer prompts may make a pass for the requests that decode in it."""
+CROWD: Final = 2.0
+"""How many times longer one client's many requests may make the passes of another's few."""
 MIN_CHUNK_TOKENS: Final = 16
 """Smaller chunks cost more in fixed time of a pass than they save."""
 MAX_CHUNK_TOKENS: Final = 512
@@ -32,11 +35,12 @@ MAX_WAIT_PASSES: Final = 64
 class ReadyRequest:
     """A request that could use the next pass, and for how many passes in a row it had no place.
 
-    `unfed_tokens` are those of its prompt, or of what is computed again after a preemption; 0 if it decodes. One
-    that `gives_way` is fed with what other prompts leave.
+    `client` is whose it is. `unfed_tokens` are those of its prompt, or of what is computed again after a
+    preemption; 0 if it decodes. One that `gives_way` is fed with what other prompts leave.
     """
 
     unfed_tokens: int
+    client: str = ""
     waited_passes: int = 0
     gives_way: bool = False
 
@@ -71,20 +75,38 @@ def pass_chunk_tokens(curve: CostCurve) -> int:
 def schedule_pass(requests: Sequence[ReadyRequest], *, curve: CostCurve, budget_tokens: int) -> PassSchedule:
     """The schedule of the next pass; `requests` are in order of admission.
 
-    If more requests decode than the budget has tokens, those go that have waited longest. Half of the room for
-    prompts goes to the one admitted first, which bounds the time to its first token, the rest to those with the
-    least left, which finish soonest; but one that has waited `MAX_WAIT_PASSES` gets `MIN_CHUNK_TOKENS` before. So
-    of n requests none waits longer than that many passes and n / (`budget_tokens` / `MIN_CHUNK_TOKENS`) more.
+    If more requests decode than the budget has tokens, or their clients shares, those go that have waited longest.
+    Half of the room for prompts goes to the one admitted first, which bounds the time to its first token, the rest
+    to those with the least left, which finish soonest; but one that has waited `MAX_WAIT_PASSES` gets
+    `MIN_CHUNK_TOKENS` before. So of n requests none waits longer than that many passes and n / (`budget_tokens` /
+    `MIN_CHUNK_TOKENS`) more.
     """
-    ready = [index for index, request in enumerate(requests) if not request.unfed_tokens]
-    longest_first = sorted(ready, key=lambda index: (-requests[index].waited_passes, index))
-    decoding = tuple(sorted(longest_first[:budget_tokens]))
+    decoding = _decoding(requests, curve=curve, budget_tokens=budget_tokens)
     room = pass_chunk_tokens(curve)
     if decoding:
         within_s = STALL * curve.seconds(len(decoding))
         most = most_tokens(curve, within_s=within_s, limit=len(decoding) + room)
         room = max(MIN_CHUNK_TOKENS, most - len(decoding))
     return PassSchedule(decoding, _chunks(requests, room))
+
+
+def _decoding(requests: Sequence[ReadyRequest], *, curve: CostCurve, budget_tokens: int) -> tuple[int, ...]:
+    """The requests that decode in the next pass, those first that have waited longest.
+
+    Each client has as many in it as the one that has fewest. What clients have more of goes along as long as the
+    pass takes no more than `CROWD` times one over the requests of that one alone, and then they come in turns.
+    """
+    ready = [index for index, request in enumerate(requests) if not request.unfed_tokens]
+    longest_first = sorted(ready, key=lambda index: (-requests[index].waited_passes, index))
+    of_client: defaultdict[str, list[int]] = defaultdict(list)
+    for index in longest_first:
+        of_client[requests[index].client].append(index)
+    if len(of_client) > 1:
+        fewest = min(map(len, of_client.values()))
+        due = {index for own in of_client.values() for index in own[:fewest]}
+        most = most_tokens(curve, within_s=CROWD * curve.seconds(fewest), limit=len(ready))
+        longest_first = sorted(longest_first, key=lambda index: index not in due)[: max(len(due), most)]
+    return tuple(sorted(longest_first[:budget_tokens]))
 
 
 def _chunks(requests: Sequence[ReadyRequest], room: int) -> dict[int, int]:

@@ -1,11 +1,15 @@
 """The schedule of a pass: decoding first, prompts in chunks beside it, no request forgotten."""
 
+from collections import Counter
+from random import Random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_node.engine.curve import LONGEST_PROMPT_PASS_S, PROMPT_TOKENS, CostCurve, rising
 from cosine_node.pool_size import PASS_TOKENS
 from cosine_node.verifier.scheduler import (
+    CROWD,
     MAX_BUDGET_TOKENS,
     MAX_CHUNK_TOKENS,
     MAX_WAIT_PASSES,
@@ -53,6 +57,40 @@ def test_a_pass_stays_within_the_budget_and_within_what_is_unfed(
     assert bool(schedule.chunks) == any(one.unfed_tokens for one in waiting)
     if schedule.decoding and sum(schedule.chunks.values()) > MIN_CHUNK_TOKENS:
         assert curve.seconds(schedule.tokens) <= STALL * curve.seconds(len(schedule.decoding)) + 1e-9
+
+
+@given(
+    st.lists(st.integers(1, 20), min_size=2, max_size=6),
+    st.sampled_from([FLAT, STEEP, HINGE]),
+    st.randoms(use_true_random=False),
+)
+def test_each_client_has_its_share_of_a_pass_and_each_request_its_turn(
+    counts: list[int], curve: CostCurve, random: Random
+) -> None:
+    """So a crowd's passes last little longer for a client of few requests, and where they are cheap all go."""
+    clients = [str(number) for number, count in enumerate(counts) for _ in range(count)]
+    random.shuffle(clients)
+    waited, served = [0] * len(clients), Counter[int]()
+    for _ in range(3 * max(counts)):
+        ready = [
+            ReadyRequest(client=client, unfed_tokens=0, waited_passes=passes)
+            for client, passes in zip(clients, waited, strict=True)
+        ]
+        chosen = schedule_pass(ready, curve=curve, budget_tokens=len(clients)).decoding
+        served.update(chosen)
+        waited = [0 if index in chosen else passes + 1 for index, passes in enumerate(waited)]
+        fewest = min(counts)
+        shares = Counter(clients[index] for index in chosen)
+        assert all(shares[client] >= fewest for client in shares) and len(shares) == len(counts)
+        least_s = max(CROWD * curve.seconds(fewest), curve.seconds(fewest * len(counts)))
+        assert curve.seconds(len(chosen)) <= least_s + 1e-9
+        assert len(chosen) == len(clients) or curve is not FLAT
+    assert len(served) == len(clients)
+
+
+def test_one_client_alone_has_the_whole_pass() -> None:
+    alone = [ReadyRequest(client="a", unfed_tokens=0)] * 16
+    assert len(schedule_pass(alone, curve=STEEP, budget_tokens=16).decoding) == 16
 
 
 @given(waitings, st.integers(1, 16))
