@@ -16,7 +16,7 @@ from cosine_p2p.access import Access
 from cosine_p2p.auditing import UNFORESEEABLE, Auditing
 from cosine_p2p.directory import Directory
 from cosine_p2p.distances import Distances
-from cosine_p2p.drafter_search import DrafterSearch
+from cosine_p2p.drafter_search import AskedDrafters, DrafterSearch
 from cosine_p2p.earned_credit import Earned
 from cosine_p2p.evidence import EvidenceFile
 from cosine_p2p.failover_check import FailoverCheck
@@ -303,7 +303,7 @@ class AsyncClient:
         place: _Place,
         requests: Sequence[tuple[Request, tuple[NodeRecord, ...]]],
         strategy: StrategyKind,
-        drafters: tuple[NodeRecord, ...],
+        drafters: AskedDrafters,
         deadline_s: float,
         cache_scope: bytes | None,
         asked: ClientOptions,
@@ -316,7 +316,8 @@ class AsyncClient:
                 request=request,
                 strategy=strategy,
                 verifiers=able,
-                drafters=drafters,
+                drafters=drafters.records,
+                pupil=drafters.pupil,
                 trial=self._trials[strategy.name].find(able[0].peer_id, request.sampling.temperature),
                 has_other_offers=index < len(requests),
                 more_numbers=self._numbers,

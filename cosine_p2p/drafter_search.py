@@ -9,11 +9,11 @@ from cosine_p2p.delegation import Coordinator, expected_coordinator
 from cosine_p2p.distances import Distances
 from cosine_p2p.link import PeerLinks
 from cosine_p2p.mandates import Coordination, Mandates
-from cosine_p2p.options import ClientOptions
+from cosine_p2p.options import ClientOptions, shares_feedback
 from cosine_p2p.peer_failures import PeerFailures
 from cosine_p2p.receipts import ShownReceipts
 from cosine_p2p.recent_finds import RecentFinds
-from cosine_p2p.selection import Chance, pick_drafters
+from cosine_p2p.selection import Chance, pick_drafters, pick_pupil
 from cosine_p2p.strategies.base import StrategyKind
 from cosine_protocol.errors import ClockOff, PeerLost
 from cosine_protocol.records import NodeRecord, Role
@@ -24,6 +24,14 @@ WANTED_DRAFTERS: Final = 128
 """A choice that bounds what a look-up reads: so large a sample of the directory is enough to choose from."""
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedDrafters:
+    """The drafters to ask for a request, and the author number of the one that only learns from it, 0 for none."""
+
+    records: tuple[NodeRecord, ...]
+    pupil: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +67,7 @@ class DrafterSearch:
 
     def choose(
         self, found: Sequence[NodeRecord], verifier: NodeRecord, *, chance: Chance, now_s: float
-    ) -> tuple[NodeRecord, ...]:
+    ) -> AskedDrafters:
         """The drafters to ask for a request to a verifier, those that failed lately left out."""
         avoided = self.failures.avoided(now_s)
         able = [record for record in found if record.peer_id not in avoided]
@@ -75,7 +83,7 @@ class DrafterSearch:
             rtts_s = self.distances.by_client(able, verifier, self.links)
         else:
             rtts_s = self.distances.by_verifier(able, verifier, self.links, now_s=now_s)
-        return pick_drafters(
+        asked = pick_drafters(
             able,
             tokenizer_digest=verifier.tokenizer_digest,
             limit=self.limit,
@@ -84,6 +92,26 @@ class DrafterSearch:
             rtts_s=rtts_s,
             levels=self._levels(able, verifier),
         )
+        return self._with_pupil(asked, able, verifier, chance)
+
+    def _with_pupil(
+        self, asked: tuple[NodeRecord, ...], able: Sequence[NodeRecord], verifier: NodeRecord, chance: Chance
+    ) -> AskedDrafters:
+        """Those asked and, now and then, one that only learns, if the user shares feedback.
+
+        It comes on top of those that we choose to ask. Where the user says how many, it takes the last place,
+        unless that one is the only drafter of its expertise.
+        """
+        if not asked or not shares_feedback(self.options):
+            return AskedDrafters(asked)
+        if self.options.get("max_drafters") is not None and len(asked) == self.limit:
+            *kept, last = asked
+            if all(record.expertise != last.expertise for record in kept):
+                return AskedDrafters(asked)
+        else:
+            kept = list(asked)
+        pupil = pick_pupil(able, verifier, asked=asked, chance=chance, trust=self.options["trust"])
+        return AskedDrafters((*kept, pupil), len(kept) + 1) if pupil is not None else AskedDrafters(asked)
 
     def _levels(self, drafters: Sequence[NodeRecord], verifier: NodeRecord) -> dict[str, int]:
         if self.mandates is None:

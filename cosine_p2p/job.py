@@ -49,7 +49,8 @@ class Job:
     `mandate` is the one by which somebody else than the client runs this session. `distances` is told how far from
     a verifier that coordinates the drafters are, `show` of the receipts that drafters show. Drafters see the last
     `prompt_window_tokens` tokens of the prompt, with None the whole of it. With `shares_feedback` they are told
-    that they may keep the text and learn from it.
+    that they may keep the text and learn from it. The author number `pupil`, 0 for none, is that of a
+    drafter that follows it for nothing else: it is told what is committed, and asked for no drafts.
     """
 
     number: int
@@ -70,3 +71,4 @@ class Job:
     show: Callable[[str, Sequence[SignedReceipt]], None] | None = None
     prompt_window_tokens: int | None = None
     shares_feedback: bool = False
+    pupil: int = 0

@@ -43,6 +43,7 @@ class Mandates:
         lifetime_s: float,
         prompt_window_tokens: int | None = None,
         shares_feedback: bool = False,
+        pupil: str | None = None,
     ) -> SignedMandate:
         """A mandate from now on."""
         return sign_mandate(
@@ -55,6 +56,7 @@ class Mandates:
             lifetime_s=lifetime_s,
             prompt_window_tokens=prompt_window_tokens,
             shares_feedback=shares_feedback,
+            pupil=pupil,
         )
 
     def note_use(self, delegate: str, *, tokens: int, drafted: int, now_s: float) -> None:

@@ -26,6 +26,8 @@ NEAR_EQUAL: Final = 1.25
 """A choice: within a quarter the announced speeds do not say who is faster."""
 EXPLORE_EVERY: Final = 8
 """A choice: the share of requests that a stranger can attract by what it announces, and that finds a faster one."""
+PUPIL_EVERY: Final = 8
+"""A choice: the share of requests of which a drafter learns that would not be asked for drafts."""
 BEHIND_ALL: Final = 1e6
 """More than any number of steps of `NEAR_EQUAL` between two waits."""
 NOT_KNOWN: Final[Mapping[str, float]] = MappingProxyType({})  # nothing was measured
@@ -188,6 +190,33 @@ def pick_drafters(
     rounds = max(map(len, groups), default=0)
     ordered = (group[index] for index in range(rounds) for group in groups if index < len(group))
     return tuple(islice(ordered, limit))
+
+
+def pick_pupil(
+    records: Iterable[NodeRecord],
+    verifier: NodeRecord,
+    *,
+    asked: Collection[NodeRecord],
+    chance: Chance,
+    trust: Collection[str] = (),
+) -> NodeRecord | None:
+    """A drafter that learns from texts of the verifier's target and is not asked, by lot among those with a place.
+
+    There is one in one of `PUPIL_EVERY` requests only, so that each of them is asked now and then.
+    """
+    learners = [
+        record
+        for record in records
+        if record.learns
+        and record.target_digest == verifier.target_digest
+        and record.tokenizer_digest == verifier.tokenizer_digest
+        and record not in asked
+        and not _is_full(record)
+        and (not trust or record.peer_id in trust)
+    ]
+    if not learners or chance() * PUPIL_EVERY >= 1:
+        return None
+    return learners[int(chance() * len(learners))]
 
 
 def _ranked(

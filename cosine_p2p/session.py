@@ -317,6 +317,7 @@ class Session:
         self._on_event(Committed(position, tokens, commit.digest, commit.stats, upstream.slot))
         self._count.note_pass(commit.stats.pass_us / 1e6)
         self._count.note_commit(authors, now_s=_now_s())
+        self._drafters.teach()
         self._allow_drafters()
         return Tokens(tokens, authors) if tokens else None
 
@@ -332,8 +333,7 @@ class Session:
                 self._on_event(DraftersAllowed(count))
         if count != 0 and not self._are_drafters_asked:
             self._are_drafters_asked = True
-            for author in self.ledger.authors:
-                self._drafters.follow(author)
+            self._drafters.follow(*self.ledger.authors)
 
     def _drop(self, upstream: Upstream, error: PeerFailure, *, is_slow: bool = False) -> None:
         if self._count.allowed is not None:

@@ -11,7 +11,8 @@ from cosine_protocol.fields import Added, Bytes, Flag, Items, Position, Real, Si
 class Mandate:
     """The body that a client signs: `delegate` may have `drafters` follow one request. Times are Unix seconds.
 
-    With `shares_feedback` drafters may keep the request's text to learn from it.
+    With `shares_feedback` drafters may keep the request's text to learn from it; the `pupil` among them follows it
+    for nothing else.
     """
 
     delegate: Annotated[str, Text(limits.MAX_PEER_ID_BYTES)]
@@ -21,6 +22,7 @@ class Mandate:
     lifetime_s: Annotated[float, Real(limits.MAX_MANDATE_S)]
     prompt_window_tokens: Annotated[int | None, Added(Whole(limits.MAX_PROMPT_TOKENS, 1))] = None
     shares_feedback: Annotated[bool | None, Added(Flag())] = None
+    pupil: Annotated[str | None, Added(Text(limits.MAX_PEER_ID_BYTES))] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ def sign_mandate(
     lifetime_s: float,
     prompt_window_tokens: int | None = None,
     shares_feedback: bool = False,
+    pupil: str | None = None,
 ) -> SignedMandate:
     """The mandate of `client` for the request `d_0`, for `MAX_MANDATE_S` at most."""
     mandate = Mandate(
@@ -32,6 +33,7 @@ def sign_mandate(
         min(lifetime_s, MAX_MANDATE_S),
         prompt_window_tokens,
         shares_feedback or None,
+        pupil,
     )
     body = encode_body(mandate)
     return SignedMandate(body, client.sign(kind=KIND, digest=d_0, body=body))

@@ -111,7 +111,8 @@ class NodeRecord:
     """A node's announcement. Times are Unix seconds, speeds microseconds a pass of one token.
 
     The `target_digest` of a verifier or stage is that of the facts in its record; a drafter's is that of the target
-    it drafts for, and says nothing of what else is in it. A stage has a `stage`, nobody else.
+    it drafts for, and says nothing of what else is in it. A stage has a `stage`, nobody else. A drafter that
+    `learns` keeps texts where clients allow it.
     """
 
     schema: Annotated[int, Whole(255, 1)]
@@ -139,6 +140,7 @@ class NodeRecord:
     certificate: Annotated[bytes | None, Added(Bytes(limits.MAX_CERTIFICATE_BYTES))] = None
     coordinate: Annotated[NetworkCoordinate | None, Added(Struct(NetworkCoordinate))] = None
     stage: Annotated[StageOffer | None, Added(Struct(StageOffer))] = None
+    learns: Annotated[bool | None, Added(Flag())] = None
 
     @property
     def facts(self) -> TargetFacts:

@@ -42,6 +42,7 @@ class Scene:
     distances: Distances | None = None
     window_tokens: int | None = None
     shares: bool = False
+    pupil: int = 0
     delegation: Delegation = field(init=False)
 
     def __post_init__(self) -> None:
@@ -57,6 +58,7 @@ class Scene:
             distances=self.distances,
             prompt_window_tokens=self.window_tokens,
             shares_feedback=self.shares,
+            pupil=self.pupil,
         )
         self.delegation = Delegation(job, D_0)
 
@@ -119,20 +121,22 @@ def test_a_mandate_names_the_window_and_is_for_verifiers_that_know_of_windows() 
 
 
 @pytest.mark.parametrize(
-    ("shares", "features", "expected"),
+    ("shares", "pupil", "features", "expected"),
     [
-        (True, {MANDATES, LEARNING}, True),
-        (True, {MANDATES}, None),
-        (False, {MANDATES, LEARNING}, None),
+        (True, 0, {MANDATES, LEARNING}, (True, None)),
+        (True, len(DRAFTERS), {MANDATES, LEARNING}, (True, DRAFTERS[-1].peer_id)),
+        (True, len(DRAFTERS), {MANDATES}, (None, None)),
+        (False, 0, {MANDATES, LEARNING}, (None, None)),
     ],
 )
-def test_a_mandate_says_that_drafters_may_keep_the_text_to_verifiers_that_know_of_it(
-    shares: bool, features: set[str], expected: bool | None
+def test_a_mandate_says_who_may_keep_the_text_and_who_only_learns_to_verifiers_that_know_of_it(
+    shares: bool, pupil: int, features: set[str], expected: tuple[bool | None, str | None]
 ) -> None:
-    sent = Scene(shares=shares).offer(features=frozenset(features))
+    sent = Scene(shares=shares, pupil=pupil).offer(features=frozenset(features))
     assert sent is not None
     mandate = decode_body(Mandate, sent.mandate.body)
-    assert mandate.shares_feedback is expected
+    assert (mandate.shares_feedback, mandate.pupil) == expected
+    assert mandate.drafters == tuple(drafter.peer_id for drafter in DRAFTERS)
 
 
 @pytest.mark.parametrize(

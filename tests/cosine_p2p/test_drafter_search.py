@@ -1,7 +1,7 @@
 """Among drafters that are as good, those are asked whose drafts have the shortest way."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -10,12 +10,13 @@ import pytest
 
 from cosine_p2p.directory import MemoryDirectory
 from cosine_p2p.distances import Distances
-from cosine_p2p.drafter_search import MAX_ASKED_DRAFTERS, DrafterSearch
+from cosine_p2p.drafter_search import MAX_ASKED_DRAFTERS, AskedDrafters, DrafterSearch
 from cosine_p2p.link import Links
 from cosine_p2p.mandates import Mandates
 from cosine_p2p.options import DEFAULTS, ClientOptions, merge_options
 from cosine_p2p.peer_failures import PeerFailures
 from cosine_p2p.recent_finds import RecentFinds
+from cosine_p2p.selection import PUPIL_EVERY
 from cosine_p2p.strategies import STRATEGIES
 from cosine_p2p.transport.memory import MemoryNetwork
 from cosine_protocol.coordinates import NetworkCoordinate
@@ -84,12 +85,14 @@ class Scene:
             options=merge_options(DEFAULTS, options, ClientOptions),
         )
 
+    def asked(self, found: list[NodeRecord], *, seed: int = 0) -> AskedDrafters:
+        return self.search.choose(found, VERIFIER, chance=Random(seed).random, now_s=NOW_S)
+
     def chosen(self, found: list[NodeRecord], *, seed: int = 0) -> set[str]:
-        chance = Random(seed).random
-        return {record.peer_id for record in self.search.choose(found, VERIFIER, chance=chance, now_s=NOW_S)}
+        return ids(self.asked(found, seed=seed).records)
 
 
-def ids(records: list[NodeRecord]) -> set[str]:
+def ids(records: Iterable[NodeRecord]) -> set[str]:
     return {record.peer_id for record in records}
 
 
@@ -164,3 +167,50 @@ def test_what_drafters_earned_decides_among_equals_only() -> None:
     often = sum(scene.chosen(EVERYBODY, seed=seed) == ids(NEAR_CLIENT[:MAX_ASKED_DRAFTERS]) for seed in range(40))
     assert often >= 30, "all but one request in eight or so"
     assert Scene(mandates=None, shown=Shown(earned)).chosen(EVERYBODY) <= ids(NEAR_CLIENT)
+
+
+KINDS = ("code", "math", "medical")
+LEARNERS = [
+    record_of(identity_of(number), now_s=NOW_S, learns=True, expertise=(KINDS[number % 3],)) for number in range(20)
+]
+
+
+@pytest.mark.parametrize("seed", range(64))
+def test_who_shares_feedback_now_and_then_asks_one_that_learns_on_top(seed: int) -> None:
+    without = Scene().asked(LEARNERS, seed=seed)
+    shared = Scene(options={"share_feedback": True}).asked(LEARNERS, seed=seed)
+    assert without.pupil == 0
+    assert shared.records[:MAX_ASKED_DRAFTERS] == without.records
+    if shared.pupil:
+        assert shared.pupil == len(shared.records) == MAX_ASKED_DRAFTERS + 1
+        assert shared.records[-1] not in without.records
+    else:
+        assert shared == without
+
+
+def test_it_is_one_in_so_many_requests_and_not_always_the_same_one() -> None:
+    scene = Scene(options={"share_feedback": True})
+    asked = [scene.asked(LEARNERS, seed=seed) for seed in range(400)]
+    pupils = [one.records[-1].peer_id for one in asked if one.pupil]
+    assert 0.5 < len(pupils) * PUPIL_EVERY / len(asked) < 1.5
+    assert len(set(pupils)) > len(LEARNERS) / 2
+
+
+@pytest.mark.parametrize("seed", range(32))
+@pytest.mark.parametrize("limit", [1, 2, 3, 5])
+def test_it_is_never_more_than_the_user_says_and_replaces_no_only_one_of_its_kind(limit: int, seed: int) -> None:
+    options = {"max_drafters": limit}
+    without = Scene(options=options).asked(LEARNERS, seed=seed).records
+    shared = Scene(options=options | {"share_feedback": True}).asked(LEARNERS, seed=seed)
+    assert len(shared.records) == len(without) == limit
+    if shared.pupil:
+        assert limit > len(KINDS) and shared.pupil == limit
+        assert shared.records[:-1] == without[:-1]
+    else:
+        assert shared.records == without
+
+
+def test_nobody_is_asked_to_learn_who_does_not_or_where_nobody_drafts() -> None:
+    for found, limit in ((EVERYBODY, None), ([], None), (LEARNERS, 0), (LEARNERS[:5], None)):
+        scene = Scene(options={"share_feedback": True, "max_drafters": limit})
+        assert not any(scene.asked(found, seed=seed).pupil for seed in range(40))

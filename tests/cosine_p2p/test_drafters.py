@@ -76,15 +76,19 @@ class Swarm:
     output: list[int] = field(default_factory=list)
     delivered: list[Delivery | FragmentReceived] = field(default_factory=list)
     link: FakeLink = field(default_factory=FakeLink)
+    links: dict[int, FakeLink] = field(default_factory=dict)
     window_tokens: int | None = None
     shares: bool = False
     mandate: SignedMandate | None = None
+    pupil: int = 0
     ledger: DrafterLedger = field(
         default_factory=lambda: DrafterLedger([record_of(identity_of(n), now_s=0.0) for n in (1, 2)])
     )
 
     async def get(self, peer_id: str, protocol: str) -> FakeLink:
         assert protocol == DRAFT
+        if link := self.links.get(self.ledger.author_of(peer_id)):
+            return link
         if peer_id != peer(1):
             raise PeerLost(peer_id, "nobody answers")
         return self.link
@@ -105,6 +109,7 @@ class Swarm:
                 prompt_window_tokens=self.window_tokens,
                 shares_feedback=self.shares,
                 mandate=self.mandate,
+                pupil=self.pupil,
             ),
             d_0=D_0,
             links=cast("PeerLinks", self),
@@ -186,6 +191,49 @@ def test_one_that_knows_of_it_is_told_that_it_may_keep_the_text_unless_a_mandate
         await asyncio.sleep(0.1)
         told = True if LEARNING in names and mandate is None else None
         assert swarm.link.posted == [m.Start(NUMBER, REQUEST, (), mandate, shares_feedback=told)]
+
+    run_virtual(scene())
+
+
+def test_one_that_only_learns_is_told_all_that_is_committed_and_is_no_drafter_to_the_strategy() -> None:
+    async def scene() -> None:
+        swarm = Swarm(output=[5], pupil=1)
+        drafters = swarm.drafters()
+        drafters.teach()
+        drafters.follow(1)
+        await asyncio.sleep(0.1)
+        assert drafters.event_of(swarm.sends(started())) is None
+        swarm.output += [6, 7]
+        drafters.teach()
+        drafters.teach()
+        assert swarm.link.posted == [m.Start(NUMBER, REQUEST, (5,)), m.Advance(NUMBER, 1, (6, 7))]
+        # Its loss is: a strategy knows nothing of it, and who counts those left does.
+        assert drafters.event_of(swarm.sends(m.Busy(NUMBER, 1.0))) == DrafterLost(1)
+        swarm.output.append(8)
+        drafters.teach()
+        assert swarm.link.posted[2:] == [m.Release(NUMBER)]
+
+    run_virtual(scene())
+
+
+@pytest.mark.parametrize("first", ["pupil", "drafter"])
+@pytest.mark.parametrize(("nats", "is_kept"), [(0.0, True), (0.9, True), (1.1, False), (5.0, False)])
+def test_one_that_only_learns_goes_where_the_prompt_is_far_from_its_domain(
+    nats: float, is_kept: bool, first: str
+) -> None:
+    async def scene() -> None:
+        swarm = Swarm(pupil=2, links={1: FakeLink(), 2: FakeLink()})
+        drafters = swarm.drafters()
+        drafters.follow(1, 2)
+        await asyncio.sleep(0.1)
+        says = {"pupil": (2, 1.0 + nats), "drafter": (1, 1.0)}
+        for sender, nll in (says[first], *(say for who, say in says.items() if who != first)):
+            drafters.event_of(swarm.sends(m.Started(NUMBER, nll, 2000), sender=sender))
+        swarm.output.append(9)
+        drafters.teach()
+        last = m.Advance(NUMBER, 0, (9,)) if is_kept else m.Release(NUMBER)
+        assert swarm.links[2].posted[-1] == last
+        assert swarm.links[1].posted == [m.Start(NUMBER, REQUEST, ())]
 
     run_virtual(scene())
 

@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_p2p.selection import EXPLORE_EVERY, NEAR_EQUAL, Offer, offers_of, pick_drafters, rank_verifiers
+from cosine_p2p.selection import (
+    EXPLORE_EVERY,
+    NEAR_EQUAL,
+    PUPIL_EVERY,
+    Offer,
+    offers_of,
+    pick_drafters,
+    pick_pupil,
+    rank_verifiers,
+)
 from cosine_protocol.records import NodeRecord
 from tests.cosine_p2p.samples import identity_of, record_of
 
@@ -226,3 +235,22 @@ def test_among_near_equal_drafters_those_with_a_level_come_first_but_not_always(
 def test_a_full_drafter_is_last_whatever_it_has_earned() -> None:
     full, free = record(0, load_requests=4), record(1)
     assert picked([full, free], limit=2, levels={full.peer_id: 2}) == (free, full)
+
+
+def test_who_learns_is_one_of_the_target_with_a_place_that_is_not_asked_anyway() -> None:
+    verifier, asked = record(0), record(1, learns=True)
+    fitting = [record(2, learns=True), record(3, learns=True)]
+    others = [
+        record(4),
+        record(5, learns=False),
+        record(6, learns=True, target_digest=bytes(32)),
+        record(7, learns=True, tokenizer_digest=bytes(32)),
+        record(8, learns=True, load_requests=4),
+    ]
+    found = [asked, *others, *fitting]
+    for trust, expected in (((), fitting), ((fitting[1].peer_id, others[0].peer_id), fitting[1:])):
+        chance = random.Random(0).random
+        picks = [pick_pupil(found, verifier, asked=[asked], chance=chance, trust=trust) for _ in range(300)]
+        counts = Counter(pick.peer_id for pick in picks if pick is not None)
+        assert set(counts) == {one.peer_id for one in expected}
+        assert 0 < counts.total() < 2 * len(picks) / PUPIL_EVERY

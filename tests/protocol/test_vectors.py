@@ -30,6 +30,7 @@ RECORDS = (
     "record_with_certificate",
     "record_with_coordinate",
     "record_of_stage",
+    "record_of_learner",
 )
 MEMBERSHIP = ("certificate", "revocations")
 

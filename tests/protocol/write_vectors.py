@@ -81,7 +81,9 @@ WINDOW_MANDATE: Final = encode_body(replace(decode_body(Mandate, MANDATE), promp
 SIGNED_WINDOW_MANDATE: Final = SignedMandate(
     WINDOW_MANDATE, OTHER.sign(kind="mandate", digest=D_0, body=WINDOW_MANDATE)
 )
-SHARING_MANDATE: Final = encode_body(replace(decode_body(Mandate, MANDATE), shares_feedback=True))
+SHARING_MANDATE: Final = encode_body(
+    replace(decode_body(Mandate, MANDATE), shares_feedback=True, pupil=OTHER.peer_id)
+)
 SIGNED_SHARING_MANDATE: Final = SignedMandate(
     SHARING_MANDATE, OTHER.sign(kind="mandate", digest=D_0, body=SHARING_MANDATE)
 )
@@ -294,6 +296,9 @@ def main() -> None:
     record = record_of(role=Role.STAGE, stage=STAGE_OFFER)
     sealed = seal_record(record, OWNER, key=KEY).hex()
     write("record_of_stage", {**where, "fields": as_json(record), "sealed": sealed})
+    record = record_of(learns=True)
+    sealed = seal_record(record, OWNER, key=KEY).hex()
+    write("record_of_learner", {**where, "fields": as_json(record), "sealed": sealed})
     _write_membership(where)
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, Final
 
+from cosine_node.learning.verified_stream import VerifiedStream
 from cosine_node.simulation.discovery import SimulatedDht
 from cosine_node.simulation.faults import Fault, FaultKind, FaultPlan, Population, plan_faults
 from cosine_node.simulation.liars import LATE, LIES, Liar, Overheard, OverheardIdentity
@@ -132,6 +133,7 @@ class Participants:
             max_drafters=scenario.max_drafters,
             prompt_window_tokens=scenario.prompt_window_tokens,
             coordination=scenario.coordination,
+            share_feedback=scenario.learners > 0,
             # What leaves after the last token would count for the client's next request.
             share_receipts=False,
         )
@@ -252,6 +254,7 @@ class Participants:
             curve=scenario.curve(Role.DRAFTER, index=index),
             identity=OverheardIdentity(identity, self._overheard) if is_overheard else identity,
             domain=scenario.domain(index),
+            keep_stream=_forget if index >= scenario.drafters - scenario.learners else None,
             max_requests=0 if self.plan.affects(FaultKind.BUSY, node) else scenario.max_requests,
         )
 
@@ -311,3 +314,7 @@ class Participants:
             case _:
                 # Partitions, overload and busy drafters hold from the start: links and nodes are made with them.
                 return
+
+
+def _forget(stream: VerifiedStream) -> None:
+    """Keep nothing: simulated drafters know all that they will ever know."""

@@ -35,6 +35,7 @@ def record_of(
     sequence: int,
     now_s: float,
     coordinate: NetworkCoordinate | None,
+    learns: bool = False,
 ) -> NodeRecord:
     """The record of a node as it is now."""
     return replace(
@@ -53,6 +54,7 @@ def record_of(
         sequence=sequence,
         issued_at_s=now_s,
         coordinate=coordinate,
+        learns=learns or None,
     )
 
 

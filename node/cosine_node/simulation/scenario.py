@@ -52,6 +52,7 @@ _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "seed": (0, 2**63),
     "verifiers": (1, MAX_NODES),
     "drafters": (0, MAX_NODES),
+    "learners": (0, MAX_NODES),
     "clients": (1, MAX_CLIENTS),
     "requests": (1, MAX_REQUESTS),
     "arrivals_per_s": (0, 1e6),
@@ -95,6 +96,7 @@ class Scenario:
     `cosine_node.simulation.faults`. `decision_s` is the time that every write of a client costs it.
 
     `max_drafters` and `prompt_window_tokens` are the clients' options; traces know drafters of whole prompts, 0.
+    The last `learners` drafters say that they learn; where there are any, clients share feedback.
 
     With `home` every verifier holds a drafter of that expertise itself. `coordination` is the clients' option, and
     `client_rtt_ms` their distance from all nodes where it is not `rtt_ms`.
@@ -116,6 +118,7 @@ class Scenario:
     seed: int = 0
     verifiers: int = 1
     drafters: int = 4
+    learners: int = 0
     profile: str = "60/6"
     drafter_speeds: tuple[float, ...] = (1.0,)
     domains: tuple[str, ...] = ("code", "math", "medical", "dialogue", "literature")

@@ -134,6 +134,7 @@ class SimulatedSwarm:
         self._announcements = count(1)
         self.members: list[Member] = []
         self._others: list[MemoryTransport] = []
+        self._learners: set[str] = set()
         self._chains: list[SimulatedChains] = []
         self._stack = AsyncExitStack()
         self._numbers = count(1)
@@ -228,8 +229,9 @@ class SimulatedSwarm:
         keep_stream: Callable[[VerifiedStream], None] | None = None,
         **config: Any,
     ) -> Member:
-        """A drafter that serves from now on; further options are fields of `DrafterConfig`."""
+        """A drafter from now on, which learns if it has `keep_stream`; `config` has fields of `DrafterConfig`."""
         identity = identity or self._next_identity()
+        self._learners |= {identity.peer_id} if keep_stream is not None else set()
         engine = engine or ScriptedEngine(fidelity=0.7, drafter_seed=len(self.members))
         machine, clock = SimulatedMachine(engine, curve), asyncio.get_running_loop().time
         service = DrafterService(
@@ -383,6 +385,7 @@ class SimulatedSwarm:
             sequence=next(self._announcements),
             now_s=asyncio.get_running_loop().time(),
             coordinate=coordinate,
+            learns=identity.peer_id in self._learners,
         )
         await self._directory_of(identity).announce(record, [TARGET])
 

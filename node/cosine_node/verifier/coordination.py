@@ -171,9 +171,9 @@ class CoordinatedRequest:
         self.request.channel.post(m.Report(self.request.number, author, nodes, round(1e6 * rtt_s), words))
 
     def note_lost(self, author: int) -> None:
-        """Give up once no drafter is left."""
+        """Give up once no drafter is left, but for one that only learns."""
         self._lost.add(author)
-        if self.session is not None and self._lost.issuperset(self.session.ledger.authors):
+        if self.session is not None and not {*self.session.ledger.authors} - self._lost - {self.session.job.pupil}:
             self.is_abandoned.set()
 
     def _report_totals(self) -> None:
@@ -310,6 +310,7 @@ class RequestCoordinator:
             committed=tuple(request.output),
             mandate=signed,
             prompt_window_tokens=mandate.prompt_window_tokens,
+            pupil=mandate.drafters.index(mandate.pupil) + 1 if mandate.pupil in mandate.drafters else 0,
         )
 
     async def _run(self, coordinated: CoordinatedRequest, session: Session, drafters: tuple[str, ...]) -> None:
