@@ -178,7 +178,7 @@ class Drafters:
             self.release(self._job.pupil)
 
     def teach(self) -> None:
-        """Tell the one that only learns all that is committed."""
+        """Tell the one that only learns all that is committed, after those for whose drafts the verifier waits."""
         self.advance(self._job.pupil, len(self._output))
 
     def advance(self, author: int, position: int) -> None:

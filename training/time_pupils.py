@@ -1,17 +1,20 @@
-"""Times requests, in virtual time, of which a drafter only learns, beside those without one.
+"""Times requests, in virtual time, of which a drafter only learns, beside the same ones without it.
 
 python -m training.time_pupils
+python -m training.time_pupils --kinds toy --coordinations client --orders 5
 
-There are two drafters of each expertise, of whom eight are asked; in the last of three runs one of the others
-follows each request from beginning to end, eight times as often as clients ask one, and however far it is from its
-domain.
-Replays recorded texts as shipped. Prints one line of JSON for each kind of prompt, coordination and temperature:
-seconds where clients share no feedback, where they do, and with the pupil, and how many bytes it adds to a token.
+There are two drafters of each expertise, of whom eight are asked, and clients share feedback. One of the others
+follows each request from beginning to end: eight times as often as clients ask one, and however far it is from its
+domain. Replays recorded texts as shipped. Prints one line of JSON for each kind of prompt, coordination and
+temperature: seconds without a pupil and with one, the share that it adds with its standard error over the requests,
+and the bytes that it adds to a token. Each order of the prompts but the first is one by lot: which drafters pay is
+found by trial from request to request, so that a moment here or there changes what follows.
 """
 
 import argparse
 import json
 import math
+import statistics
 import sys
 from collections.abc import Iterator
 from itertools import product
@@ -38,31 +41,32 @@ TEMPERATURES: Final = (0.0, 0.8)
 
 def timed(plan: argparse.Namespace) -> Iterator[JsonRow]:
     """A row for each kind of prompt, coordination and temperature."""
-    for family, coordination, temperature in product(plan.kinds, plan.coordinations, TEMPERATURES):
+    for family, coordination, temperature in product(plan.kinds, plan.coordinations, plan.temperatures):
         place = {"coordination": coordination, "temperature": temperature, "rtt_ms": plan.rtt, "home": plan.home}
-        kinds = len(drafter_domains(Family(family)))
+        nodes = 2 * len(drafter_domains(Family(family)))
         cells = [
             Cell(
                 choice={"policy": SHIPS},
-                scenario={**SHIPPED, **place, "drafters": 2 * kinds, "learners": learners},
-                prompts=Prompts(split=plan.split, family=Family(family), count=plan.prompts),
+                scenario={**SHIPPED, **place, "drafters": nodes, "learners": nodes},
+                prompts=Prompts(split=plan.split, family=Family(family), count=plan.prompts, order=order),
             )
-            for learners in (0, 2 * kinds)
+            for order in range(plan.orders)
         ]
         # Who is asked for drafts does not depend on it.
-        alone, sharing, taught = (
-            run_with(cell, every=every) for cell, every in ((cells[0], 1), (cells[1], math.inf), (cells[1], 1))
-        )
-        tokens = taught.report.tokens
+        pairs = [(run_with(cell, every=math.inf), run_with(cell, every=1)) for cell in cells]
+        added_s = [with_it.seconds[n] - without.seconds[n] for without, with_it in pairs for n in without.seconds]
+        without_s = sum(without.total_s for without, _ in pairs)
+        added_bytes = sum(carried_bytes(with_it) - carried_bytes(without) for without, with_it in pairs)
+        spread_s = statistics.stdev(added_s) if len(added_s) > 1 else math.inf
         yield {
             "kind": family,
             **place,
-            "requests": len(taught.report.results),
-            "alone_s": round(alone.total_s, 2),
-            "sharing_s": round(sharing.total_s, 2),
-            "taught_s": round(taught.total_s, 2),
-            "price": round(taught.total_s / sharing.total_s - 1, 4),
-            "bytes_a_token": round((carried_bytes(taught) - carried_bytes(sharing)) / tokens, 1),
+            "requests": len(added_s),
+            "without_s": round(without_s, 2),
+            "with_s": round(without_s + sum(added_s), 2),
+            "added": round(sum(added_s) / without_s, 4),
+            "error": round(spread_s * math.sqrt(len(added_s)) / without_s, 4),
+            "bytes_a_token": round(added_bytes / sum(with_it.report.tokens for _, with_it in pairs), 1),
         }
 
 
@@ -89,8 +93,10 @@ def plan_of(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--kinds", nargs="+", choices=[*Family], default=[*Family])
     parser.add_argument("--split", choices=(TUNE_SPLIT, TEST_SPLIT), default=TUNE_SPLIT)
     parser.add_argument("--prompts", type=int, default=None, help="the first so many; all if not given")
+    parser.add_argument("--orders", type=int, default=1, help="of the prompts")
     parser.add_argument("--rtt", type=float, default=20.0, help="milliseconds")
     parser.add_argument("--home", default=GENERALIST, help="the drafter at the verifier, or empty")
+    parser.add_argument("--temperatures", nargs="+", type=float, default=TEMPERATURES)
     ways: list[Any] = [Coordination.CLIENT.value, Coordination.VERIFIER.value]
     parser.add_argument("--coordinations", nargs="+", choices=ways, default=ways)
     return parser.parse_args(arguments)

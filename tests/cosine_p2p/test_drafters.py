@@ -207,11 +207,20 @@ def test_one_that_only_learns_is_told_all_that_is_committed_and_is_no_drafter_to
         drafters.teach()
         drafters.teach()
         assert swarm.link.posted == [m.Start(NUMBER, REQUEST, (5,)), m.Advance(NUMBER, 1, (6, 7))]
-        # Its loss is: a strategy knows nothing of it, and who counts those left does.
+
+    run_virtual(scene())
+
+
+def test_the_loss_of_one_that_only_learns_is_told_to_those_who_count_the_drafters_left() -> None:
+    async def scene() -> None:
+        swarm = Swarm(pupil=1)
+        drafters = swarm.drafters()
+        drafters.follow(1)
+        await asyncio.sleep(0.1)
         assert drafters.event_of(swarm.sends(m.Busy(NUMBER, 1.0))) == DrafterLost(1)
         swarm.output.append(8)
         drafters.teach()
-        assert swarm.link.posted[2:] == [m.Release(NUMBER)]
+        assert swarm.link.posted[1:] == [m.Release(NUMBER)]
 
     run_virtual(scene())
 

@@ -89,7 +89,7 @@ def test_no_single_bit_of_a_record_may_change() -> None:
 
 def test_fields_added_by_a_later_version_are_ignored_and_signed() -> None:
     body = encode_body(record_of())
-    later = bytes([body[0], body[1], body[2] + 5]) + body[3:] + b"\xc0\xc0\xc0\xc0\x07"
+    later = bytes([body[0], body[1], body[2] + 6]) + body[3:] + b"\xc0\xc0\xc0\xc0\xc0\x07"
     binding = sha256(KEY.encode()).digest()[: limits.DIGEST_BYTES]
     signature = OWNER.sign(kind="record", digest=binding, body=later)
     assert _open(encode_body(SignedRecord(later, signature))) == record_of()
