@@ -135,7 +135,9 @@ class Drafters:
 
     def _on_message(self, delivery: Delivery) -> None:
         if isinstance(delivery.message, m.Fragment):
-            self._gate.put(delivery)
+            # Nobody has asked the one that only learns.
+            if self._ledger.author_of(delivery.peer_id) != self._job.pupil:
+                self._gate.put(delivery)
         else:
             self._deliver(delivery)
 

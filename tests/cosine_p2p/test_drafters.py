@@ -211,6 +211,25 @@ def test_one_that_only_learns_is_told_all_that_is_committed_and_is_no_drafter_to
     run_virtual(scene())
 
 
+@pytest.mark.parametrize("pupil", [0, 1])
+def test_what_one_that_only_learns_drafts_unasked_counts_for_nothing(pupil: int) -> None:
+    async def scene() -> None:
+        swarm = Swarm(pupil=pupil)
+        drafters = swarm.drafters()
+        checking = asyncio.ensure_future(drafters.check_fragments())
+        drafters.follow(1)
+        await asyncio.sleep(0.1)
+        draft = m.Draft(NUMBER, 1, D_0, 0, NodeBlock.of([Node(BASE, 7, 1.0)]))
+        body = encode_body(draft)
+        signature = identity_of(1).sign(kind="fragment", digest=D_0, body=body)
+        swarm.link.sinks[NUMBER](swarm.sends(m.Fragment(body, signature), body=draft))
+        await asyncio.sleep(0.1)
+        assert swarm.delivered == ([] if pupil else [FragmentReceived(1, draft)])
+        checking.cancel()
+
+    run_virtual(scene())
+
+
 def test_the_loss_of_one_that_only_learns_is_told_to_those_who_count_the_drafters_left() -> None:
     async def scene() -> None:
         swarm = Swarm(pupil=1)
