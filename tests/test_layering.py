@@ -45,7 +45,9 @@ DOCUMENTED_PURE: Final = (
 # The one module that is hivemind's; nothing imports it before a transport of that kind is asked for.
 HIVEMIND_MODULE: Final = ROOT / "cosine_p2p" / "transport" / "hivemind_library.py"
 # Where models are run, and where they are trained.
-OF_TORCH: Final = tuple(PACKAGES["cosine_node"] / folder for folder in ("engine", "distillation"))
+OF_TORCH: Final = tuple(
+    PACKAGES["cosine_node"] / place for place in ("engine", "distillation", "learning/finetuning.py")
+)
 # What the engine is timed against: transformers itself.
 TRANSFORMERS_RIVAL: Final = PACKAGES["cosine_node"] / "bench" / "engine_transformers.py"
 MAX_MODULE_LINES: Final = 400

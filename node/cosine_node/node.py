@@ -252,6 +252,7 @@ class RunningNode(AnnouncedNode):
         return {
             "numerics": self._served.engine.numerics,
             "expertise": self._expertise,
+            "learns": True if self._learner is not None else None,
             "capacity_requests": self._options.max_requests,
             "context_tokens": self._served.engine.context_tokens,
             "emulated": self._record_emulation(),

@@ -22,6 +22,7 @@ from cosine_node.cli.generate import generate
 from cosine_node.cli.identity import identity
 from cosine_node.cli.interrupts import raise_on_interrupt
 from cosine_node.cli.join import join
+from cosine_node.cli.learned import learned
 from cosine_node.cli.printing import LogLines, show
 from cosine_node.cli.serve import serve
 from cosine_node.cli.simulate import simulate
@@ -68,6 +69,7 @@ COMMANDS: Final[Mapping[str, Mapping[Callable[..., None], str]]] = {
         identity: "identity",
         swarm: "swarm create friends --out friends",
         ban: "ban PEER_ID --days 7",
+        learned: "learned",
         zoo: "zoo draft-code",
         convert: "convert zoo:draft-code draft-code.gguf --weights Q8_0",
     },

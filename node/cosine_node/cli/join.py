@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cosine_node.cli.events import Emit, telling
+from cosine_node.cli.learning import DEFAULT_LEARN_MEMORY, Learn, LearnMemory, parse_learning
 from cosine_node.cli.node_loop import run_until_stopped
 from cosine_node.cli.options import (
     DEFAULT_DRAFTER,
@@ -49,6 +50,8 @@ from cosine_protocol.limits import MAX_EXPERTISE
 from cosine_protocol.records import Role
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cosine_node.model import ModelSource
     from cosine_node.node_options import NetworkOptions, NodeOptions
     from cosine_p2p.access import Access
@@ -164,6 +167,8 @@ def join(
     layers: Layers = None,
     memory: Memory = None,
     over_stages: OverStages = False,
+    learn: Learn = False,
+    learn_memory: LearnMemory = DEFAULT_LEARN_MEMORY,
     emulate: Emulate = None,
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = "127.0.0.1",
@@ -171,8 +176,6 @@ def join(
     as_json: AsJson = False,
 ) -> None:
     """Serve as a drafter, verifier or stage until interrupted; SIGTERM drains and exits 0."""
-    from cosine_node.node_options import NodeOptions
-
     chosen = parse_role(role)
     _check_counts(max_requests=max_requests, max_coordinated=max_coordinated, threads=threads)
     loading: dict[str, Any] = {"device": device, "dtype": dtype, "threads": threads, "quantize": quantize}
@@ -180,21 +183,21 @@ def join(
     sources = _sources(chosen, several(model), target, choice)
     unfit = {"--emulate": bool(emulate), "--kv-memory": kv_memory != AUTO}
     check_parts(chosen, choice, layers, memory, is_head=over_stages, given=unfit)
-    network_options = _network_options(
-        access_of(network, swarm, deny), identity, initial_peers, host_maddr, announce_maddr, relay
-    )
-    network_options = replace(network_options, metrics_port=metrics_port, metrics_host=metrics_host)
+    access, places = access_of(network, swarm, deny), (initial_peers, host_maddr, announce_maddr, relay)
+    network_options = _network_options(access, identity, *places, metrics_port, metrics_host)
     _refuse_shared_ports(len(sources), network_options)
-    shared: dict[str, Any] = {
-        "role": chosen,
-        "home": _home_source(chosen, draft_model, sources[0]),
-        "max_requests": max_requests,
-        "max_coordinated": max_coordinated,
-        "shares_prefixes": share_prefixes,
-        "emulation": Emulation.parse(emulate) if emulate else None,
-        "runs_over_stages": over_stages,
-    }
-    nodes = [NodeOptions(source=one, expertise=_expertise(expertise, one.model), **shared) for one in sources]
+    nodes = _node_options(
+        sources,
+        expertise,
+        role=chosen,
+        home=_home_source(chosen, draft_model, sources[0]),
+        max_requests=max_requests,
+        max_coordinated=max_coordinated,
+        shares_prefixes=share_prefixes,
+        emulation=Emulation.parse(emulate) if emulate else None,
+        runs_over_stages=over_stages,
+        learn_bytes=parse_learning(chosen, several(model), learns=learn, memory=learn_memory),
+    )
     with telling(log_format, as_json=as_json) as emit:
         run_until_stopped(lambda stop: _run(network_options, nodes, emit, stop, layers=layers, memory=memory))
 
@@ -232,6 +235,8 @@ def _network_options(
     host_maddrs: list[str] | None,
     announce_maddrs: list[str] | None,
     relays: list[str] | None,
+    metrics_port: int | None,
+    metrics_host: str,
 ) -> "NetworkOptions":
     from cosine_node.node_options import NetworkOptions
 
@@ -242,7 +247,16 @@ def _network_options(
         host_maddrs=listening_maddrs(host_maddrs),
         announce_maddrs=several(announce_maddrs),
         relays=several(relays),
+        metrics_port=metrics_port,
+        metrics_host=metrics_host,
     )
+
+
+def _node_options(sources: "Sequence[ModelSource]", expertise: str, **shared: Any) -> "list[NodeOptions]":
+    """The options of a node for each model."""
+    from cosine_node.node_options import NodeOptions
+
+    return [NodeOptions(source=one, expertise=_expertise(expertise, one.model), **shared) for one in sources]
 
 
 def _check_counts(*, max_requests: int, max_coordinated: int, threads: int | None) -> None:

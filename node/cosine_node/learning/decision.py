@@ -53,14 +53,19 @@ def is_due(*, new_tokens: int, held_out_tokens: int, least_tokens: int = NEW_TOK
     return new_tokens >= least_tokens and held_out_tokens >= HELD_OUT_TOKENS
 
 
-def goes_live(*, before: Acceptance, after: Acceptance, own_before: Acceptance, own_after: Acceptance) -> bool:
-    """True if held-out acceptance rose by more than its error, and that on the drafter's own domain did not fall.
+def goes_live(*, before: Acceptance, after: Acceptance) -> bool:
+    """True if held-out acceptance rose by more than its error."""
+    return after.share - before.share > standard_error(before, after)
 
-    The own domain may seem lower by no more than one error; without any measurement of it only the first counts.
+
+def keeps_expertise(
+    announced: Sequence[str], *, before: Mapping[str, float], after: Mapping[str, float], factor: float
+) -> bool:
+    """True if the announced domains are the drafter's own still: their texts are nearly as likely to it as before.
+
+    `before` and `after` are negative log-likelihoods by domain; what tells own domains from others is `factor`.
     """
-    has_risen = after.share - before.share > standard_error(before, after)
-    own_error = standard_error(own_before, own_after)
-    return has_risen and own_after.share - own_before.share >= -own_error
+    return all(after.get(domain, math.inf) <= factor * before[domain] for domain in announced if domain in before)
 
 
 def is_suspect(*, before: Acceptance, since: Acceptance) -> bool:

@@ -21,6 +21,7 @@ from cosine_node.learning.decision import (
     goes_live,
     is_due,
     is_suspect,
+    keeps_expertise,
     pause_s,
     refreshed_expertise,
 )
@@ -217,13 +218,11 @@ class Learner:
         assert isinstance(outcome, RoundOutcome)
         state.rounds, state.seen = state.rounds + 1, newest
         state.write(self._home.folder)
-        is_live = goes_live(
-            before=outcome.before,
-            after=outcome.after,
-            own_before=outcome.own_before,
-            own_after=outcome.own_after,
-        )
-        emit("learned", self._round_fields(outcome, is_live=is_live))
+        is_better = goes_live(before=outcome.before, after=outcome.after)
+        is_own = keeps_expertise(self.expertise, before=outcome.nll_before, after=outcome.nll, factor=NEAR)
+        is_live = is_better and is_own
+        verdict = "it will serve" if is_live else "it has forgotten" if is_better else "that may be chance"
+        emit("learned", self._round_fields(outcome, verdict) | {"goes_live": is_live})
         if not is_live:
             self._versions.drop(order.number)
             return
@@ -307,9 +306,8 @@ class Learner:
     async def _in_writer(self, read: Callable[[], _Read]) -> _Read:
         return await asyncio.get_running_loop().run_in_executor(self._writer, read)
 
-    def _round_fields(self, outcome: RoundOutcome, *, is_live: bool) -> dict[str, object]:
+    def _round_fields(self, outcome: RoundOutcome, verdict: str) -> dict[str, object]:
         before, after = outcome.before, outcome.after
-        verdict = "it will serve" if is_live else "it is not better by more than chance"
         return {
             "model": self.model_name,
             "trained_tokens": outcome.trained_tokens,
@@ -318,9 +316,8 @@ class Learner:
             "held_out_tokens": after.tokens,
             "acceptance_before": round(before.share, 4),
             "acceptance_after": round(after.share, 4),
-            "own_before": round(outcome.own_before.share, 4),
-            "own_after": round(outcome.own_after.share, 4),
-            "goes_live": is_live,
+            "nll_before": {domain: round(nll, 3) for domain, nll in outcome.nll_before.items()},
+            "nll_after": {domain: round(nll, 3) for domain, nll in outcome.nll.items()},
             "said": (
                 f"has learned from {outcome.trained_tokens} tokens in {outcome.seconds:.0f} s: right at "
                 f"{100 * after.share:.1f} % of {after.tokens} held-out tokens, before at "

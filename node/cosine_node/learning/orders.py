@@ -25,18 +25,18 @@ class RoundOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOutcome:
-    """What came of a round: right first choices before and after it, on held-out streams and on the own domain.
+    """What came of a round: right first choices on held-out streams before and after it.
 
-    `nll` is the mean negative log-likelihood of the project's prompts by domain, to the new weights.
+    `nll_before` and `nll` are the mean negative log-likelihood of the project's prompts by domain, to the weights
+    that it began with and to the new ones.
     """
 
     before: Acceptance
     after: Acceptance
-    own_before: Acceptance
-    own_after: Acceptance
     trained_tokens: int
     steps: int
     seconds: float
+    nll_before: dict[str, float] = field(default_factory=dict)
     nll: dict[str, float] = field(default_factory=dict)
 
 

@@ -30,9 +30,10 @@ def main() -> None:
         versions = Versions(folder)
         (versions.begin(order.number) / "seed").write_text(str(order.number))
         versions.finish(order.number)
-        measured = {name: of(name) for name in ("before", "after", "own_before", "own_after")}
-        nll = script.get("nll", {})
-        answer = to_line(RoundOutcome(**measured, trained_tokens=2000, steps=10, seconds=1.0, nll=nll))
+        nll = {"nll": script.get("nll", {}), "nll_before": script.get("nll_before", {})}
+        answer = to_line(
+            RoundOutcome(before=of("before"), after=of("after"), trained_tokens=2000, steps=10, seconds=1.0, **nll)
+        )
     else:
         answer = to_line(Comparison(earlier=of("earlier"), live=of("live")))
     sys.stdout.buffer.write(answer)

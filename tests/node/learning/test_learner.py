@@ -172,6 +172,18 @@ def test_weights_that_are_no_better_are_deleted(tmp_path: Path) -> None:
     assert Versions(drafter.folder).all() == [2]
 
 
+def test_weights_that_forgot_what_they_are_announced_for_do_not_serve(tmp_path: Path) -> None:
+    drafter = Drafter(tmp_path, **BETTER, nll_before={"code": 2.0}, nll={"code": 2.5})
+
+    async def scene() -> None:
+        drafter.keep()
+        learned = await drafter.event("learned")
+        assert learned["goes_live"] is False and str(learned["said"]).endswith("it has forgotten")
+
+    play(drafter, scene)
+    assert Versions(drafter.folder).all() == []
+
+
 @pytest.mark.parametrize("earlier_is_better", [True, False])
 def test_of_weights_that_are_right_less_often_the_worse_go(tmp_path: Path, earlier_is_better: bool) -> None:
     drafter = Drafter(tmp_path, **BETTER)

@@ -24,11 +24,10 @@ from cosine_node.learning.orders import (
         RoundOutcome(
             before=Acceptance(1, 2),
             after=Acceptance(2, 2),
-            own_before=Acceptance(),
-            own_after=Acceptance(),
             trained_tokens=5,
             steps=1,
             seconds=0.5,
+            nll_before={"code": 3.0},
             nll={"code": 2.5},
         ),
     ],

@@ -1,0 +1,206 @@
+"""One round of learning: weights are fine-tuned on what the target said, held to what they would have said before.
+
+Guided experience is the target's text, token after token; unguided experience is text that the weights write
+themselves, on which the new ones stay near the old (self-distillation against forgetting, as "learning without
+forgetting", Li and Hoiem 2016). The two kinds are those of E2CL (Wang et al. 2024).
+"""
+
+import copy
+import math
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from cosine_node.distillation.agreement import agreement_of, sum_of
+from cosine_node.distillation.loop import Plan, train
+from cosine_node.engine.base import Engine
+from cosine_node.engine.draft_vocabulary import DraftVocabulary
+from cosine_node.engine.loading import load_engine, load_model
+from cosine_node.engine.reduced_vocabulary import ReducedVocabularyEngine
+from cosine_node.learning.decision import Acceptance
+from cosine_node.learning.verified_stream import VerifiedStream
+from cosine_protocol.errors import UsageError
+
+POOL_TOKENS: Final = 16_384
+"""A choice: one text at a time, and few are longer."""
+LONGEST_TOKENS: Final = 1024
+"""A choice that bounds the memory of a step: of a longer text the end of the prompt and the beginning count."""
+MOST_TOKENS: Final = 200_000
+"""A choice that bounds the time of a round: of more the newest texts count."""
+OWN_TEXTS: Final = 32
+OWN_TOKENS: Final = 96
+"""Choices: three thousand tokens of the weights' own text, in seconds for a small model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundSettings:
+    """Choices of a round. Positions that the drafter got wrong, or had no guess for, count `wrong_weight` times.
+
+    `own_weight` is that of staying near the old weights on their own text. `vocab_tokens` are the target's.
+    """
+
+    vocab_tokens: int
+    seed: int = 0
+    epochs: float = 3.0
+    batch_rows: int = 8
+    learning_rate: float = 1e-3
+    wrong_weight: float = 2.0
+    own_weight: float = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundReport:
+    """Right first choices on held-out texts before and after a round, and what it took."""
+
+    before: Acceptance
+    after: Acceptance
+    trained_tokens: int
+    steps: int
+    seconds: float
+
+
+def train_round(
+    base: Path,
+    learned: Sequence[VerifiedStream],
+    held_out: Sequence[VerifiedStream],
+    out: Path,
+    settings: RoundSettings,
+) -> RoundReport:
+    """Train the weights of the folder `base` and write them to the folder `out`, in bfloat16.
+
+    Raises `UsageError` where there is nothing to learn from.
+    """
+    began_s = time.monotonic()
+    vocabulary = DraftVocabulary.read(base)
+    learned = _newest(learned)
+    if not learned:
+        raise UsageError("There are no texts to learn from.")
+    torch.manual_seed(settings.seed)
+    rng = random.Random(settings.seed)
+    model = load_model(str(base), dtype=torch.float32)
+    old = copy.deepcopy(model).eval()
+    own_text = _own_text(old, [stream.prompt[0] for stream in learned], vocabulary, rng)
+
+    def draw(step: int) -> list[VerifiedStream]:
+        return rng.sample(learned, min(settings.batch_rows, len(learned)))
+
+    def loss_of(new: Any, streams: list[VerifiedStream]) -> Tensor:
+        guided = _guided_loss(new, streams, vocabulary, wrong_weight=settings.wrong_weight)
+        rows = own_text[rng.sample(range(len(own_text)), min(settings.batch_rows, len(own_text)))]
+        return guided + settings.own_weight * _own_loss(new, old, rows)
+
+    steps = math.ceil(settings.epochs * len(learned) / settings.batch_rows)
+    plan = Plan(
+        learning_rate=settings.learning_rate,
+        warmup_steps=max(1, min(10, steps // 10)),
+        weight_decay=0.01,
+        budget_steps=steps,
+    )
+    train(model.train(), draw, loss_of, plan, device="cpu")
+    model.to(torch.bfloat16).save_pretrained(out)
+    if vocabulary is not None:
+        vocabulary.write(out)
+    before, after = (_acceptance(folder, held_out, settings.vocab_tokens) for folder in (base, out))
+    return RoundReport(
+        before=before,
+        after=after,
+        trained_tokens=round(settings.epochs * sum(len(stream.tokens) for stream in learned)),
+        steps=steps,
+        seconds=time.monotonic() - began_s,
+    )
+
+
+def drafter_in(folder: Path, *, vocab_tokens: int) -> Engine:
+    """An engine around weights of any version, in the target's tokens."""
+    vocabulary = DraftVocabulary.read(folder)
+    engine = load_engine(str(folder), pool_tokens=POOL_TOKENS, vocabulary=vocabulary)
+    if vocabulary is None:
+        return engine
+    return ReducedVocabularyEngine(engine, vocabulary, vocab_tokens=vocab_tokens)
+
+
+def acceptance_along(drafter: Engine, streams: Sequence[VerifiedStream]) -> Acceptance:
+    """Right first choices along texts, with the noise that the target chose with; too long ones do not count."""
+    longest = min(drafter.context_tokens, POOL_TOKENS)
+    fitting = (stream for stream in streams if len(stream.prompt) + len(stream.tokens) <= longest)
+    agreement = sum_of(agreement_of(drafter, stream) for stream in fitting)
+    return Acceptance(agreement.right, agreement.tokens)
+
+
+def _acceptance(folder: Path, streams: Sequence[VerifiedStream], vocab_tokens: int) -> Acceptance:
+    return acceptance_along(drafter_in(folder, vocab_tokens=vocab_tokens), streams)
+
+
+def _newest(streams: Sequence[VerifiedStream]) -> list[VerifiedStream]:
+    """The last streams, of `MOST_TOKENS` together."""
+    newest: list[VerifiedStream] = []
+    tokens = 0
+    for stream in reversed(streams):
+        tokens += len(stream.tokens)
+        if tokens > MOST_TOKENS:
+            break
+        newest.append(stream)
+    return newest[::-1]
+
+
+def _guided_loss(
+    model: Any, streams: Sequence[VerifiedStream], vocabulary: DraftVocabulary | None, *, wrong_weight: float
+) -> Tensor:
+    """Cross-entropy with the target's tokens, positions that were guessed wrong weighing more."""
+    texts = []
+    for stream in streams:
+        text = stream.tokens[: LONGEST_TOKENS // 2]
+        prompt = stream.prompt[len(text) - LONGEST_TOKENS :]
+        texts.append((_own(vocabulary, prompt + text), len(prompt), stream.guesses[: len(text)], text))
+    rows = torch.zeros(len(texts), max(len(tokens) for tokens, *_ in texts) - 1, dtype=torch.long)
+    at_row: list[int] = []
+    at_column: list[int] = []
+    wanted: list[int] = []
+    weights: list[float] = []
+    for row, (tokens, prompt_tokens, guesses, text) in enumerate(texts):
+        rows[row, : len(tokens) - 1] = torch.tensor(tokens[:-1])
+        at_row += [row] * len(text)
+        at_column += range(prompt_tokens - 1, len(tokens) - 1)
+        wanted += tokens[prompt_tokens:]
+        weights += [1.0 if guess == token else wrong_weight for guess, token in zip(guesses, text, strict=True)]
+    hidden = model.base_model(input_ids=rows, use_cache=False)[0][at_row, at_column]
+    logits = model.get_output_embeddings()(hidden).float()
+    losses = functional.cross_entropy(logits, torch.tensor(wanted), reduction="none")
+    shares = torch.tensor(weights) / sum(weights)
+    return torch.dot(shares, losses)
+
+
+def _own_loss(model: Any, old: Any, rows: Tensor) -> Tensor:
+    """The divergence of the new weights from the old on text of the old (forward KL)."""
+    with torch.no_grad():
+        before = old(input_ids=rows, use_cache=False).logits.float().log_softmax(-1)
+    after = model(input_ids=rows, use_cache=False).logits.float().log_softmax(-1)
+    divergence: Tensor = (before.exp() * (before - after)).sum(-1).mean()
+    return divergence
+
+
+@torch.no_grad()
+def _own_text(model: Any, starts: Sequence[int], vocabulary: DraftVocabulary | None, rng: random.Random) -> Tensor:
+    """Texts that a model writes itself, each from the first token of some prompt."""
+    first = _own(vocabulary, [rng.choice(starts) for _ in range(OWN_TEXTS)])
+    text = torch.tensor(first)[:, None]
+    last, past = text, None
+    for _ in range(OWN_TOKENS):
+        outcome = model(input_ids=last, past_key_values=past, use_cache=True)
+        logits, past = outcome.logits[:, -1].float(), outcome.past_key_values
+        if vocabulary is not None:
+            logits[:, vocabulary.reserved_id :] = -math.inf
+        last = torch.multinomial(logits.softmax(-1), 1)
+        text = torch.cat([text, last], dim=1)
+    return text
+
+
+def _own(vocabulary: DraftVocabulary | None, tokens: Sequence[int]) -> tuple[int, ...]:
+    return tuple(tokens) if vocabulary is None else vocabulary.own_tokens(tokens)

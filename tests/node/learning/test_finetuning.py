@@ -1,0 +1,90 @@
+"""A round of learning on real weights: it learns what the target says, and the same from the same seed."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from cosine_node import zoo
+from cosine_node.engine.draft_vocabulary import DraftVocabulary
+from cosine_node.learning.finetuning import (
+    MOST_TOKENS,
+    RoundSettings,
+    acceptance_along,
+    drafter_in,
+    train_round,
+)
+from cosine_node.learning.verified_stream import NO_GUESS, VerifiedStream
+from cosine_protocol.errors import UsageError
+from cosine_protocol.request import Sampling
+from tests.node.learning.streams import stream
+
+VOCAB_TOKENS = 2048
+SETTINGS = RoundSettings(vocab_tokens=VOCAB_TOKENS, seed=3, epochs=6.0)
+BASE = zoo.folder("draft-code")
+
+
+def recited(count: int, *, first: int = 0) -> list[VerifiedStream]:
+    """Texts of a target that goes on counting, from somewhere, as no drafter expects."""
+    made = []
+    for number in range(first, first + count):
+        start = 300 + Random(number).randrange(60)
+        tokens = tuple(300 + (start + step) % 60 for step in range(28))
+        made.append(
+            VerifiedStream(
+                client="c",
+                sampling=Sampling(),
+                prompt=tokens[:4],
+                tokens=tokens[4:],
+                guesses=(NO_GUESS,) * 24,
+                failed=(),
+            )
+        )
+    return made
+
+
+def test_it_gets_better_at_what_it_has_learned(tmp_path: Path) -> None:
+    learned, held_out = recited(48), recited(12, first=100)
+    report = train_round(BASE, learned, held_out, tmp_path, SETTINGS)
+    assert report.before.tokens == report.after.tokens == sum(len(one.tokens) for one in held_out)
+    assert report.after.share > report.before.share + 0.1
+    assert acceptance_along(drafter_in(tmp_path, vocab_tokens=VOCAB_TOKENS), held_out) == report.after
+    assert (report.steps, report.trained_tokens) == (36, 6 * 48 * 24)
+
+
+def test_the_same_seed_makes_the_same_weights(tmp_path: Path) -> None:
+    learned = recited(16)
+    for name in ("one", "other"):
+        train_round(BASE, learned, learned[:2], tmp_path / name, RoundSettings(vocab_tokens=VOCAB_TOKENS, epochs=1))
+    one, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "other"))
+    assert one == other
+    assert one != (BASE / "model.safetensors").read_bytes()
+
+
+def test_a_drafter_with_a_vocabulary_of_its_own_keeps_it(tmp_path: Path) -> None:
+    from cosine_node.model import fetch_folder
+
+    base = fetch_folder("zoo:smol-code")
+    learned = [stream(seed=seed, vocab=2000) for seed in range(8)]
+    settings = RoundSettings(vocab_tokens=49_152, epochs=1)
+    report = train_round(base, learned, learned, tmp_path, settings)
+    vocabulary, before = DraftVocabulary.read(tmp_path), DraftVocabulary.read(base)
+    assert vocabulary is not None and before is not None
+    assert vocabulary.target_ids == before.target_ids
+    assert report.after.tokens == sum(len(one.tokens) for one in learned)
+
+
+def test_texts_of_any_length_are_learned_from(tmp_path: Path) -> None:
+    texts = [
+        stream(prompt=1, tokens=8, seed=1),
+        stream(prompt=3000, tokens=40, seed=2),
+        stream(prompt=40, tokens=3000, seed=3),
+    ]
+    report = train_round(BASE, texts, texts, tmp_path, RoundSettings(vocab_tokens=VOCAB_TOKENS, epochs=1))
+    assert report.before.tokens == 8, "what does not fit into the context measures nothing"
+
+
+def test_without_texts_there_is_no_round(tmp_path: Path) -> None:
+    for texts in ([], [stream(tokens=MOST_TOKENS + 1)]):
+        with pytest.raises(UsageError, match="no texts"):
+            train_round(BASE, texts, [], tmp_path, SETTINGS)

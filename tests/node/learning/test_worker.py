@@ -1,0 +1,141 @@
+"""The child carries out real orders: it learns, writes what serves, compares, and ends with its parent."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from cosine_node import zoo
+from cosine_node.engine.base import Row
+from cosine_node.engine.engine_kind import EngineChoice, EngineKind
+from cosine_node.engine.llama_library import is_installed
+from cosine_node.learning.child import COMMAND, ChildFailed, LearningChild
+from cosine_node.learning.decision import Acceptance
+from cosine_node.learning.orders import Comparison, ComparisonOrder, RoundOrder, RoundOutcome, to_line
+from cosine_node.learning.served_weights import GGUF_FOLDER, gguf_kind, serving_folder
+from cosine_node.learning.stream_store import StreamStore
+from cosine_node.learning.versions import Versions
+from cosine_node.learning.worker import carry_out
+from cosine_node.model import ModelSource, fetch_folder, load_weights
+from cosine_protocol.request import Sampling
+from tests.node.learning.streams import stream
+from tests.thoroughness import THOROUGH
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A learner's folder with streams of a language that is easily learned."""
+    with closing(StreamStore(tmp_path)) as store:
+        for number in range(40):
+            each = stream(f"client {number % 4}", tokens=24, seed=number, vocab=40)
+            store.add(each)
+    yield tmp_path
+
+
+def round_order(folder: Path, model: str, target: str, number: int = 1) -> RoundOrder:
+    shipped = fetch_folder(model)
+    return RoundOrder(
+        folder=str(folder),
+        number=number,
+        base=str(shipped),
+        shipped=str(shipped),
+        kind=gguf_kind(shipped),
+        target=str(fetch_folder(target)),
+    )
+
+
+def target_of_many_tokens(folder: Path) -> Path:
+    """What a drafter needs of SmolLM2, whose weights are not always here: the number of its tokens."""
+    folder.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copyfile(zoo.tokenizer_folder() / name, folder / name)
+    (folder / "config.json").write_text(json.dumps({"vocab_size": 49_152, "max_position_embeddings": 8192}))
+    return folder
+
+
+def test_it_learns_compares_and_says_how_likely_texts_are(folder: Path) -> None:
+    order = round_order(folder, "zoo:draft-code", "zoo:target")
+    outcome = carry_out(order)
+    assert isinstance(outcome, RoundOutcome)
+    assert outcome.before.tokens == outcome.after.tokens > 0
+    assert set(outcome.nll) == set(outcome.nll_before) == set(zoo.DOMAINS)
+    made = Versions(folder).find(1)
+    assert {file.name for file in made.folder.iterdir()} >= {"config.json", "model.safetensors"}
+    assert gguf_kind(made.folder) is None
+    compared = carry_out(
+        ComparisonOrder(
+            folder=order.folder, earlier=order.base, live=str(made.folder), target=order.target, after=0
+        )
+    )
+    assert isinstance(compared, Comparison)
+    assert compared.earlier.tokens == compared.live.tokens > outcome.before.tokens
+
+
+def test_a_version_of_a_gguf_model_is_served_as_one_of_its_kind(folder: Path, tmp_path: Path) -> None:
+    target = target_of_many_tokens(tmp_path / "target")
+    carry_out(round_order(folder, "zoo:smol-code", str(target)))
+    made = Versions(folder).find(1)
+    assert serving_folder(made.folder) == made.folder / GGUF_FOLDER
+    shipped = fetch_folder("zoo:smol-code")
+    assert gguf_kind(serving_folder(made.folder)) == gguf_kind(shipped) == "Q5_1"
+    kinds = [EngineKind.TORCH, *([EngineKind.LLAMA] if is_installed() else [])]
+    for kind in kinds:
+        source = ModelSource(
+            model="zoo:smol-code",
+            target=str(target),
+            engine=EngineChoice(kind=kind, device="cpu", threads=1),
+        )
+        numerics = []
+        for weights in (shipped, serving_folder(made.folder)):
+            engine = load_weights(source, weights, target)
+            sequence = engine.open(sampling=Sampling(), prompt_tokens=8)
+            (result,) = engine.forward([Row.chain(sequence, range(1000, 1008), scored_from=7)])
+            assert result.error is None
+            numerics.append((engine.numerics, engine.vocab_tokens, engine.context_tokens))
+        assert numerics[0] == numerics[1], kind
+
+
+def test_what_cannot_be_carried_out_is_told_with_its_reason(folder: Path) -> None:
+    order = round_order(folder, "zoo:draft-code", "zoo:target")
+    nowhere = ComparisonOrder(
+        folder=order.folder, earlier="/nowhere", live="/nowhere", target=order.target, after=0
+    )
+    with pytest.raises(ChildFailed, match="/nowhere"):
+        asyncio.run(LearningChild(folder).ask(nowhere))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="priorities are read from Linux's /proc")
+def test_it_gives_way_and_ends_when_nobody_holds_its_stdin(folder: Path) -> None:
+    with subprocess.Popen(
+        COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as child:
+        assert child.stdin is not None
+        child.stdin.write(to_line(round_order(folder, "zoo:draft-code", "zoo:target")))
+        child.stdin.flush()
+        while not (folder / "versions").exists():
+            os.sched_yield()
+        assert os.sched_getscheduler(child.pid) == os.SCHED_IDLE
+        assert os.getpriority(os.PRIO_PROCESS, child.pid) == 19
+        child.stdin.close()
+        assert child.wait(timeout=60) == 1
+    assert Versions(folder).all() == []
+
+
+def test_an_answer_is_no_order() -> None:
+    with pytest.raises(ValueError, match="no order"):
+        carry_out(Comparison(earlier=Acceptance(), live=Acceptance()))
+
+
+@THOROUGH
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("model", [f"zoo:draft-{domain}" for domain in zoo.DOMAINS])
+def test_every_shipped_drafter_can_learn_in_a_child(folder: Path, model: str) -> None:
+    outcome = asyncio.run(LearningChild(folder).ask(round_order(folder, model, "zoo:target")))
+    assert isinstance(outcome, RoundOutcome) and outcome.trained_tokens > 0
