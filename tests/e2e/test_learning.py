@@ -13,7 +13,7 @@ from cosine_p2p import Client
 from tests.e2e.nodes import Node, close_all, run
 from tests.e2e.reference import encoded, greedy
 
-pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(900)]
 
 NEW_TOKENS: Final = 64
 DOMAINS: Final = ("dialogue", "medical", "math")
