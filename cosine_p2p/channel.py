@@ -28,7 +28,7 @@ MAX_SENT_AHEAD_BYTES: Final = 1 << 20
 MAX_SENTENCE: Final = 250
 """Characters: at most 1,000 bytes in UTF-8, within `MAX_TEXT_BYTES`."""
 AGENT: Final = f"cosine-p2p/{__version__}"  # as others read it in a hello or record
-FEATURES: Final = (MANDATES, RECEIPTS, WINDOWS, LEARNING)  # those of this version
+FEATURES: Final = (MANDATES, RECEIPTS, WINDOWS)  # those of this version that every end names
 MAX_OPEN_PINGS: Final = 8
 """Bounds memory: pings whose answer may still come, twice what fits into the silence allowed."""
 READ_RATE: Final = 4000.0
@@ -91,6 +91,7 @@ class Channel:
         progress: StepCounts | None = None,
         budget: CallBudget | None = None,
         draw: Callable[[], int] = draw_ping_number,
+        learns: bool = False,
     ) -> None:
         self.peer_id = stream.peer_id
         self.protocol = protocol
@@ -111,13 +112,14 @@ class Channel:
         self._has_outgoing = asyncio.Event()
         self._has_room = asyncio.Event()
         self._draw = draw
+        self._learns = learns
         self._pings: dict[int, float] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self.greeted = asyncio.Event()
         self._is_ending = False
 
     async def __aenter__(self) -> "Channel":
-        self.post(m.Hello(VERSION, FEATURES, AGENT))
+        self.post(m.Hello(VERSION, (*FEATURES, LEARNING) if self._learns else FEATURES, AGENT))
         # Before any request, so that the distance is known once the first is answered.
         self._ping()
         self._tasks = [asyncio.ensure_future(self._write_all()), asyncio.ensure_future(self._beat())]
@@ -165,7 +167,7 @@ class Channel:
                     return message
                 if not isinstance(message, m.Hello):
                     raise RemoteProtocolError(f"{self.peer_id} did not start with a hello")
-                self.features = common_features(FEATURES, message)
+                self.features = common_features((*FEATURES, LEARNING), message)
                 self.greeted.set()
             elif isinstance(message, m.Ping):
                 self.remote_progress = StepCounts(message.steps, message.prefill_tokens)
@@ -249,14 +251,15 @@ async def serve_channel(
     on_end: Callable[[Channel, str], None] | None = None,
     progress: StepCounts | None = None,
     budget: CallBudget | None = None,
+    learns: bool = False,
 ) -> None:
     """Serve one stream until it ends: every message goes to `handle`, the end with its reason to `on_end`.
 
-    The streams that one service serves share its `budget`.
+    The streams that one service serves share its `budget`. A drafter that `learns` says so in its hello.
 
     A peer that breaks the protocol is told so with an `Error` and loses its stream.
     """
-    async with Channel(stream, protocol, progress=progress, budget=budget) as channel:
+    async with Channel(stream, protocol, progress=progress, budget=budget, learns=learns) as channel:
         reason = "serving it was given up"
         try:
             while True:

@@ -12,7 +12,7 @@ from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
 from cosine_protocol.errors import BadSignature, RemoteProtocolError
 from cosine_protocol.identity import verify
-from cosine_protocol.protocols import LEARNING, MANDATES, WINDOWS
+from cosine_protocol.protocols import MANDATES, WINDOWS
 from cosine_protocol.records import NodeRecord
 
 LEAST_RTT_PASSES: Final = 0.25
@@ -119,7 +119,6 @@ class Delegation:
             self.why = f"the verifier coordinates: {'as you asked' if is_forced else delay}"
             self._drafts = self._drafts or SignedDrafts()
             self._silent_since_s = now_s
-            learns = LEARNING in (link.features or ())
             mandate = mandates.sign(
                 d_0=self._d_0,
                 delegate=link.peer_id,
@@ -127,8 +126,8 @@ class Delegation:
                 most_tokens=self._job.request.max_new_tokens,
                 lifetime_s=left_s,
                 prompt_window_tokens=self._job.prompt_window_tokens,
-                shares_feedback=self._job.shares_feedback and learns,
-                pupil=self._peer_ids[self._job.pupil - 1] if self._job.pupil and learns else None,
+                shares_feedback=self._job.shares_feedback,
+                pupil=self._peer_ids[self._job.pupil - 1] if self._job.pupil else None,
             )
             return m.Delegate(upstream.number, mandate)
         return None

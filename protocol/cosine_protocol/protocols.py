@@ -43,7 +43,7 @@ WINDOWS: Final = "window"
 """The feature of ends that know windows of prompts (docs/protocol.md, section 3)."""
 
 LEARNING: Final = "learn"
-"""The feature of ends that know of clients that share feedback (docs/protocol.md, section 3)."""
+"""The feature of drafters that learn, which no other end names (docs/protocol.md, section 3)."""
 
 _COMMON = frozenset({Member, Revoked, m.Hello, m.Ping, m.Pong, m.Error})
 

@@ -20,7 +20,7 @@ from cosine_protocol.errors import RemoteProtocolError
 from cosine_protocol.mandate_messages import Mandate
 from cosine_protocol.mandates import open_mandate
 from cosine_protocol.nodes import BASE, Node, NodeBlock
-from cosine_protocol.protocols import LEARNING, MANDATES, WINDOWS
+from cosine_protocol.protocols import MANDATES, WINDOWS
 from tests.cosine_p2p.samples import identity_of, record_of, request_of
 
 CLIENT, VERIFIER, DRAFTERS = identity_of(1), identity_of(2), (identity_of(3), identity_of(4))
@@ -121,18 +121,17 @@ def test_a_mandate_names_the_window_and_is_for_verifiers_that_know_of_windows() 
 
 
 @pytest.mark.parametrize(
-    ("shares", "pupil", "features", "expected"),
+    ("shares", "pupil", "expected"),
     [
-        (True, 0, {MANDATES, LEARNING}, (True, None)),
-        (True, len(DRAFTERS), {MANDATES, LEARNING}, (True, DRAFTERS[-1].peer_id)),
-        (True, len(DRAFTERS), {MANDATES}, (None, None)),
-        (False, 0, {MANDATES, LEARNING}, (None, None)),
+        (True, 0, (True, None)),
+        (True, len(DRAFTERS), (True, DRAFTERS[-1].peer_id)),
+        (False, 0, (None, None)),
     ],
 )
-def test_a_mandate_says_who_may_keep_the_text_and_who_only_learns_to_verifiers_that_know_of_it(
-    shares: bool, pupil: int, features: set[str], expected: tuple[bool | None, str | None]
+def test_a_mandate_says_that_drafters_may_keep_the_text_and_who_only_learns(
+    shares: bool, pupil: int, expected: tuple[bool | None, str | None]
 ) -> None:
-    sent = Scene(shares=shares, pupil=pupil).offer(features=frozenset(features))
+    sent = Scene(shares=shares, pupil=pupil).offer()
     assert sent is not None
     mandate = decode_body(Mandate, sent.mandate.body)
     assert (mandate.shares_feedback, mandate.pupil) == expected

@@ -12,7 +12,7 @@ from cosine_p2p import drafters, selection
 from cosine_p2p.generation import Generation
 from cosine_protocol import messages as m
 from cosine_protocol.request import Sampling
-from tests.swarm.eavesdropping import OLD_FEATURES, Eavesdroppers
+from tests.swarm.eavesdropping import Eavesdroppers
 from tests.swarm.reference import assert_freed, draft_engine, plain_stream, target_engine
 
 SLOW: Final = CostCurve(((1, 0.02), (32, 0.03)))
@@ -67,16 +67,6 @@ def test_without_feedback_nobody_learns(coordination: str) -> None:
     kept: list[VerifiedStream] = []
     run_virtual(generated(coordination, kept, share_feedback=False))
     assert kept == []
-
-
-@pytest.mark.parametrize("coordination", ["client", "verifier"])
-def test_a_swarm_that_knows_nothing_of_it_serves_as_ever(
-    coordination: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cosine_p2p.channel.FEATURES", OLD_FEATURES)
-    kept: list[VerifiedStream] = []
-    done = run_virtual(generated(coordination, kept, prompt_window_tokens=0))
-    assert done.coordinator == coordination and kept == []
 
 
 def test_a_verifier_gives_the_coordination_back_where_only_the_one_that_learns_is_left() -> None:

@@ -9,7 +9,6 @@ from cosine_node.simulation.letter_codec import LetterCodec
 from cosine_node.simulation.swarm import SimulatedSwarm
 from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.generation import Generation
-from cosine_p2p.mandates import Mandates
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
 from cosine_protocol.mandate_messages import Mandate, SignedMandate
@@ -56,7 +55,7 @@ def test_drafters_are_told_so_where_the_client_shares(
 ) -> None:
     ears = Eavesdroppers(monkeypatch)
     options: dict[str, Any] = {"coordination": coordination, "prompt_window_tokens": window}
-    done = run_virtual(generated(ears, share_feedback=shares, **options))
+    done = run_virtual(generated(ears, kept=[], share_feedback=shares, **options))
     assert done.coordinator == coordination
     assert ears.starts and all((start.mandate is not None) == (coordination == "verifier") for start in ears.starts)
     assert {told(start) for start in ears.starts} == {True if shares else None}
@@ -79,25 +78,18 @@ def test_a_drafter_keeps_the_text_with_its_guesses_where_the_client_shares(
         assert len(stream.failed) == sum(guess != token for guess, token in made)
 
 
-def test_a_drafter_that_knows_nothing_of_it_gets_the_start_of_old(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drafter_that_does_not_learn_gets_the_start_of_old(monkeypatch: pytest.MonkeyPatch) -> None:
     ears = Eavesdroppers(monkeypatch)
     options: dict[str, Any] = {"coordination": "client", "prompt_window_tokens": 0}
     run_virtual(generated(ears, old=1, share_feedback=True, **options))
-    assert ears.old_starts and all(start.shares_feedback is None for start in ears.old_starts)
-    assert all(start.shares_feedback for start in ears.starts)
+    assert ears.old_starts and ears.starts
+    assert all(start.shares_feedback is None for start in (*ears.old_starts, *ears.starts))
 
 
-def test_a_verifier_that_knows_nothing_of_it_gets_the_mandate_of_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[SignedMandate] = []
-    sign = Mandates.sign
-
-    def note(mandates: Mandates, **arguments: Any) -> SignedMandate:
-        given.append(sign(mandates, **arguments))
-        return given[-1]
-
-    monkeypatch.setattr(Mandates, "sign", note)
+def test_a_verifier_passes_on_the_client_s_word_as_it_was_signed(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[VerifiedStream] = []
     monkeypatch.setattr("cosine_p2p.channel.FEATURES", OLD_FEATURES)
     options: dict[str, Any] = {"coordination": "verifier", "prompt_window_tokens": 0}
-    done = run_virtual(generated(Eavesdroppers(monkeypatch), share_feedback=True, **options))
+    done = run_virtual(generated(Eavesdroppers(monkeypatch), kept=kept, share_feedback=True, **options))
     assert done.coordinator == "verifier"
-    assert given and all(mandate_of(mandate).shares_feedback is None for mandate in given)
+    assert [stream.tokens for stream in kept] == [done.token_ids]

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Final
 
@@ -98,7 +99,6 @@ class DrafterService:
         self._clock = clock
         self._config = config
         self._wait_for_work = wait_for_work
-        self._reads = serving_budget(places=config.max_requests)
         self._followed: dict[tuple[Channel, int], FollowedRequest] = {}
         self._released: list[FollowedRequest] = []
         self._showed: set[Channel] = set()
@@ -110,6 +110,8 @@ class DrafterService:
         self.capacity_tokens = engine.free_tokens
         self._calibration = Calibration(first_power=FIRST_CHOICE_POWER)
         self.progress = StepCounts()
+        reads = serving_budget(places=config.max_requests)
+        self._serve = partial(serve_channel, progress=self.progress, budget=reads, learns=self._records.are_kept)
         self.counts = DrafterCounts()
 
     @property
@@ -125,9 +127,7 @@ class DrafterService:
         """Serve one client's stream until it ends."""
         self.counts.streams += 1
         try:
-            await serve_channel(
-                stream, DRAFT, self._receive, on_end=self._end, progress=self.progress, budget=self._reads
-            )
+            await self._serve(stream, DRAFT, self._receive, on_end=self._end)
         finally:
             self.counts.streams -= 1
 

@@ -85,6 +85,11 @@ class StreamRecords:
         self._records: dict[tuple[str, bytes], StreamRecord] = {}
 
     @property
+    def are_kept(self) -> bool:
+        """True if anybody wants the streams."""
+        return self._keep is not None
+
+    @property
     def are_waiting(self) -> bool:
         """True if there are records at all."""
         return bool(self._records)
