@@ -98,6 +98,7 @@ SHELLS: Final = {
     "training/cards.py": "fills in the model cards that are committed",
     "training/decode.py": "generates the texts of a model card",
     "training/measure_domains.py": "prints what test_domain_texts compares",
+    "training/measure_rounds.py": "prints what a round takes; test_finetuning and test_worker run rounds",
     "training/model.py": "the model that test_training trains",
 }
 """Modules that have no test of their own, and why."""

@@ -37,7 +37,11 @@ STREAM_SHARE: Final = 24
 MOST_READ_BYTES: Final = 8 << 20
 """A choice: two million tokens, which take some 80 MB of memory, and more than a round learns from."""
 BUSY_S: Final = 0.2
-"""A choice: how long to wait for another process that writes, which is `cosine-node learned forget` alone."""
+"""A choice: how long a stream waits for another process that writes, `cosine-node learned forget` alone."""
+OPEN_S: Final = 10.0
+"""The same for a start, which has time until that is done."""
+DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
+"""SQLite's codes for a file that is no store; others tell of the disk, or of who else uses the file."""
 HELD_OUT_OF: Final = 5
 """Decided: one stream in five measures what was learned from the others."""
 MOST_OF_ONE_CLIENT: Final = 0.25
@@ -152,6 +156,8 @@ class StreamStore:
         try:
             return self._open()
         except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF not in DAMAGE:
+                raise OSError(f"{self._file} cannot be used: {error}") from None
             LOG.warning("%s is damaged (%s); it is moved aside and a new one begun", self._file, error)
             _move_aside(self._file)
             return self._open()
@@ -159,7 +165,7 @@ class StreamStore:
     def _open(self) -> sqlite3.Connection:
         # Created here, so that nobody else can ever read it.
         os.close(os.open(self._file, os.O_CREAT | os.O_RDWR, 0o600))
-        connection = sqlite3.connect(self._file, timeout=BUSY_S, check_same_thread=False)
+        connection = sqlite3.connect(self._file, timeout=OPEN_S, check_same_thread=False)
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
@@ -184,6 +190,7 @@ class StreamStore:
             if pages > self._pages:
                 connection.execute("VACUUM")
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            connection.execute(f"PRAGMA busy_timeout = {round(1000 * BUSY_S)}")
         except BaseException:
             connection.close()
             raise

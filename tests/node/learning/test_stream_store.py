@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_node.learning import stream_store
 from cosine_node.learning.stream_store import (
     MIN_BYTES,
     MOST_OF_ONE_CLIENT,
@@ -187,6 +189,21 @@ def test_a_store_of_another_schema_is_moved_aside(tmp_path: Path) -> None:
         store._connection.execute("PRAGMA user_version = 7")
     with closing(StreamStore(tmp_path)) as store:
         assert store.kept().streams == 0
+
+
+def test_a_store_that_another_process_locks_is_not_taken_for_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_store, "OPEN_S", 0.1)
+    with closing(StreamStore(tmp_path)) as store:
+        store.add(stream())
+    with closing(sqlite3.connect(tmp_path / NAME, isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(OSError, match="cannot be used"):
+            StreamStore(tmp_path)
+    assert read_kept(tmp_path).streams == 1
+    assert not (tmp_path / f"{NAME}.damaged").exists()
 
 
 def test_a_smaller_bound_is_kept_at_once(tmp_path: Path) -> None:
