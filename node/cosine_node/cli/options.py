@@ -249,7 +249,7 @@ ShareFeedback = Annotated[
     typer.Option(
         "--share-feedback/--no-share-feedback",
         envvar="COSINE_SHARE_FEEDBACK",
-        help="Let drafters keep the text, and what they see of the prompt, to learn from it; only with --swarm.",
+        help="Let drafters keep the text, and what they see of the prompt, to learn from it; on with --swarm.",
         rich_help_panel=PEERS_PANEL,
         show_default=False,
     ),
