@@ -1,8 +1,9 @@
 """One round of learning: weights are fine-tuned on what the target said, held to what they would have said before.
 
-Guided experience is the target's text, token after token; unguided experience is text that the weights write
-themselves, on which the new ones stay near the old (self-distillation against forgetting, as "learning without
-forgetting", Li and Hoiem 2016). The two kinds are those of E2CL (Wang et al. 2024).
+Guided experience is the target's text, token after token. Unguided experience is the drafter's own runs, which
+follow the target up to the first token that it refused, and how sure the drafter was of that one. The two kinds are
+those of E2CL (Wang et al. 2024). On text that the weights write themselves the new ones stay near the old
+(self-distillation against forgetting, as "learning without forgetting", Li and Hoiem 2016).
 """
 
 import copy
@@ -11,6 +12,7 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +26,7 @@ from cosine_node.engine.base import Engine
 from cosine_node.engine.draft_vocabulary import DraftVocabulary
 from cosine_node.engine.loading import load_engine, load_model
 from cosine_node.engine.reduced_vocabulary import ReducedVocabularyEngine
+from cosine_node.learning.believable import doubted_clients
 from cosine_node.learning.decision import Acceptance
 from cosine_node.learning.verified_stream import VerifiedStream
 from cosine_protocol.errors import UsageError
@@ -34,16 +37,31 @@ LONGEST_TOKENS: Final = 1024
 """A choice that bounds the memory of a step: of a longer text the end of the prompt and the beginning count."""
 MOST_TOKENS: Final = 200_000
 """A choice that bounds the time of a round: of more the newest texts count."""
-OWN_TEXTS: Final = 32
-OWN_TOKENS: Final = 96
-"""Choices: three thousand tokens of the weights' own text, in seconds for a small model."""
+OWN_TEXTS: Final = 128
+OWN_TOKENS: Final = 128
+"""Choices: 16,000 tokens of the shipped weights' own text, in seconds for a small model."""
+
+
+OWN_WEIGHT: Final = 4.0
+"""Tuned."""
+MOST_CERTAIN: Final = 0.999
+"""Of a refused token: the logarithm of what is left to others stays finite."""
+
+
+class Experience(StrEnum):
+    """What a drafter learns from: the target's text, its own refused runs, or both."""
+
+    GUIDED = "guided"
+    UNGUIDED = "unguided"
+    BOTH = "both"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundSettings:
     """Choices of a round. Positions that the drafter got wrong, or had no guess for, count `wrong_weight` times.
 
-    `own_weight` is that of staying near the old weights on their own text. `vocab_tokens` are the target's.
+    `refused_weight` is that of making refused tokens unlikely, in proportion to how sure the drafter was of each;
+    `own_weight` that of staying near the shipped weights on their own text. `vocab_tokens` are the target's.
     """
 
     vocab_tokens: int
@@ -51,8 +69,10 @@ class RoundSettings:
     epochs: float = 3.0
     batch_rows: int = 8
     learning_rate: float = 1e-3
+    experience: Experience = Experience.GUIDED
     wrong_weight: float = 2.0
-    own_weight: float = 0.5
+    refused_weight: float = 0.5
+    own_weight: float = OWN_WEIGHT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,29 +92,34 @@ def train_round(
     held_out: Sequence[VerifiedStream],
     out: Path,
     settings: RoundSettings,
+    *,
+    shipped: Path,
 ) -> RoundReport:
     """Train the weights of the folder `base` and write them to the folder `out`, in bfloat16.
 
-    Raises `UsageError` where there is nothing to learn from.
+    `shipped` are the weights that the drafter came with: what they would have said is not to be forgotten, however
+    many rounds there are. Raises `UsageError` where there is nothing to learn from.
     """
     began_s = time.monotonic()
     vocabulary = DraftVocabulary.read(base)
-    learned = _newest(learned)
+    doubted = doubted_clients(learned)
+    learned = _newest([stream for stream in learned if stream.client not in doubted])
+    held_out = [stream for stream in held_out if stream.client not in doubted]
     if not learned:
         raise UsageError("There are no texts to learn from.")
     torch.manual_seed(settings.seed)
     rng = random.Random(settings.seed)
     model = load_model(str(base), dtype=torch.float32)
-    old = copy.deepcopy(model).eval()
+    old = (copy.deepcopy(model) if shipped == base else load_model(str(shipped), dtype=torch.float32)).eval()
     own_text = _own_text(old, [stream.prompt[0] for stream in learned], vocabulary, rng)
 
     def draw(step: int) -> list[VerifiedStream]:
         return rng.sample(learned, min(settings.batch_rows, len(learned)))
 
     def loss_of(new: Any, streams: list[VerifiedStream]) -> Tensor:
-        guided = _guided_loss(new, streams, vocabulary, wrong_weight=settings.wrong_weight)
+        experienced = _experience_loss(new, streams, vocabulary, settings)
         rows = own_text[rng.sample(range(len(own_text)), min(settings.batch_rows, len(own_text)))]
-        return guided + settings.own_weight * _own_loss(new, old, rows)
+        return experienced + settings.own_weight * _own_loss(new, old, rows)
 
     steps = math.ceil(settings.epochs * len(learned) / settings.batch_rows)
     plan = Plan(
@@ -150,35 +175,54 @@ def _newest(streams: Sequence[VerifiedStream]) -> list[VerifiedStream]:
     return newest[::-1]
 
 
-def _guided_loss(
-    model: Any, streams: Sequence[VerifiedStream], vocabulary: DraftVocabulary | None, *, wrong_weight: float
+def _experience_loss(
+    model: Any, streams: Sequence[VerifiedStream], vocabulary: DraftVocabulary | None, settings: RoundSettings
 ) -> Tensor:
-    """Cross-entropy with the target's tokens, positions that were guessed wrong weighing more."""
+    """Cross-entropy with the target's tokens, and unlikelihood of those that it refused (Welleck et al. 2020).
+
+    Of unguided experience alone, the target's tokens count where one was refused, and nowhere else.
+    """
     texts = []
     for stream in streams:
         text = stream.tokens[: LONGEST_TOKENS // 2]
         prompt = stream.prompt[len(text) - LONGEST_TOKENS :]
-        texts.append((_own(vocabulary, prompt + text), len(prompt), stream.guesses[: len(text)], text))
+        refused = {branch.position: branch for branch in stream.failed if branch.position < len(text)}
+        texts.append((_own(vocabulary, prompt + text), len(prompt), stream.guesses[: len(text)], text, refused))
     rows = torch.zeros(len(texts), max(len(tokens) for tokens, *_ in texts) - 1, dtype=torch.long)
     at_row: list[int] = []
     at_column: list[int] = []
     wanted: list[int] = []
     weights: list[float] = []
-    for row, (tokens, prompt_tokens, guesses, text) in enumerate(texts):
+    refused_at: list[int] = []
+    refused_tokens: list[int] = []
+    confidences: list[float] = []
+    follows_text = settings.experience is not Experience.UNGUIDED
+    for row, (tokens, prompt_tokens, guesses, text, refused) in enumerate(texts):
         rows[row, : len(tokens) - 1] = torch.tensor(tokens[:-1])
         at_row += [row] * len(text)
         at_column += range(prompt_tokens - 1, len(tokens) - 1)
+        refused_at += [len(wanted) + position for position in refused]
+        refused_tokens += _own(vocabulary, [branch.tokens[0] for branch in refused.values()])
+        confidences += [branch.confidence for branch in refused.values()]
         wanted += tokens[prompt_tokens:]
-        weights += [1.0 if guess == token else wrong_weight for guess, token in zip(guesses, text, strict=True)]
+        for position, (guess, token) in enumerate(zip(guesses, text, strict=True)):
+            if follows_text:
+                weights.append(1.0 if guess == token else settings.wrong_weight)
+            else:
+                weights.append(float(position in refused))
     hidden = model.base_model(input_ids=rows, use_cache=False)[0][at_row, at_column]
-    logits = model.get_output_embeddings()(hidden).float()
-    losses = functional.cross_entropy(logits, torch.tensor(wanted), reduction="none")
-    shares = torch.tensor(weights) / sum(weights)
-    return torch.dot(shares, losses)
+    logs = model.get_output_embeddings()(hidden).float().log_softmax(-1)
+    losses = functional.nll_loss(logs, torch.tensor(wanted), reduction="none")
+    loss = torch.dot(torch.tensor(weights) / max(1.0, sum(weights)), losses)
+    if settings.experience is Experience.GUIDED or not refused_at:
+        return loss
+    chances = logs[refused_at, refused_tokens].exp().clamp(max=MOST_CERTAIN)
+    unlikely = torch.dot(torch.tensor(confidences), -torch.log1p(-chances)) / len(confidences)
+    return loss + settings.refused_weight * unlikely
 
 
 def _own_loss(model: Any, old: Any, rows: Tensor) -> Tensor:
-    """The divergence of the new weights from the old on text of the old (forward KL)."""
+    """The divergence of the new weights from the shipped on text of the shipped (forward KL)."""
     with torch.no_grad():
         before = old(input_ids=rows, use_cache=False).logits.float().log_softmax(-1)
     after = model(input_ids=rows, use_cache=False).logits.float().log_softmax(-1)

@@ -28,7 +28,7 @@ class RoundOutcome:
     """What came of a round: right first choices on held-out streams before and after it.
 
     `nll_before` and `nll` are the mean negative log-likelihood of the project's prompts by domain, to the weights
-    that it began with and to the new ones.
+    as shipped and to the new ones.
     """
 
     before: Acceptance

@@ -43,9 +43,13 @@ def learn(order: RoundOrder) -> RoundOutcome:
     learned, held_out = (read_streams(folder, held_out=which) for which in (False, True))
     vocab_tokens = target_sizes(target)[0]
     out = versions.begin(order.number)
-    report = train_round(base, learned, held_out, out, RoundSettings(vocab_tokens=vocab_tokens, seed=order.number))
-    add_what_serves(out, Path(order.shipped), kind=order.kind)
-    nll_before, nll = (domain_nll(drafter_in(weights, vocab_tokens=vocab_tokens), codec) for weights in (base, out))
+    shipped, settings = Path(order.shipped), RoundSettings(vocab_tokens=vocab_tokens, seed=order.number)
+    report = train_round(base, learned, held_out, out, settings, shipped=shipped)
+    add_what_serves(out, shipped, kind=order.kind)
+    # Against the weights as shipped: rounds that each forget a little would forget all.
+    nll_before, nll = (
+        domain_nll(drafter_in(weights, vocab_tokens=vocab_tokens), codec) for weights in (shipped, out)
+    )
     versions.finish(order.number)
     return RoundOutcome(
         before=report.before,
