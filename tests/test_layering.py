@@ -46,7 +46,8 @@ DOCUMENTED_PURE: Final = (
 HIVEMIND_MODULE: Final = ROOT / "cosine_p2p" / "transport" / "hivemind_library.py"
 # Where models are run, and where they are trained.
 OF_TORCH: Final = tuple(
-    PACKAGES["cosine_node"] / place for place in ("engine", "distillation", "learning/finetuning.py")
+    PACKAGES["cosine_node"] / place
+    for place in ("engine", "distillation", "learning/finetuning.py", "learning/vocabulary_growth.py")
 )
 # What the engine is timed against: transformers itself.
 TRANSFORMERS_RIVAL: Final = PACKAGES["cosine_node"] / "bench" / "engine_transformers.py"

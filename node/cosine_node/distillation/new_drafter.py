@@ -37,7 +37,7 @@ def drafter_of(target: Any, *, layers: Sequence[int], vocabulary: DraftVocabular
     )
     known = torch.tensor(vocabulary.target_ids)
     weights = target.state_dict()
-    by_token = _named_by_token(drafter)
+    by_token = tables_by_token(drafter)
     state = {}
     for name, own in drafter.state_dict().items():
         place = LAYER_NAME.match(name)
@@ -64,7 +64,7 @@ def adopt(drafter: Any, earlier: Any, vocabulary: DraftVocabulary, known_earlier
     shared = [(new, old) for old, new in enumerate(own) if new != vocabulary.reserved_id]
     shared.append((vocabulary.reserved_id, known_earlier.reserved_id))
     new_rows, old_rows = (torch.tensor(rows) for rows in zip(*shared, strict=True))
-    weights, by_token = earlier.state_dict(), _named_by_token(drafter)
+    weights, by_token = earlier.state_dict(), tables_by_token(drafter)
     for name, weight in drafter.state_dict().items():
         learned = weights.get(name)
         if learned is None or learned.shape[name in by_token :] != weight.shape[name in by_token :]:
@@ -77,7 +77,7 @@ def adopt(drafter: Any, earlier: Any, vocabulary: DraftVocabulary, known_earlier
             weight.copy_(learned)
 
 
-def _named_by_token(model: Any) -> frozenset[str]:
+def tables_by_token(model: Any) -> frozenset[str]:
     """The names of the parameters that have a row for each token."""
     tables = [*model.get_input_embeddings().parameters(), *model.get_output_embeddings().parameters()]
     named = model.named_parameters(remove_duplicate=False)

@@ -12,7 +12,7 @@ from cosine_node.learning.verified_stream import NO_GUESS, VerifiedStream
 
 LEAST_GUESSES: Final = 100
 """A choice: with fewer, chance and knowledge look alike."""
-TIMES_CHANCE: Final = 2.0
+TIMES_CHANCE: Final = 1.5
 """A choice: right guesses that chance alone would bring, so many times, are the least that is believed."""
 
 

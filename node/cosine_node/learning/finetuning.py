@@ -29,6 +29,7 @@ from cosine_node.engine.reduced_vocabulary import ReducedVocabularyEngine
 from cosine_node.learning.believable import doubted_clients
 from cosine_node.learning.decision import Acceptance
 from cosine_node.learning.verified_stream import VerifiedStream
+from cosine_node.learning.vocabulary_growth import grown, in_earlier_ids
 from cosine_protocol.errors import UsageError
 
 POOL_TOKENS: Final = 16_384
@@ -44,6 +45,8 @@ OWN_TOKENS: Final = 128
 
 OWN_WEIGHT: Final = 4.0
 """Tuned."""
+UNKNOWN: Final = -1
+"""No token of any target: every vocabulary has its reserved id for it."""
 MOST_CERTAIN: Final = 0.999
 """Of a refused token: the logarithm of what is left to others stays finite."""
 
@@ -111,7 +114,13 @@ def train_round(
     rng = random.Random(settings.seed)
     model = load_model(str(base), dtype=torch.float32)
     old = (copy.deepcopy(model) if shipped == base else load_model(str(shipped), dtype=torch.float32)).eval()
-    own_text = _own_text(old, [stream.prompt[0] for stream in learned], vocabulary, rng)
+    shipped_vocabulary = DraftVocabulary.read(shipped)
+    own_text = _own_text(old, [stream.prompt[0] for stream in learned], shipped_vocabulary, rng)
+    if vocabulary is not None and (larger := grown(model, vocabulary, (one.tokens for one in learned))) is not None:
+        model, vocabulary = larger.model, larger.vocabulary
+    places = None
+    if vocabulary is not None and shipped_vocabulary is not None:
+        places = torch.tensor(vocabulary.own_tokens((*shipped_vocabulary.target_ids, UNKNOWN)))
 
     def draw(step: int) -> list[VerifiedStream]:
         return rng.sample(learned, min(settings.batch_rows, len(learned)))
@@ -119,7 +128,7 @@ def train_round(
     def loss_of(new: Any, streams: list[VerifiedStream]) -> Tensor:
         experienced = _experience_loss(new, streams, vocabulary, settings)
         rows = own_text[rng.sample(range(len(own_text)), min(settings.batch_rows, len(own_text)))]
-        return experienced + settings.own_weight * _own_loss(new, old, rows)
+        return experienced + settings.own_weight * _own_loss(new, old, rows, places)
 
     steps = math.ceil(settings.epochs * len(learned) / settings.batch_rows)
     plan = Plan(
@@ -221,11 +230,17 @@ def _experience_loss(
     return loss + settings.refused_weight * unlikely
 
 
-def _own_loss(model: Any, old: Any, rows: Tensor) -> Tensor:
-    """The divergence of the new weights from the shipped on text of the shipped (forward KL)."""
+def _own_loss(model: Any, old: Any, rows: Tensor, places: Tensor | None) -> Tensor:
+    """The divergence of the new weights from the shipped on text of the shipped (forward KL).
+
+    `places` are the new ids of the shipped weights' ids, the reserved one last; None where both are the same.
+    """
     with torch.no_grad():
         before = old(input_ids=rows, use_cache=False).logits.float().log_softmax(-1)
-    after = model(input_ids=rows, use_cache=False).logits.float().log_softmax(-1)
+    after = model(input_ids=rows if places is None else places[rows], use_cache=False).logits.float()
+    after = after.log_softmax(-1)
+    if places is not None:
+        after = in_earlier_ids(after, places[:-1])
     divergence: Tensor = (before.exp() * (before - after)).sum(-1).mean()
     return divergence
 

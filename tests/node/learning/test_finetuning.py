@@ -1,5 +1,6 @@
 """A round of learning on real weights: it learns what the target says, and the same from the same seed."""
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -26,6 +27,8 @@ VOCAB_TOKENS = 2048
 SETTINGS = RoundSettings(vocab_tokens=VOCAB_TOKENS, seed=3, epochs=6.0)
 BASE = zoo.folder("draft-code")
 REFUSED = 41
+WORD = 49_000
+"""A token that `smol-code` does not know."""
 
 
 def recited(count: int, *, first: int = 0) -> list[VerifiedStream]:
@@ -72,16 +75,17 @@ def test_the_same_seed_makes_the_same_weights(tmp_path: Path) -> None:
     assert one != (BASE / "model.safetensors").read_bytes()
 
 
-def test_a_drafter_with_a_vocabulary_of_its_own_keeps_it(tmp_path: Path) -> None:
+def test_a_drafter_with_a_vocabulary_of_its_own_keeps_it_and_learns_words(tmp_path: Path) -> None:
     from cosine_node.model import fetch_folder
 
     base = fetch_folder("zoo:smol-code")
     learned = [stream(seed=seed, vocab=2000) for seed in range(8)]
+    learned += [replace(one, tokens=(WORD, *one.tokens[1:])) for one in learned[:4]]
     settings = RoundSettings(vocab_tokens=49_152, epochs=1)
     report = train_round(base, learned, learned, tmp_path, settings, shipped=base)
     vocabulary, before = DraftVocabulary.read(tmp_path), DraftVocabulary.read(base)
     assert vocabulary is not None and before is not None
-    assert vocabulary.target_ids == before.target_ids
+    assert {*before.target_ids, WORD} <= set(vocabulary.target_ids)
     assert report.after.tokens == sum(len(one.tokens) for one in learned)
 
 

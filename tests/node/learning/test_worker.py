@@ -78,6 +78,7 @@ def test_it_learns_compares_and_says_how_likely_texts_are(folder: Path) -> None:
     assert compared.earlier.tokens == compared.live.tokens > outcome.before.tokens
 
 
+@pytest.mark.thorough
 def test_a_version_of_a_gguf_model_is_served_as_one_of_its_kind(folder: Path, tmp_path: Path) -> None:
     target = target_of_many_tokens(tmp_path / "target")
     carry_out(round_order(folder, "zoo:smol-code", str(target)))
