@@ -8,7 +8,8 @@ import pytest
 
 from cosine_node.simulation.soak import SoakReport, run_soak
 
-pytestmark = pytest.mark.thorough
+# Each waits for the chunks before it as well, on a machine that other tests may share.
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600)]
 
 SEEDS = 1200
 CHUNK = 100
