@@ -1,5 +1,7 @@
 """Events between two surveys, and when a swarm is thought lost."""
 
+from dataclasses import replace
+
 import pytest
 
 from cosine_p2p.survey import Survey
@@ -40,6 +42,25 @@ def test_a_node_that_changes_is_an_event(
         (other,) if state is None else (other, node_of(SPARE, reachability=state)) for state in (before, after)
     )
     assert [kind for kind, _ in told(old, new)] == kinds
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("m", "m+learned-1-1a2b3c4d", [(EventKind.LEARNED, "serves version 1 of m")]),
+        ("m+learned-1-1a2b3c4d", "m+learned-3-1a2b3c4d", [(EventKind.LEARNED, "serves version 3 of m")]),
+        ("m+learned-3-1a2b3c4d", "m+learned-1-1a2b3c4d", [(EventKind.WENT_BACK, "from version 3 to version 1")]),
+        ("m+learned-3-1a2b3c4d", "m", [(EventKind.WENT_BACK, "from version 3 to the model as it came")]),
+        ("m+learned-3-1a2b3c4d", "m+learned-3-1a2b3c4d", []),
+        ("m+learned-3-1a2b3c4d", "ngram", []),
+        ("m", "ngram", []),
+    ],
+)
+def test_other_learned_weights_are_an_event(before: str, after: str, expected: list[tuple[EventKind, str]]) -> None:
+    node = drafter_of(CODE, "code", 1)
+    old, new = (replace(node, record=replace(node.record, model=model)) for model in (before, after))
+    title = f"code drafter {CODE[-6:]} "
+    assert [(kind, text.removeprefix(title)) for kind, text in told((old,), (new,))] == expected
 
 
 def test_a_drafter_is_named_by_its_domain() -> None:

@@ -32,8 +32,11 @@ from cosine_tui.styled_text import Line, Tone, text_of, width_of
 from tests.tui.snapshots import (
     BANNED,
     CODE,
+    LEARNER,
+    LEARNING,
     LOST,
     LOST_REASON,
+    MATH,
     SNAPSHOT,
     SPARE,
     TARGET,
@@ -70,6 +73,8 @@ def test_nothing_sticks_out_at_any_width(width: int) -> None:
         request_page(SNAPSHOT, SNAPSHOT.requests[1], width, height=PLOT_FROM_HEIGHT).lines,
         request_detail_lines(SNAPSHOT, 7, width, has_marks=True),
         node_detail_lines(SNAPSHOT, CODE, width),
+        node_detail_lines(LEARNING, CODE, width),
+        swarm_lines(LEARNING, width),
     ):
         assert max(map(width_of, lines)) <= width
 
@@ -101,6 +106,23 @@ def test_the_page_of_a_drafter_says_what_it_has_receipts_for() -> None:
     lines = text_of(node_detail_lines(replace(SNAPSHOT, nodes=nodes), CODE, NARROW))
     assert "receipts          1,234 tokens of others' texts, signed by 2 verifiers and 1" in lines
     assert "receipts" not in text_of(node_detail_lines(SNAPSHOT, CODE, NARROW))
+
+
+def test_of_the_user_s_own_drafter_the_page_says_what_it_has_learned_of_others_their_word() -> None:
+    own = text_of(node_detail_lines(LEARNING, CODE, NARROW))
+    for name, text in LEARNER:
+        assert f"{name:<16}  {text[:40]}" in own
+    other = text_of(node_detail_lines(LEARNING, MATH, NARROW))
+    assert "serves            the model as it came; learns, by its own word" in other
+    claimed = replace(LEARNING.nodes[2], learner=())
+    text = text_of(node_detail_lines(replace(LEARNING, nodes=(claimed,)), CODE, NARROW))
+    assert "serves            version 3 (1a2b3c4d) of zoo:draft-code, by its own word" in text
+    assert "LEARNING" not in text_of(node_detail_lines(SNAPSHOT, CODE, NARROW))
+
+
+def test_the_version_of_a_drafter_that_learns_is_seen_where_its_model_is_cut() -> None:
+    row = next(line for line in text_of(swarm_lines(LEARNING, NARROW)).split("\n") if CODE[-6:] in line)
+    assert " v3 " in row
 
 
 def test_a_list_that_may_be_incomplete_says_so() -> None:

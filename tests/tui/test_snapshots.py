@@ -8,7 +8,7 @@ from cosine_tui.app import MonitorApp
 from cosine_tui.feed import StillFeed
 from cosine_tui.themes import DARK, LIGHT
 from tests.thoroughness import quick_first
-from tests.tui.snapshots import BANNED, LOST, SNAPSHOT
+from tests.tui.snapshots import BANNED, LEARNING, LOST, SNAPSHOT
 
 NARROW, TWO, WIDE = (80, 24), (100, 30), (160, 48)
 
@@ -45,6 +45,16 @@ def test_two_panes(snap_compare: Compare) -> None:
 def test_node_page(snap_compare: Compare) -> None:
     keys = ["f2", "down", "down", "down", "enter"]
     assert snap_compare(MonitorApp(StillFeed(SNAPSHOT)), terminal_size=TWO, press=keys)
+
+
+def test_page_of_a_drafter_that_learns(snap_compare: Compare) -> None:
+    keys = ["f2", "down", "down", "down", "enter"]
+    assert snap_compare(MonitorApp(StillFeed(LEARNING)), terminal_size=TWO, press=keys)
+
+
+@pytest.mark.thorough
+def test_swarm_with_drafters_that_learn(snap_compare: Compare) -> None:
+    assert snap_compare(MonitorApp(StillFeed(LEARNING)), terminal_size=WIDE)
 
 
 def test_request_page(snap_compare: Compare) -> None:

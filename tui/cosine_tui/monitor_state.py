@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Final
 
+from cosine_node.learning.learner_report import LearnerReport
 from cosine_p2p.denied_peers import Ban
 from cosine_p2p.earned_credit import Earned
 from cosine_p2p.generation import Progress
@@ -42,6 +43,7 @@ class MonitorState:
         self.nodes: dict[str, NodeView] = {}
         self.bans: tuple[Ban, ...] = ()
         self.earned: Mapping[str, Earned] = {}
+        self.learners: Mapping[str, LearnerReport] = {}
         self._title = title
         self._target = target
         self._note_text = note
@@ -164,6 +166,7 @@ class MonitorState:
             uptime_s=seen.uptime_s,
             author=self.number_of(record.peer_id) if record.role == Role.DRAFTER else 0,
             earned=self.earned.get(record.peer_id),
+            learner=tuple(self.learners[record.peer_id].facts()) if record.peer_id in self.learners else (),
         )
 
     def _passes_per_s(self, seen: NodeSight, now_s: float) -> float | None:

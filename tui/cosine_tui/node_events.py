@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from cosine_node.learning.learned_name import LearnedName
 from cosine_p2p.survey import Survey
 from cosine_protocol.records import Role
 from cosine_tui.formatting import counted, short_name
@@ -37,9 +38,21 @@ def node_events(before: Mapping[str, NodeView], after: Sequence[NodeView], now_s
             yield Event(now_s, EventKind.UNREACHABLE, f"{node_title(node)}: {node.reason}")
         elif node.reachability is Reachability.UP and old is not None and old.reachability is Reachability.LOST:
             yield Event(now_s, EventKind.REACHABLE, node_title(node))
+        if old is not None and old.record.model != node.record.model:
+            yield from _switched(old, node, now_s)
     for peer_id, node in before.items():
         if peer_id not in present:
             yield Event(now_s, EventKind.LEFT, node_title(node))
+
+
+def _switched(old: NodeView, node: NodeView, now_s: float) -> Iterator[Event]:
+    """By its own word, a drafter serves with other weights that it has learned."""
+    before, after = LearnedName.of(old.record.model), LearnedName.of(node.record.model)
+    if after is not None and (before is None or after.number > before.number):
+        yield Event(now_s, EventKind.LEARNED, f"{node_title(node)} serves version {after.number} of {after.model}")
+    elif before is not None and node.record.model.startswith(before.model):
+        to = f"version {after.number}" if after is not None else "the model as it came"
+        yield Event(now_s, EventKind.WENT_BACK, f"{node_title(node)} from version {before.number} to {to}")
 
 
 def why_lost(survey: Survey, *, has_known_nodes: bool) -> str:

@@ -67,7 +67,8 @@ class NodeView:
     """A node as announced and as seen from here.
 
     `since_s` is when its reachability last changed, `load` the requests it serves now. `author` is a drafter's
-    number, 0 for none, `earned` what it has shown receipts for.
+    number, 0 for none, `earned` what it has shown receipts for. `learner` is what is known on this machine of a
+    drafter of the user's own that learns, names and a few words for each.
     """
 
     record: NodeRecord
@@ -81,6 +82,7 @@ class NodeView:
     standing: Standing = Standing()
     author: int = 0
     earned: Earned | None = None
+    learner: tuple[tuple[str, str], ...] = ()
 
     @property
     def peer_id(self) -> str:
@@ -221,6 +223,8 @@ class EventKind(Enum):
     LEFT = ("-", "left", False)
     UNREACHABLE = ("✗", "unreachable", True)
     REACHABLE = ("✓", "back", False)
+    LEARNED = ("↑", "learned", False)
+    WENT_BACK = ("↓", "went back", True)
     FAILOVER = ("↻", "failover", True)
     FAILED = ("✗", "failed", True)
     SWARM_LOST = ("✗", "swarm lost", True)

@@ -30,7 +30,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "worked": "{model} {said}.",
     "learned": "{model} {said}.",
     "switched": "{model} serves from now on: it is what was learned.",
-    "rolled_back": "{model} serves again: version {from_version} was right less often.",
+    "rolled_back": "{model} serves again: {said}.",
     "stopped": "Stopped after {passes} passes. {model} {said}.",
 }
 """What people read of a node's events; of all others they read nothing."""

@@ -34,6 +34,7 @@ from cosine_node.cli.options import (
 )
 from cosine_node.cli.printing import json_safe, printable, short_peer_id, show
 from cosine_node.cli.waiting import WaitingLine, telling_stages
+from cosine_node.learning.learned_name import LearnedName
 from cosine_p2p.denied_peers import Ban, BanFile
 from cosine_p2p.earned_credit import Earned
 from cosine_p2p.evidence import EvidenceFile
@@ -42,6 +43,7 @@ from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.records import NodeRecord, Role, StageOffer
 
 if TYPE_CHECKING:
+    from cosine_node.learning.learner_report import LearnerReport
     from cosine_p2p.client import Join
     from cosine_p2p.survey import NodeSight, Survey, Surveyor
 
@@ -58,6 +60,7 @@ HEADINGS: Final = (
     "peer",
     "model",
     "numerics",
+    "learned",
     "good at",
     "load",
     "ms/pass",
@@ -154,14 +157,20 @@ def _tell(survey: "Survey", network: str, *, as_json: bool) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnNotes:
-    """What this user's nodes and clients have kept of peers: bans, the latest end last, and receipts shown."""
+    """What this user's nodes and clients have kept: bans, the latest end last, receipts that peers have shown, and
+    the user's own drafters that learn, by their peer ids.
+    """
 
     bans: Sequence[Ban] = ()
     earned: Mapping[str, Earned] = field(default_factory=dict)
+    learners: Mapping[str, "LearnerReport"] = field(default_factory=dict)
 
 
 def _own_notes() -> OwnNotes:
-    return OwnNotes(bans=tuple(BanFile().read().values()), earned=PeerFile().earned())
+    from cosine_node.learning.learner_report import reports_by_peer
+
+    bans = tuple(BanFile().read().values())
+    return OwnNotes(bans=bans, earned=PeerFile().earned(), learners=reports_by_peer())
 
 
 def problem_of(survey: "Survey", network: str) -> str:
@@ -200,6 +209,7 @@ def as_object(survey: "Survey", network: str, notes: OwnNotes) -> dict[str, Any]
             "reachable": not sight.reason,
             "reason": sight.reason,
             "receipts": json_safe(notes.earned.get(sight.record.peer_id)),
+            "learner": _learner_as_object(notes.learners.get(sight.record.peer_id)),
         }
         for sight in survey.nodes
     ]
@@ -218,6 +228,7 @@ def picture(survey: "Survey", network: str, notes: OwnNotes, *, columns: int) ->
     table = Table(box=None, pad_edge=False, header_style="bold")
     absent = set() if any(sight.record.emulated for sight in survey.nodes) else {"emulated"}
     absent |= set() if any(sight.record.peer_id in notes.earned for sight in survey.nodes) else {"receipts"}
+    absent |= set() if any(_learned(sight.record) for sight in survey.nodes) else {"learned"}
     absent |= ONLY_WIDE if columns < WIDE_COLUMNS else set()
     shown = [heading for heading in HEADINGS if heading not in absent]
     for heading in shown:
@@ -233,6 +244,7 @@ def picture(survey: "Survey", network: str, notes: OwnNotes, *, columns: int) ->
     unreached = f", {len(silent)} not reached" if silent else ""
     named = f"{', '.join(counts[:-1])} and {counts[-1]}"
     summary = f"{named} of {survey.target} in the network {network}{unreached}."
+    learners = [line for sight in survey.nodes for line in _own_learner(sight.record.peer_id, notes)]
     covered = [Text(printable(line)) for line in coverage_lines(_reached_records(survey))]
     banned = [
         Text(printable(f"{short_peer_id(ban.peer_id)}: banned here {told_of(ban)}"), "red")
@@ -244,11 +256,31 @@ def picture(survey: "Survey", network: str, notes: OwnNotes, *, columns: int) ->
     return Group(
         table,
         *reasons,
+        *learners,
         *covered,
         *banned,
         Text(summary),
         *([Text(printable(problem), "yellow")] if problem else []),
     )
+
+
+def _learner_as_object(report: "LearnerReport | None") -> dict[str, Any] | None:
+    return None if report is None else report.as_object()
+
+
+def _own_learner(peer_id: str, notes: OwnNotes) -> list[Text]:
+    """What a drafter of this user has learned, and what it does."""
+    if (report := notes.learners.get(peer_id)) is None:
+        return []
+    facts = [Text(printable(f"  {name}: {text}")) for name, text in report.facts()]
+    return [Text(f"{short_peer_id(peer_id)} learns on this machine:"), *facts]
+
+
+def _learned(record: NodeRecord) -> str:
+    """The version that a record says that its node has learned."""
+    if (name := LearnedName.of(record.model)) is not None:
+        return f"version {name.number}"
+    return "nothing yet" if record.learns else ""
 
 
 def _reached_records(survey: "Survey") -> list[NodeRecord]:
@@ -263,7 +295,8 @@ def _cells(sight: "NodeSight", earned: Earned | None) -> dict[str, Text]:
     texts = {
         "role": record.role,
         "peer": short_peer_id(sight.record.peer_id),
-        "model": record.model,
+        "model": record.model if (learned := LearnedName.of(record.model)) is None else learned.model,
+        "learned": _learned(record),
         "numerics": record.numerics,
         "good at": ", ".join(record.expertise) if record.stage is None else f"layers {record.stage.held}",
         # A stage serves as many chains as it has time for.

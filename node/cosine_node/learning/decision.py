@@ -32,6 +32,9 @@ class Acceptance:
     def share(self) -> float:
         return self.right / self.tokens if self.tokens else 0.0
 
+    def __add__(self, other: "Acceptance") -> "Acceptance":
+        return Acceptance(self.right + other.right, self.tokens + other.tokens)
+
     def __sub__(self, before: "Acceptance") -> "Acceptance":
         return Acceptance(self.right - before.right, self.tokens - before.tokens)
 

@@ -11,17 +11,16 @@ from typing import Any, Final
 from platformdirs import user_state_dir
 
 from cosine_node.learning.decision import NEW_TOKENS
+from cosine_node.learning.learned_name import DIGEST_CHARACTERS, LearnedName
 from cosine_node.learning.stream_store import DEFAULT_BYTES
 from cosine_node.learning.versions import SHIPPED, LiveVersion
 from cosine_p2p.state_file import StateFile
-from cosine_protocol.limits import MAX_EXPERTISE, MAX_NAME_BYTES
+from cosine_protocol.limits import MAX_EXPERTISE
 
 ABOUT: Final = "about.json"
 """The file that says whose folder it is, for `cosine-node learned`."""
 MAX_ABOUT_BYTES: Final = 1 << 16
 """Far above two names and a peer id."""
-DIGEST_CHARACTERS: Final = 8
-"""Decided: of a version's digest, in the name that its record tells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,18 +43,13 @@ class LearnerHome:
 
     def name_of(self, live: LiveVersion) -> str:
         """The model's name as a record tells it."""
-        return self.model_name if live.number == SHIPPED else learned_name(self.model_name, live)
+        if live.number == SHIPPED:
+            return self.model_name
+        return str(LearnedName(self.model_name, live.number, live.digest[:DIGEST_CHARACTERS]))
 
     def announced(self, live: LiveVersion) -> tuple[str, ...]:
         """The domains of a record: the volunteer's, and those that came near to them."""
         return tuple(dict.fromkeys((*self.expertise, *live.expertise)))[:MAX_EXPERTISE]
-
-
-def learned_name(model_name: str, live: LiveVersion) -> str:
-    """The name of learned weights: the model's, cut where it is long, the version's number and digest."""
-    ending = f"+learned-{live.number}-{live.digest[:DIGEST_CHARACTERS]}"
-    room = MAX_NAME_BYTES - len(ending)
-    return model_name.encode()[:room].decode(errors="ignore") + ending
 
 
 def all_homes() -> Path:

@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -27,6 +28,7 @@ from cosine_node.learning.decision import (
 )
 from cosine_node.learning.domain_texts import NEAR
 from cosine_node.learning.home import LearnerHome
+from cosine_node.learning.learner_report import Activity, LearnerNow, hold
 from cosine_node.learning.learning_state import LearningState
 from cosine_node.learning.orders import Comparison, ComparisonOrder, RoundOrder, RoundOutcome
 from cosine_node.learning.served_weights import serving_folder
@@ -42,6 +44,8 @@ LOOK_EVERY_S: Final = 0.2
 """A choice: how late the child goes on, and how long a moment without requests has to last to be seen."""
 PATIENCE_S: Final = 60.0
 """Decided: so long new weights wait for a moment without requests; then those that are followed are let go."""
+TELL_EVERY_S: Final = 1.0
+"""A choice: what other programs show is so old at most, and a kill costs the counts of so long."""
 MAX_WAITING: Final = 64
 """A choice that bounds memory: streams that wait to be written; a disk that is slower than that loses some."""
 
@@ -75,7 +79,10 @@ class Learner:
         self._child = LearningChild(home.folder, command=command)
         self._service: DrafterService | None = None
         self._on_switch: Callable[[], None] | None = None
-        self._live_from = Acceptance()
+        self._live_from = self._since_earlier = Acceptance()
+        self._new_tokens = 0
+        self._doing = Activity.WAITING
+        self._hold = hold(home.folder)
         self._looked_tokens = 0
         self._has_news = True
         self._busy_at_s = 0.0
@@ -85,17 +92,19 @@ class Learner:
     def _restore(self) -> None:
         """Serve the version that the last run has left, if it is whole and can be loaded."""
         word, version = self._versions.live()
+        told = LearnerNow.read(self._home.folder)
         # A version above the live one was not decided about when the last run ended.
         for number in self._versions.all():
             if number > word.number:
                 self._versions.drop(number)
-        if version is None:
-            return
-        try:
-            self.engine.replace(self._load(serving_folder(version.folder)))
-            self.live = word
-        except UsageError as error:
-            LOG.warning("what was learned cannot be loaded (%s); the model as shipped serves", error)
+        if version is not None:
+            try:
+                self.engine.replace(self._load(serving_folder(version.folder)))
+                self.live = word
+            except UsageError as error:
+                LOG.warning("what was learned cannot be loaded (%s); the model as shipped serves", error)
+        if told.version == self.live.number:
+            self._since_earlier = told.live_since
 
     @property
     def model_name(self) -> str:
@@ -106,6 +115,23 @@ class Learner:
     def expertise(self) -> tuple[str, ...]:
         """The domains to announce: those that the volunteer named, and those that came near to them."""
         return self._home.announced(self.live)
+
+    @property
+    def live_since(self) -> Acceptance:
+        """Live acceptance since the weights that serve began to, in earlier runs too."""
+        return self._since_earlier + (self._live_acceptance() - self._live_from)
+
+    @property
+    def now(self) -> LearnerNow:
+        """What it does, as other programs of its user are told."""
+        is_stopped = self._doing in (Activity.LEARNING, Activity.COMPARING) and self._child.is_paused
+        return LearnerNow(
+            activity=Activity.STOPPED if is_stopped else self._doing,
+            version=self.live.number,
+            live_since=self.live_since,
+            new_tokens=self._new_tokens,
+            round_tokens=self._home.round_tokens,
+        )
 
     def attach(self, service: DrafterService, on_switch: Callable[[], None]) -> None:
         """Learn for this service, which serves with `engine`; `on_switch` is called when other weights serve."""
@@ -138,7 +164,7 @@ class Learner:
 
     async def run(self, emit: Emit) -> None:
         """Learn until cancelled. Nothing that goes wrong here ends the drafter."""
-        pacing = asyncio.ensure_future(self._pace())
+        beside = [asyncio.ensure_future(work) for work in (self._pace(), self._tell())]
         failures = 0
         try:
             self.kept = await self._in_writer(self._store.kept)
@@ -146,22 +172,26 @@ class Learner:
                 await asyncio.sleep(LOOK_EVERY_S)
                 try:
                     await self._look(emit)
-                    failures = 0
+                    failures, self._doing = 0, Activity.WAITING
                 except (ChildFailed, UsageError, DamagedVersion, OSError, sqlite3.Error) as error:
-                    failures += 1
+                    failures, self._doing = failures + 1, Activity.FAILED
                     LOG.warning("%s; trying again in %g s", error, pause_s(failures))
                     await asyncio.sleep(pause_s(failures))
         except Exception:  # The task's boundary: drafting goes on without learning.
             LOG.exception("learning has ended")
             await asyncio.Event().wait()
         finally:
-            pacing.cancel()
-            await asyncio.gather(pacing, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
 
     def close(self) -> None:
         """Write what waits, and use the store no more."""
         self._writer.shutdown()
         self._store.close()
+        if self._service is not None:
+            self.now.write(self._home.folder)
+        self._hold.close()
 
     async def _pace(self) -> None:
         """Let the child go on once nobody has been served for a while; `_make_room` stops it."""
@@ -173,16 +203,26 @@ class Learner:
                 self._child.resume()
             await asyncio.sleep(LOOK_EVERY_S)
 
+    async def _tell(self) -> None:
+        """Write down what it does, for other programs and for the next run."""
+        told: LearnerNow | None = None
+        while True:
+            if (now := self.now) != told:
+                told = now
+                await self._in_writer(partial(now.write, self._home.folder))
+            await asyncio.sleep(TELL_EVERY_S)
+
     async def _look(self, emit: Emit) -> None:
         """Compare what is suspect, learn if there is enough that is new."""
         if self.live.number != SHIPPED and not self._versions.path(self.live.number).is_dir():
             # `cosine-node learned forget --versions` was called.
             self.state.earlier = SHIPPED
+            self.state.live_before = self.state.expected = Acceptance()
             await self._serve(LiveVersion(SHIPPED))
-        since = self._live_acceptance() - self._live_from
+        since = self.live_since
         if self.state.earlier != self.live.number and since.tokens >= self._looked_tokens + LIVE_TOKENS:
             self._looked_tokens = since.tokens
-            if is_suspect(before=self.state.live_before, since=since):
+            if is_suspect(before=self.state.expected, since=since):
                 await self._compare(since, emit)
         if not self._has_news:
             return
@@ -190,9 +230,9 @@ class Learner:
         if self.kept.newest < self.state.seen:
             # The store was damaged and begun anew: its numbers too.
             self.state.seen = self.state.switched_at = 0
-        new_tokens = await self._in_writer(lambda: self._store.tokens_after(self.state.seen))
+        self._new_tokens = await self._in_writer(lambda: self._store.tokens_after(self.state.seen))
         if is_due(
-            new_tokens=new_tokens,
+            new_tokens=self._new_tokens,
             held_out_tokens=self.kept.held_out_tokens,
             least_tokens=self._home.round_tokens,
         ):
@@ -202,6 +242,7 @@ class Learner:
 
     async def _learn(self, emit: Emit) -> None:
         """One round: the child writes a version, which goes live if it is better."""
+        self._doing = Activity.LEARNING
         state, newest = self.state, self.kept.newest
         state.begun = 1 + max(state.begun, self.live.number, *self._versions.all(), 0)
         state.write(self._home.folder)
@@ -233,12 +274,13 @@ class Learner:
         state.earlier, state.earlier_expertise = self.live.number, self.live.expertise
         state.switched_at = newest
         state.before, state.after = outcome.before, outcome.after
-        state.live_before = self._live_acceptance() - self._live_from
+        state.live_before = state.expected = self.live_since
         await self._serve(word)
         emit("switched", self._switch_fields())
 
     async def _compare(self, since: Acceptance, emit: Emit) -> None:
         """Live acceptance has fallen: the worse of two versions along the same streams goes."""
+        self._doing = Activity.COMPARING
         state = self.state
         order = ComparisonOrder(
             folder=str(self._home.folder),
@@ -251,7 +293,7 @@ class Learner:
         assert isinstance(answer, Comparison)
         if not goes_back(earlier=answer.earlier, live=answer.live):
             # The texts have become harder, not the drafter worse.
-            state.live_before = since
+            state.expected = since
             state.write(self._home.folder)
             return
         worse, state.rollbacks = self.live.number, state.rollbacks + 1
@@ -259,11 +301,11 @@ class Learner:
         if state.earlier != SHIPPED:
             found = await asyncio.to_thread(self._versions.find, state.earlier)
             word = LiveVersion(found.number, found.digest, state.earlier_expertise)
-        state.live_before = Acceptance()
+        state.live_before = state.expected = state.before = state.after = Acceptance()
         await self._serve(word)
         # It is never put live again.
         self._versions.drop(worse)
-        emit("rolled_back", self._switch_fields() | {"from_version": worse})
+        emit("rolled_back", self._switch_fields() | _comparison_fields(answer, worse=worse))
 
     async def _serve(self, word: LiveVersion) -> None:
         """Serve with a version from the next request on, and after whatever end of the process.
@@ -272,6 +314,7 @@ class Learner:
         """
         service = self._service
         assert service is not None
+        self._doing = Activity.SWITCHING
         await self._unused(until_s=time.monotonic() + PATIENCE_S)
         # Nobody's drafts wait while weights are loaded: clients are told to come back in a moment.
         service.set_aside(True)
@@ -285,6 +328,7 @@ class Learner:
             service.set_aside(False)
         service.capacity_tokens = engine.free_tokens
         self.live, self._live_from, self._looked_tokens = word, self._live_acceptance(), 0
+        self._since_earlier = Acceptance()
         self._versions.keep_newest(live=word.number)
         if self._on_switch is not None:
             self._on_switch()
@@ -328,3 +372,20 @@ class Learner:
     def _switch_fields(self) -> dict[str, object]:
         fields = {"model": self.model_name, "version": self.live.number, "digest": self.live.digest}
         return fields | {"expertise": list(self.expertise)}
+
+
+def _comparison_fields(answer: Comparison, *, worse: int) -> dict[str, object]:
+    """Of the event that a version went back."""
+    live, earlier = answer.live, answer.earlier
+    return {
+        "from_version": worse,
+        "compared_tokens": live.tokens,
+        "acceptance_earlier": round(earlier.share, 4),
+        "acceptance_live": round(live.share, 4),
+        "said": (
+            f"version {worse} was right at {100 * live.share:.1f} % of {live.tokens} tokens that came since, where "
+            f"this would have been at {100 * earlier.share:.1f} %"
+            if live.tokens
+            else f"version {worse} was right less often than expected, and no text was kept to compare them on"
+        ),
+    }

@@ -16,9 +16,10 @@ MAX_BYTES: Final = 1 << 16
 class LearningState:
     """`begun` is the number of the last version that was begun, `seen` that of the last stream learned from.
 
-    `before` and `after` are held-out acceptance in the last round that went live. `earlier` is the version that
-    served before the live one, with the domains that it added, `switched_at` the newest stream at the switch,
-    `live_before` what all requests accepted of it.
+    `before` and `after` are held-out acceptance in the last round that went live, empty after going back. `earlier`
+    is the version that served before the live one, with the domains that it added, `switched_at` the newest stream
+    at the switch, `live_before` what all requests accepted of it. The live version is compared with the earlier one
+    where they accept less than `expected`: that, or what they accepted when it was last found to be no worse.
     """
 
     rounds: int = 0
@@ -31,6 +32,7 @@ class LearningState:
     before: Acceptance = field(default_factory=Acceptance)
     after: Acceptance = field(default_factory=Acceptance)
     live_before: Acceptance = field(default_factory=Acceptance)
+    expected: Acceptance = field(default_factory=Acceptance)
 
     @classmethod
     def read(cls, folder: Path) -> "LearningState":

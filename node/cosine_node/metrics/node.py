@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from cosine_node.counts import Histogram
 from cosine_node.drafter.service import DrafterService
 from cosine_node.engine.base import Engine
+from cosine_node.learning.decision import Acceptance
 from cosine_node.learning.learning_state import LearningState
 from cosine_node.learning.stream_store import KeptStreams
 from cosine_node.learning.versions import LiveVersion
@@ -58,6 +59,9 @@ class LearnerFacts(Protocol):
 
     @property
     def kept(self) -> KeptStreams: ...
+
+    @property
+    def live_since(self) -> Acceptance: ...
 
 
 class InNetwork(Protocol):
@@ -328,6 +332,13 @@ LEARNER: Final[tuple[Series[LearnerFacts], ...]] = (
         GAUGE,
         "Held-out first choices that were right, before and after the last round that went live.",
         lambda one: {"before": one.state.before.share, "after": one.state.after.share},
+        "weights",
+    ),
+    Series(
+        "cosine:drafter_live_acceptance",
+        GAUGE,
+        "First choices that were right in all requests, before the last switch and since.",
+        lambda one: {"before": one.state.live_before.share, "since": one.live_since.share},
         "weights",
     ),
 )

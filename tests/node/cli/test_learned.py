@@ -49,8 +49,10 @@ def facts(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]
 def test_it_shows_what_is_kept_and_learned(capsys: pytest.CaptureFixture[str], home: Path) -> None:
     shown = said(capsys)
     assert "zoo:draft-code for zoo:target, 12D3mine\n" in shown
-    assert "texts: 6 of 2 clients, 120 tokens" in shown
-    assert "serves: version 1; held out it was right at 50.0 % before, 60.0 % after" in shown
+    assert "keeps: 6 texts of 2 clients, 120 tokens" in shown
+    assert "serves: version 1 (" in shown
+    assert "held out: right at 50.0 % of 100 tokens before its round, at 60.0 % after" in shown
+    assert "does: not running" in shown
     assert "zoo:draft-math" in shown and "serves: the model as it came" in shown
     one = facts(capsys, "--model", "zoo:draft-code")
     assert (one["streams"], one["live"], one["versions"], one["added_expertise"]) == (6, 1, [1], ["math"])

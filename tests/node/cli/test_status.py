@@ -12,6 +12,10 @@ from rich.console import Console
 
 from cosine_node.cli import main, status
 from cosine_node.cli.status import OwnNotes, as_object, picture, problem_of
+from cosine_node.learning.decision import Acceptance
+from cosine_node.learning.home import write_about
+from cosine_node.learning.learner_report import reports_by_peer
+from cosine_node.learning.learning_state import LearningState
 from cosine_p2p import network
 from cosine_p2p.access import Access
 from cosine_p2p.denied_peers import Ban, BanFile
@@ -91,6 +95,33 @@ def test_a_drafter_that_has_shown_receipts_has_their_tokens_beside_it() -> None:
     )
     first, second = as_object(survey(drafter, other), "main", notes)["nodes"]
     assert first["receipts"] == {"tokens": 1234, "verifiers": 2, "clients": 3} and second["receipts"] is None
+
+
+def test_what_a_record_says_of_learning_stands_beside_the_model() -> None:
+    learned, begun = sight(model="zoo:draft-code+learned-3-1a2b3c4d", learns=True), sight(2, learns=True)
+    lines = drawn(survey(sight(3, role=Role.VERIFIER), learned, begun)).splitlines()
+    assert "learned" in lines[0]
+    assert "zoo:draft-code " in lines[2] and "version 3" in lines[2] and "1a2b3c4d" not in lines[2]
+    assert "nothing yet" in lines[3] and "nothing yet" not in lines[1]
+    assert "learned" not in drawn(survey(sight())).splitlines()[0]
+
+
+def test_of_the_user_s_own_drafters_all_is_shown_and_of_others_nothing_but_their_word(tmp_path: Path) -> None:
+    mine, other = sight(model="zoo:draft-code+learned-3-1a2b3c4d"), sight(2, learns=True)
+    write_about(
+        tmp_path / "mine", peer_id=mine.record.peer_id, model_name="zoo:draft-code", target_name="zoo:target"
+    )
+    LearningState(rounds=4, rollbacks=1, live_before=Acceptance(44, 100)).write(tmp_path / "mine")
+    notes = OwnNotes(learners=reports_by_peer(tmp_path))
+    lines = drawn(survey(mine, other), notes).splitlines()
+    at = lines.index(f"…{mine.record.peer_id[-8:]} learns on this machine:")
+    assert lines[at + 1] == "  does: not running"
+    assert "  live: nothing drafted since it serves, at 44.0 % of 100 before" in lines
+    assert "  has learned: 4 rounds, 1 version taken back, versions on disk: none" in lines
+    assert sum("learns on this machine" in line for line in lines) == 1
+    first, second = as_object(survey(mine, other), "main", notes)["nodes"]
+    assert (first["learner"]["rollbacks"], second["learner"]) == (1, None)
+    json.dumps(first)
 
 
 def test_stages_are_shown_with_their_layers_and_the_coverage_of_those_that_answer() -> None:

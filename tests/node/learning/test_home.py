@@ -3,12 +3,10 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from cosine_node.learning.home import LearnerHome, find_homes, home_folder, learned_name, write_about
+from cosine_node.learning.home import LearnerHome, find_homes, home_folder, write_about
 from cosine_node.learning.versions import SHIPPED, LiveVersion
-from cosine_protocol.limits import MAX_EXPERTISE, MAX_NAME_BYTES
+from cosine_protocol.limits import MAX_EXPERTISE
 
 KEYS = {"peer_id": "peer", "model_name": "zoo:draft-code", "content_digest": b"c" * 32, "target_digest": b"t" * 32}
 
@@ -24,13 +22,6 @@ def test_a_name_of_any_length_stays_in_its_folder() -> None:
     folder = home_folder(**(KEYS | {"model_name": "../../" + "ä/" * 300}))  # type: ignore[arg-type]  # the same
     assert folder.parent == home_folder(**KEYS).parent  # type: ignore[arg-type]  # the same
     assert len(folder.name) < 64
-
-
-@given(st.text(max_size=300), st.integers(1, 10**6))
-def test_the_name_of_a_version_fits_a_record(name: str, number: int) -> None:
-    learned = learned_name(name, LiveVersion(number, "1a2b3c4d5e6f"))
-    assert len(learned.encode()) <= MAX_NAME_BYTES
-    assert learned.endswith(f"+learned-{number}-1a2b3c4d")
 
 
 def test_a_record_tells_the_version_and_the_domains_added() -> None:

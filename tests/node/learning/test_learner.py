@@ -15,9 +15,11 @@ from cosine_node.engine.base import Row
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.learning import learner as module
-from cosine_node.learning.decision import LIVE_TOKENS
+from cosine_node.learning import learner_report
+from cosine_node.learning.decision import LIVE_TOKENS, Acceptance
 from cosine_node.learning.home import LearnerHome
 from cosine_node.learning.learner import MAX_WAITING, Learner
+from cosine_node.learning.learner_report import LOCK, Activity, LearnerNow
 from cosine_node.learning.stream_store import NAME
 from cosine_node.learning.versions import SHIPPED, VERSIONS, Versions
 from cosine_node.runner import InlineRunner
@@ -199,8 +201,15 @@ def test_of_weights_that_are_right_less_often_the_worse_go(tmp_path: Path, earli
             back = await drafter.event("rolled_back")
             assert (back["version"], back["from_version"], back["model"]) == (SHIPPED, 1, "m")
             assert drafter.switches[-1] == "m"
+            assert (back["acceptance_earlier"], back["acceptance_live"], back["compared_tokens"]) == (
+                0.6,
+                0.5,
+                1000,
+            )
+            assert "right at 50.0 % of 1000 tokens" in str(back["said"])
         else:
-            await until(lambda: drafter.learner.state.live_before.tokens == LIVE_TOKENS)
+            await until(lambda: drafter.learner.state.expected.tokens == LIVE_TOKENS)
+            assert drafter.learner.state.live_before == Acceptance(600, 1000), "what is shown stays"
         assert drafter.serves() == (0 if earlier_is_better else 1)
         assert drafter.learner.state.rollbacks == earlier_is_better
 
@@ -262,6 +271,7 @@ def test_a_request_stops_the_child_and_two_quiet_seconds_let_it_go_on(
         drafter.keep()
         await asyncio.sleep(1.5)
         assert child.is_paused and not drafter.events
+        await until(lambda: LearnerNow.read(drafter.folder).activity is Activity.STOPPED)
         drafter.learner.engine.release(sequence)
         await drafter.event("learned")
         assert not child.is_paused
@@ -311,13 +321,37 @@ def test_weights_that_cannot_be_loaded_change_nothing(tmp_path: Path, monkeypatc
         monkeypatch.setattr(drafter.learner, "_load", fail)
         drafter.keep()
         await drafter.event("learned")
-        await asyncio.sleep(0.5)
+        await until(lambda: LearnerNow.read(drafter.folder).activity is Activity.FAILED)
         assert (drafter.serves(), drafter.switches, drafter.learner.live.number) == (0, [], SHIPPED)
 
     play(drafter, scene)
     again = Drafter(tmp_path)
     assert (again.serves(), Versions(again.folder).all()) == (0, [])
     again.learner.close()
+
+
+def test_what_it_accepted_since_the_switch_outlasts_the_process(tmp_path: Path) -> None:
+    drafter = Drafter(tmp_path, **BETTER)
+
+    async def scene() -> None:
+        drafter.accept(600, 1000)
+        drafter.keep()
+        await drafter.event("learned")
+        await drafter.event("switched")
+        assert drafter.learner.live_since == Acceptance()
+        drafter.accept(30, 40)
+
+    play(drafter, scene)
+    again = Drafter(tmp_path)
+    again.accept(3, 4)
+    assert again.learner.live_since == Acceptance(33, 44)
+    assert again.learner.state.live_before == Acceptance(600, 1000)
+    again.learner.close()
+    # The counts of a version say nothing of another one.
+    LearnerNow(version=7, live_since=Acceptance(1, 2)).write(again.folder)
+    other = Drafter(tmp_path)
+    assert other.learner.live_since == Acceptance()
+    other.learner.close()
 
 
 def test_weights_that_were_forgotten_serve_no_more(tmp_path: Path) -> None:
@@ -343,7 +377,7 @@ def test_without_a_client_that_shares_nothing_is_kept(tmp_path: Path) -> None:
     play(drafter, scene)
     assert drafter.learner.kept.streams == 0
     names = {file.name for file in drafter.folder.rglob("*")} - {SCRIPT}
-    assert names <= {NAME, f"{NAME}-wal", f"{NAME}-shm"}, "an empty store"
+    assert names <= {NAME, f"{NAME}-wal", f"{NAME}-shm", learner_report.NAME, LOCK}, "an empty store"
     assert not (drafter.folder / VERSIONS).exists()
 
 

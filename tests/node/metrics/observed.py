@@ -38,6 +38,7 @@ class FixedLearner:
     )
     live: LiveVersion = field(default_factory=lambda: LiveVersion(2))
     kept: KeptStreams = field(default_factory=lambda: KeptStreams(streams=30))
+    live_since: Acceptance = field(default_factory=lambda: Acceptance(3, 4))
 
 
 def observed(member: Member, *, model_name: str = "m") -> ObservedNode:

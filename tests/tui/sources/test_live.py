@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cosine_node.learning.home import write_about
+from cosine_node.learning.learning_state import LearningState
 from cosine_node.simulation.records import TARGET
 from cosine_node.simulation.swarm import SimulatedSwarm, numbered_identity
 from cosine_node.simulation.virtual_loop import run_virtual
@@ -86,6 +88,7 @@ Play = Callable[[LiveSource, Weather, list[Snapshot]], Awaitable[None]]
 
 
 NOBODY_BANNED = BanFile(Path("/dev/null/bans.json"))
+NOBODY_LEARNS = Path("/dev/null/learned")
 NO_PEERS = PeerFile(Path("/dev/null/peers.json"))
 
 
@@ -95,6 +98,7 @@ def played(
     weather: Weather | None = None,
     published: GenerationDefaults | None = None,
     bans: BanFile = NOBODY_BANNED,
+    learners: Path = NOBODY_LEARNS,
 ) -> tuple[list[Snapshot], Weather]:
     """All snapshots of a live source on a simulated swarm while `play` goes on."""
     weather = weather or Weather()
@@ -112,7 +116,13 @@ def played(
 
             before = asyncio.all_tasks()
             source = LiveSource(
-                join, network="test", target=TARGET, began_unix_s=0.0, bans=bans, peer_file=NO_PEERS
+                join,
+                network="test",
+                target=TARGET,
+                began_unix_s=0.0,
+                bans=bans,
+                peer_file=NO_PEERS,
+                learners=learners,
             )
             running = asyncio.ensure_future(source.run(snapshots.append))
             await play(source, weather, snapshots)
@@ -230,6 +240,21 @@ def test_who_is_banned_is_in_the_snapshot_as_the_file_says(tmp_path: Path) -> No
     snapshots, _ = played(play, bans=bans)
     assert snapshots[0].bans == ()
     assert [ban.peer_id for ban in snapshots[-1].bans] == ["early", "late"]
+
+
+def test_what_the_user_s_own_drafter_has_learned_is_seen_with_the_next_look(tmp_path: Path) -> None:
+    async def play(source: LiveSource, weather: Weather, snapshots: list[Snapshot]) -> None:
+        await asyncio.sleep(5.0)
+        drafter = snapshots[-1].nodes[1]
+        assert drafter.learner == ()
+        write_about(tmp_path / "mine", peer_id=drafter.peer_id, model_name="m", target_name=TARGET)
+        LearningState(rounds=7).write(tmp_path / "mine")
+        await asyncio.sleep(5.0)
+
+    snapshots, _ = played(play, learners=tmp_path)
+    verifier, drafter = snapshots[-1].nodes
+    assert dict(drafter.learner)["has learned"].startswith("7 rounds")
+    assert verifier.learner == ()
 
 
 def test_an_address_that_cannot_be_ends_the_source() -> None:

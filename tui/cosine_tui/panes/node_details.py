@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
+from cosine_node.learning.learned_name import LearnedName
 from cosine_protocol.records import NodeRecord
 from cosine_tui import formatting
 from cosine_tui.node_events import node_title
@@ -27,6 +28,7 @@ def node_detail_lines(snapshot: Snapshot, peer_id: str, width: int) -> list[Line
     ]
     for heading, facts in (
         ("SPEED AND LOAD", _speed_and_load(node)),
+        *([("LEARNING", learning)] if (learning := tuple(_learning(node))) else []),
         ("REPUTATION HERE", _reputation(snapshot, node)),
         ("RECORD", _record(snapshot, node.record)),
     ):
@@ -61,6 +63,17 @@ def _speed_and_load(node: NodeView) -> Iterator[tuple[str, str]]:
     yield "load", f"{node.load} of {counted_requests(node.capacity)}  {formatting.bar(share, 10)}{full}"
     yield "round trip", formatting.milliseconds(node.rtt_ms)
     yield "running for", formatting.NONE if node.uptime_s is None else formatting.duration(node.uptime_s)
+
+
+def _learning(node: NodeView) -> Iterator[tuple[str, str]]:
+    """What this machine knows of a drafter of the user's own; of others their own word, which proves nothing."""
+    yield from node.learner
+    if node.learner:
+        return
+    if (learned := LearnedName.of(node.record.model)) is not None:
+        yield "serves", f"version {learned.number} ({learned.digest}) of {learned.model}, by its own word"
+    elif node.record.learns:
+        yield "serves", "the model as it came; learns, by its own word"
 
 
 def counted_requests(number: int) -> str:

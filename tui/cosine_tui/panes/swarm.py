@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_protocol.records import Role
+from cosine_node.learning.learned_name import LearnedName
+from cosine_protocol.records import NodeRecord, Role
 from cosine_tui import formatting
 from cosine_tui.listing import ALL, Listing
 from cosine_tui.snapshot import ConnectionState, NodeView, Reachability, Snapshot
@@ -130,7 +131,7 @@ def _node(node: NodeView, widths: _NodeWidths, width: int, now_s: float) -> Iter
 
 
 def _figures(node: NodeView, widths: _NodeWidths) -> Iterator[Span]:
-    yield Span(fit(node.record.model, widths.model), Tone.MUTED)
+    yield Span(fit(_model(node.record), widths.model), Tone.MUTED)
     emulated = "~" if node.record.emulated else ""
     yield Span(_right(emulated + formatting.milliseconds(node.pass_ms), _PASS))
     is_full = node.load >= node.capacity
@@ -152,6 +153,12 @@ def _figures(node: NodeView, widths: _NodeWidths) -> Iterator[Span]:
         if widths.share_bar:
             yield Span("  " + formatting.bar(share_of_text, widths.share_bar - 2), author_tone(node.author))
         yield Span(_right(formatting.percent(share_of_text), _PERCENT))
+
+
+def _model(record: NodeRecord) -> str:
+    """The model, and the version that it says it has learned, before what is cut where there is little room."""
+    learned = LearnedName.of(record.model)
+    return record.model if learned is None else f"v{learned.number} {learned.model}"
 
 
 def _banned(snapshot: Snapshot, width: int) -> Iterator[Line]:

@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Final
 
+from cosine_node.learning.learner_report import reports_by_peer
 from cosine_p2p.client import AsyncClient, Swarm
 from cosine_p2p.denied_peers import BanFile
 from cosine_p2p.options import Prompt
@@ -37,7 +39,8 @@ class LiveSource:
     """Implements `cosine_tui.feed.SnapshotSource` on a network that `join` leads into.
 
     Losing the swarm ends nothing: the last snapshot stays, and joining is tried again, ever more seldom. What
-    `join` raises as `UsageError` goes on to the caller of `run`.
+    `join` raises as `UsageError` goes on to the caller of `run`. `learners` is the folder of the user's drafters
+    that learn, None for the usual one.
     """
 
     def __init__(
@@ -49,11 +52,13 @@ class LiveSource:
         began_unix_s: float,
         bans: BanFile,
         peer_file: PeerFile,
+        learners: Path | None = None,
         survey_every_s: float = SURVEY_EVERY_S,
     ) -> None:
         self._join = join
         self._bans = bans
         self._peer_file = peer_file
+        self._learners = learners
         self._target = target
         self._survey_every_s = survey_every_s
         self._state = MonitorState(title=f"network {network}", target=target, began_unix_s=began_unix_s)
@@ -131,6 +136,7 @@ class LiveSource:
         while misses < LOST_SURVEYS or not requests.is_idle:
             survey = await surveyor.survey()
             self._state.bans = tuple(self._bans.read().values())
+            self._state.learners = reports_by_peer(self._learners)
             if self._client is not None:
                 self._state.earned = self._client.earned()
             reason = why_lost(survey, has_known_nodes=bool(self._state.nodes))
