@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ class StateFile:
         self.path = file or Path(user_state_dir("cosine-p2p")) / name
         self._max_bytes = max_bytes
         self._has_told = False
+        self._cannot_write = False
 
     def read(self) -> dict[str, Any]:
         """The object in the file; an empty one if it is missing, broken or too large, which the log says once."""
@@ -38,11 +40,19 @@ class StateFile:
         return {}
 
     def write(self, value: dict[str, Any]) -> None:
-        """Replace the file; where that cannot be, it stays as it was."""
+        """Replace the file; where that cannot be, it stays as it was, which the log says once."""
         draft = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             draft.write_text(json.dumps(value), "utf-8")
             os.replace(draft, self.path)
         except OSError as error:
-            logger.debug("%s could not be written: %s", self.path, error)
+            with suppress(OSError):
+                # A full disk holds the beginning of it.
+                draft.unlink(missing_ok=True)
+            if not self._cannot_write:
+                sentence = "%s cannot be written (%s) and stays as it was; what is noted next is tried again"
+                logger.warning(sentence, self.path, error.strerror or error)
+            self._cannot_write = True
+        else:
+            self._cannot_write = False

@@ -2,9 +2,11 @@
 
 import hashlib
 import json
+import logging
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +20,8 @@ from cosine_p2p.gguf_header import GgufHeader, read_header
 from cosine_p2p.tokenizer_files import NAMES, TokenizerFiles, counted_digest, parse_digest
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import TargetFacts
+
+LOG = logging.getLogger(__name__)
 
 MAX_HEADER_BYTES: Final = 100 << 20
 """About safetensors' own limit, 100 MB."""
@@ -183,7 +187,10 @@ class _HashCache:
             return [_Tensor(name, dtype, tuple(shape), digest) for name, dtype, shape, digest in _read_json(entry)]
         except (TypeError, ValueError):
             tensors = read_tensors(file)
-        _write_json(entry, [[t.name, t.dtype, list(t.shape), t.sha256] for t in tensors])
+        try:
+            _write_json(entry, [[t.name, t.dtype, list(t.shape), t.sha256] for t in tensors])
+        except OSError as error:
+            LOG.warning("%s: what was computed of %s is not kept there", error, file)
         return tensors
 
 
@@ -258,7 +265,10 @@ def choose_digest(name: str, offered: Mapping[bytes, int], pins_file: Path | Non
     chosen = max(sorted(offered), key=lambda digest: offered[digest])
     if offered[chosen] < QUORUM * sum(offered.values()):
         raise UsageError(f"{name} stands for several models here, {_listed(offered)}; choose one as {name}@DIGEST.")
-    _write_json(file, {known_name: digest.hex() for known_name, digest in [*pins.items(), (name, chosen)]})
+    try:
+        _write_json(file, {known_name: digest.hex() for known_name, digest in [*pins.items(), (name, chosen)]})
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written ({error.strerror}).") from None
     return chosen
 
 
@@ -274,11 +284,13 @@ def _read_json(file: Path) -> Any:
 
 
 def _write_json(file: Path, value: Any) -> None:
-    """Replace a file whole; two writers at once leave one of the two versions."""
+    """Replace a file whole; two writers at once leave one of the two versions. Raises `OSError`."""
     draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         draft.write_text(json.dumps(value, indent=0), encoding="utf-8")
         os.replace(draft, file)
-    except OSError as error:
-        raise UsageError(f"{file} cannot be written ({error.strerror}).") from None
+    except OSError:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import logging
 import os
 import re
 import secrets
@@ -21,6 +22,8 @@ from cosine_protocol import messages as m
 from cosine_protocol.errors import PeerError, PeerLost, RemoteProtocolError, UsageError
 from cosine_protocol.file_messages import AskFile, FilePiece
 from cosine_protocol.protocols import DISCOVER
+
+LOG = logging.getLogger(__name__)
 
 NAMES: Final = (
     "added_tokens.json",
@@ -97,13 +100,13 @@ class TokenizerFiles:
         return cls(files)
 
     def write(self, folder: Path) -> None:
-        """Put the files into a new folder, which appears whole or not at all."""
+        """Put the files into a new folder, which appears whole or not at all. Raises `OSError`."""
         folder.parent.mkdir(parents=True, exist_ok=True)
         draft = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
-        draft.mkdir()
-        for name, data in self.files.items():
-            (draft / name).write_bytes(data)
         try:
+            draft.mkdir()
+            for name, data in self.files.items():
+                (draft / name).write_bytes(data)
             draft.rename(folder)
         except OSError:
             shutil.rmtree(draft, ignore_errors=True)
@@ -144,7 +147,7 @@ class TokenizerCache:
         return found if found is not None and found.digest == digest else None
 
     def put(self, files: TokenizerFiles) -> Path:
-        """Keep the files; returns their folder."""
+        """Keep the files; returns their folder. Raises `OSError`."""
         folder = self.folder_of(files.digest)
         if self.get(files.digest) is None:
             if folder.is_dir():
@@ -170,7 +173,10 @@ async def fetch_tokenizer_files(
     if files.digest != digest:
         raise RemoteProtocolError(f"{peer_id} sent tokenizer files that do not match their digest")
     if cache is not None:
-        cache.put(files)
+        try:
+            cache.put(files)
+        except OSError as error:
+            LOG.warning("%s: the tokenizer is not kept there and will be fetched again", error)
     return files
 
 

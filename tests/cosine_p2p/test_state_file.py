@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from cosine_p2p.state_file import StateFile
+from tests.full_disk import full_disk
 
 
 def state(path: Path) -> StateFile:
@@ -36,3 +37,22 @@ def test_a_file_that_is_missing_or_cannot_be_written_stops_nobody(tmp_path: Path
     file = state(blocked / "state.json")
     file.write({"a": 1})
     assert file.read() == {}
+
+
+def test_a_full_disk_leaves_the_file_as_it_was_and_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = state(tmp_path / "state.json")
+    file.write({"a": 1})
+    with full_disk(file_bytes=5):
+        for number in range(3):
+            file.write({"a": number, "b": number})
+    assert file.read() == {"a": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+    [record] = caplog.records
+    assert record.getMessage().startswith(f"{file.path} cannot be written (File too large) and stays as it was")
+    file.write({"b": 2})
+    assert file.read() == {"b": 2}
+    with full_disk(file_bytes=5):
+        file.write({"a": 1, "b": 2})
+    assert len(caplog.records) == 2, "a second time is news"

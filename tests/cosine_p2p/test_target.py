@@ -12,6 +12,7 @@ from cosine_p2p.target import KNOWN_TARGETS, Target, TargetIdentity, choose_dige
 from cosine_p2p.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 from tests.cosine_p2p.gguf_samples import write_sample
+from tests.full_disk import full_disk
 
 Tensors = dict[str, tuple[str, list[int], bytes]]
 WEIGHTS: Tensors = {"a": ("F32", [2], b"\x00" * 8), "b": ("BF16", [3], b"\x01\x02\x03\x04\x05\x06")}
@@ -182,6 +183,25 @@ def test_several_digests_are_listed(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"{one.hex()}, {two.hex()}"):
         choose_digest("m", {two: 1, one: 1}, pins)
     assert not pins.exists()
+
+
+def test_pins_that_cannot_be_written_are_an_error_and_stay_as_they_were(tmp_path: Path) -> None:
+    pins = tmp_path / "pins.json"
+    choose_digest("m", {b"\x01" * 32: 1}, pins)
+    with full_disk(file_bytes=10), pytest.raises(UsageError, match=r"pins\.json cannot be written"):
+        choose_digest("other", {b"\x02" * 32: 1}, pins)
+    assert list(tmp_path.iterdir()) == [pins]
+    assert choose_digest("m", {b"\x01" * 32: 1}, pins) == b"\x01" * 32
+
+
+def test_a_model_is_known_where_the_disk_has_no_room_for_its_hashes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(target, "user_cache_dir", lambda name: folder.parent / "cache")
+    with full_disk(file_bytes=1):
+        known = identify_target(folder, name="m")
+    assert "is not kept there" in caplog.text
+    assert identify_target(folder, name="m") == known
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", '{"m": 3}', '{"m": "zz"}', "null"])

@@ -23,6 +23,7 @@ from cosine_protocol import messages as m
 from cosine_protocol.errors import PeerError, PeerLost, RemoteProtocolError, UsageError
 from cosine_protocol.file_messages import AskFile, FilePiece
 from cosine_protocol.protocols import DISCOVER
+from tests.full_disk import full_disk
 
 FILES = TokenizerFiles({"tokenizer.json": b"{}", "special_tokens_map.json": b"[]"})
 BIG = TokenizerFiles({"tokenizer.json": bytes(range(256)) * 3000})
@@ -231,3 +232,14 @@ def test_the_digest_separates_names_and_contents() -> None:
     two = TokenizerFiles({"merges.txt": b"a", "vocab.json": b"b"})
     assert one.digest != two.digest
     assert TokenizerFiles(dict(reversed(list(one.files.items())))).digest == one.digest
+
+
+def test_what_the_disk_has_no_room_for_is_used_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = TokenizerCache(tmp_path / "cache")
+    with full_disk(file_bytes=1):
+        assert fetch(serving(FILES), FILES.digest, cache) == FILES
+    assert "will be fetched again" in caplog.text
+    assert list((tmp_path / "cache").iterdir()) == []
+    assert fetch(serving(FILES), FILES.digest, cache) == cache.get(FILES.digest) == FILES

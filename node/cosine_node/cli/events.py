@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Final
 
 from rich.console import Console
@@ -83,6 +83,8 @@ def emitter(log_format: str, *, as_json: bool, sentences: Mapping[str, str] = SE
             text = "\n".join([sentences[event].format(**fields) + problem, *(f"  {maddr}" for maddr in addresses)])
         else:
             return
-        show(sys.stdout if event in on_stdout else sys.stderr, text + "\n")
+        # A full disk below the file that they go to ends no node.
+        with suppress(OSError):
+            show(sys.stdout if event in on_stdout else sys.stderr, text + "\n")
 
     return emit

@@ -83,6 +83,7 @@ class StreamStore:
             raise ValueError(f"a store has at least {MIN_BYTES} bytes")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._file = folder / NAME
+        self._cannot_write = False
         self._log_bytes = max_bytes // LOG_SHARE
         # Twice the log: SQLite lets it grow by a transaction before it is cut.
         self._pages = (max_bytes - 2 * self._log_bytes) // PAGE_BYTES
@@ -95,14 +96,21 @@ class StreamStore:
         if need_pages > self._pages // STREAM_SHARE:
             return False
         try:
-            return self._add(row, need_pages)
+            is_kept = self._add(row, need_pages)
         except sqlite3.OperationalError as error:
-            LOG.debug("a stream is not kept: %s", error)
+            if not self._cannot_write and error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                LOG.warning(
+                    "%s takes no texts (%s); drafts come all the same, and it is tried again", self._file, error
+                )
+                self._cannot_write = True
         except sqlite3.DatabaseError as error:
             LOG.warning("%s is damaged (%s); it is moved aside and a new one begun", self._file, error)
             self._connection.close()
             _move_aside(self._file)
             self._connection = self._open_or_begin()
+        else:
+            self._cannot_write = False
+            return is_kept
         return False
 
     def tokens_after(self, number: int) -> int:

@@ -110,12 +110,16 @@ class Versions:
 
     def begin(self, number: int) -> Path:
         """An empty folder to write a version into; those that were never finished are deleted."""
-        for path in self._paths():
-            if path.name.endswith(PARTIAL):
-                shutil.rmtree(path)
+        self.drop_unfinished()
         folder = self._path(number, PARTIAL)
         folder.mkdir(mode=0o700, parents=True)
         return folder
+
+    def drop_unfinished(self) -> None:
+        """Delete what was begun and never finished."""
+        for path in self._paths():
+            if path.name.endswith(PARTIAL):
+                shutil.rmtree(path)
 
     def finish(self, number: int) -> WeightVersion:
         """Give the version that was begun its name, once all of it is on disk."""

@@ -44,13 +44,18 @@ def learn(order: RoundOrder) -> RoundOutcome:
     vocab_tokens = target_sizes(target)[0]
     out = versions.begin(order.number)
     shipped, settings = Path(order.shipped), RoundSettings(vocab_tokens=vocab_tokens, seed=order.number)
-    report = train_round(base, learned, held_out, out, settings, shipped=shipped)
-    add_what_serves(out, shipped, kind=order.kind)
-    # Against the weights as shipped: rounds that each forget a little would forget all.
-    nll_before, nll = (
-        domain_nll(drafter_in(weights, vocab_tokens=vocab_tokens), codec) for weights in (shipped, out)
-    )
-    versions.finish(order.number)
+    try:
+        report = train_round(base, learned, held_out, out, settings, shipped=shipped)
+        add_what_serves(out, shipped, kind=order.kind)
+        # Against the weights as shipped: rounds that each forget a little would forget all.
+        nll_before, nll = (
+            domain_nll(drafter_in(weights, vocab_tokens=vocab_tokens), codec) for weights in (shipped, out)
+        )
+        versions.finish(order.number)
+    except BaseException:
+        # The disk may be full of it, and the next round begins in an hour.
+        versions.drop_unfinished()
+        raise
     return RoundOutcome(
         before=report.before,
         after=report.after,

@@ -1,11 +1,13 @@
 """Events of a node or gateway, as machines and people read them."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from cosine_node.cli.events import emitter
 from cosine_node.cli.serve import SENTENCES
+from tests.full_disk import full_disk
 
 
 @pytest.mark.parametrize(
@@ -36,3 +38,13 @@ def test_a_request_is_a_line_for_people(capsys: pytest.CaptureFixture[str]) -> N
     emit("request", fields)
     emit("request", fields | {"status": 503, "error": "Nobody serves."})
     assert capsys.readouterr() == ("", "GET /health 200 in 0.1 s, i\nGET /health 503 in 0.1 s, i: Nobody serves.\n")
+
+
+def test_events_that_find_no_room_end_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (tmp_path / "log").open("w") as log:
+        monkeypatch.setattr("sys.stderr", log)
+        emit = emitter("json", as_json=True)
+        with full_disk():
+            emit("joining", {})
+        emit("joined", {})
+    assert json.loads((tmp_path / "log").read_text().splitlines()[-1]) == {"event": "joined"}

@@ -28,6 +28,7 @@ from cosine_node.learning.stream_store import (
     read_streams,
 )
 from cosine_node.learning.verified_stream import VerifiedStream
+from tests.full_disk import full_disk
 from tests.node.learning.streams import stream
 from tests.thoroughness import THOROUGH
 
@@ -276,3 +277,17 @@ def test_a_kill_while_it_writes_leaves_a_readable_store(tmp_path: Path, seed: in
     for each in read_streams(tmp_path, held_out=None):
         if each.sampling.seed < 10_000:
             assert each == stream(each.client, tokens=2000, seed=each.sampling.seed), f"seed {seed}"
+
+
+def test_a_full_disk_is_said_once_and_texts_are_kept_again_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(StreamStore(tmp_path)) as store:
+        assert store.add(stream(tokens=300, seed=1))
+        with full_disk(file_bytes=(tmp_path / f"{NAME}-wal").stat().st_size):
+            assert [store.add(stream(tokens=300, seed=seed)) for seed in range(2, 6)] == [False] * 4
+            assert store.kept().streams == 1
+        [record] = caplog.records
+        assert record.getMessage().startswith(f"{tmp_path / NAME} takes no texts (")
+        assert store.add(stream(tokens=300, seed=6))
+    assert len(read_streams(tmp_path, held_out=None)) == 2

@@ -1,6 +1,7 @@
 """The child carries out real orders: it learns, writes what serves, compares, and ends with its parent."""
 
 import asyncio
+import errno
 import json
 import os
 import shutil
@@ -16,12 +17,13 @@ from cosine_node import zoo
 from cosine_node.engine.base import Row
 from cosine_node.engine.engine_kind import EngineChoice, EngineKind
 from cosine_node.engine.llama_library import is_installed
+from cosine_node.learning import worker
 from cosine_node.learning.child import COMMAND, ChildFailed, LearningChild
 from cosine_node.learning.decision import Acceptance
 from cosine_node.learning.orders import Comparison, ComparisonOrder, RoundOrder, RoundOutcome, to_line
 from cosine_node.learning.served_weights import GGUF_FOLDER, gguf_kind, serving_folder
 from cosine_node.learning.stream_store import StreamStore
-from cosine_node.learning.versions import Versions
+from cosine_node.learning.versions import VERSIONS, Versions
 from cosine_node.learning.worker import carry_out
 from cosine_node.model import ModelSource, fetch_folder, load_weights
 from cosine_protocol.request import Sampling
@@ -127,6 +129,17 @@ def test_it_gives_way_and_ends_when_nobody_holds_its_stdin(folder: Path) -> None
         child.stdin.close()
         assert child.wait(timeout=60) == 1
     assert Versions(folder).all() == []
+
+
+def test_a_round_that_fails_leaves_nothing_on_the_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(version: Path, shipped: Path, *, kind: str | None) -> None:
+        assert list(version.iterdir())
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(worker, "add_what_serves", fail)
+    with pytest.raises(OSError, match="No space left"):
+        carry_out(round_order(folder, "zoo:draft-code", "zoo:target"))
+    assert list((folder / VERSIONS).iterdir()) == []
 
 
 def test_an_answer_is_no_order() -> None:

@@ -1,0 +1,102 @@
+"""Nodes and a client whose disk is full, and then is not, in a mount namespace: see `test_hardships`."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from tests.e2e.nodes import Node, close_all, run
+from tests.e2e.reference import encoded, greedy
+
+PROMPT: Final = "The old lighthouse keeper opened the door and"
+NEW_TOKENS: Final = 32
+DISK: Final = "24m"
+JOIN: Final = ("join", "--threads", "1", "--dtype", "float32")
+
+
+def asked(verifier: Node) -> "subprocess.CompletedProcess[str]":
+    """A text by the command line, which must be the target's."""
+    options = ("--initial-peers", verifier.maddr, "--json", "--dtype", "float32", "--share-feedback")
+    done = run("generate", PROMPT, "--max-new-tokens", str(NEW_TOKENS), "--strategy", "speculative", *options)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    assert tuple(result["token_ids"]) == greedy(encoded(PROMPT), NEW_TOKENS)
+    assert result["drafted"] > 0
+    return done
+
+
+def fill(ballast: Path) -> None:
+    """Leave no byte."""
+    with ballast.open("wb", buffering=0) as file:
+        for piece_bytes in (1 << 20, 1 << 12, 1):
+            try:
+                while True:
+                    file.write(bytes(piece_bytes))
+            except OSError:
+                continue
+
+
+def drafts_in(disk: Path) -> list[Path]:
+    """Files that were to replace others."""
+    return [path for path in disk.rglob(".*") if path.is_file()]
+
+
+def lines_with(text: str, log: str) -> list[str]:
+    return [line for line in log.splitlines() if text in line]
+
+
+def begin_drafter(name: str, verifier: Node, folder: Path) -> Node:
+    place = ("--initial-peers", verifier.maddr, "--identity", str(folder / "key"))
+    drafter = (*JOIN, "--role", "drafter", "--model", "zoo:draft-literature", "--learn", *place)
+    return Node.start(name, drafter, folder).wait_ready()
+
+
+def play(folder: Path, disk: Path) -> None:
+    nodes = [Node.start("verifier", (*JOIN, "--role", "verifier", "--model", "zoo:target"), disk)]
+    try:
+        verifier = nodes[0].wait_ready()
+        nodes.append(begin_drafter("drafter", verifier, folder))
+        drafter = nodes[-1]
+        assert "cannot be written" not in asked(verifier).stderr
+        kept = {path: path.read_bytes() for path in disk.rglob("*.json")}
+        fill(disk / "ballast")
+        for _ in range(2):
+            said = lines_with("cannot be written", asked(verifier).stderr)
+            # A sentence for each file, with the reason.
+            assert said and all("No space left on device" in line for line in said), said
+            assert len({line.partition(" cannot")[0] for line in said}) == len(said), said
+        # What a drafter keeps it keeps once a text is old, or it ends.
+        assert drafter.stop() == 0
+        log = drafter.log.read_text()
+        assert len(lines_with("takes no texts", log)) == 1, log
+        assert len(lines_with("cannot be written", log)) == 1, log
+        assert verifier.process.poll() is None
+        assert {path: path.read_bytes() for path in kept} == kept, "nothing is half written"
+        assert drafts_in(disk) == []
+        (disk / "ballast").unlink()
+        nodes.append(begin_drafter("again", verifier, folder))
+        assert "cannot be written" not in asked(verifier).stderr
+        assert nodes[-1].stop() == 0
+        log = nodes[-1].log.read_text()
+        assert "takes no texts" not in log and "cannot be written" not in log
+        learned = json.loads(run("learned", "--json").stdout)
+        assert learned["drafters"][0]["streams"] == 1, learned
+        assert "Traceback" not in log + verifier.log.read_text()
+    finally:
+        close_all(nodes)
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    disk = folder / "disk"
+    disk.mkdir()
+    subprocess.run(("mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", disk), check=True)
+    for kind in ("DATA", "CACHE", "CONFIG", "STATE"):
+        os.environ[f"XDG_{kind}_HOME"] = str(disk / kind.lower())
+    play(folder, disk)
+
+
+if __name__ == "__main__":
+    main()
