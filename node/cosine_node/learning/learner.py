@@ -175,7 +175,7 @@ class Learner:
                     failures, self._doing = 0, Activity.WAITING
                 except (ChildFailed, UsageError, DamagedVersion, OSError, sqlite3.Error) as error:
                     failures, self._doing = failures + 1, Activity.FAILED
-                    LOG.warning("%s; trying again in %g s", error, pause_s(failures))
+                    LOG.warning("nothing is learned: %s; trying again in %g s", error, pause_s(failures))
                     await asyncio.sleep(pause_s(failures))
         except Exception:  # The task's boundary: drafting goes on without learning.
             LOG.exception("learning has ended")
@@ -265,7 +265,7 @@ class Learner:
         verdict = "it will serve" if is_live else "it has forgotten" if is_better else "that may be chance"
         emit("learned", self._round_fields(outcome, verdict) | {"goes_live": is_live})
         if not is_live:
-            self._versions.drop(order.number)
+            await asyncio.to_thread(self._versions.drop, order.number)
             return
         found = await asyncio.to_thread(self._versions.find, order.number)
         near = refreshed_expertise(self._home.expertise, outcome.nll, factor=NEAR)
@@ -304,7 +304,7 @@ class Learner:
         state.live_before = state.expected = state.before = state.after = Acceptance()
         await self._serve(word)
         # It is never put live again.
-        self._versions.drop(worse)
+        await asyncio.to_thread(self._versions.drop, worse)
         emit("rolled_back", self._switch_fields() | _comparison_fields(answer, worse=worse))
 
     async def _serve(self, word: LiveVersion) -> None:
@@ -320,18 +320,19 @@ class Learner:
         service.set_aside(True)
         try:
             engine = await asyncio.to_thread(self._load, serving_folder(self._folder_of(word.number)))
-            await self._unused()
             self.state.write(self._home.folder)
-            self._versions.switch(word)
+            # Disks may be slow, and heartbeats go on meanwhile.
+            await asyncio.to_thread(self._versions.switch, word)
+            await self._unused()
             self.engine.replace(engine)
         finally:
             service.set_aside(False)
         service.capacity_tokens = engine.free_tokens
         self.live, self._live_from, self._looked_tokens = word, self._live_acceptance(), 0
         self._since_earlier = Acceptance()
-        self._versions.keep_newest(live=word.number)
         if self._on_switch is not None:
             self._on_switch()
+        await asyncio.to_thread(self._versions.keep_newest, live=word.number)
 
     async def _unused(self, *, until_s: float = math.inf) -> None:
         """Return in a moment in which the engine is not in use, or then."""

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -392,3 +393,31 @@ def test_a_flood_of_texts_waits_within_bounds(tmp_path: Path) -> None:
         assert drafter.learner.kept.streams == MAX_WAITING
 
     play(drafter, scene)
+
+
+def test_nothing_that_waits_for_a_disk_holds_up_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter = Drafter(tmp_path, **BETTER)
+    by_thread: set[tuple[str, bool]] = set()
+
+    def noted(name: str) -> None:
+        method = getattr(Versions, name)
+
+        def note(self: Versions, *arguments: Any, **named: Any) -> Any:
+            by_thread.add((name, threading.current_thread() is threading.main_thread()))
+            return method(self, *arguments, **named)
+
+        monkeypatch.setattr(Versions, name, note)
+
+    async def scene() -> None:
+        for name in ("find", "switch", "keep_newest", "drop"):
+            noted(name)
+        drafter.keep()
+        await drafter.event("learned")
+        await drafter.event("switched")
+        drafter.tell(before=500, after=500)
+        drafter.keep(100)
+        await drafter.event("learned")
+        await until(lambda: any(name == "drop" for name, _ in by_thread))
+
+    play(drafter, scene)
+    assert by_thread == {(name, False) for name in ("find", "switch", "keep_newest", "drop")}
