@@ -49,21 +49,14 @@ def main(arguments: list[str] | None = None) -> None:
     """Measure rounds of learning."""
     options = _parser().parse_args(arguments)
     torch.set_num_threads(1)
-    source = LocalSource(
-        model=options.target,
-        answering=Answering(slots=SLOTS, new_tokens=NEW_TOKENS),
-        layers=(0, -1),
-        width=None,
-        device="cpu",
-        seed=0,
-    )
+    source = source_of(options)
     vocab_tokens = source.codec.vocab_tokens
     base = fetch_folder(options.drafter)
     drafter = drafter_in(base, vocab_tokens=vocab_tokens)
 
     def texts(domain: str, *, is_held_out: bool, tokens: int) -> list[VerifiedStream]:
-        answers = _answers(source, options, domain, is_held_out=is_held_out, tokens=tokens)
-        return [_experienced(drafter, answer, number) for number, answer in enumerate(_first(answers, tokens))]
+        answers = answers_of(source, options, domain, is_held_out=is_held_out, tokens=tokens)
+        return [experienced(drafter, answer, number) for number, answer in enumerate(first_texts(answers, tokens))]
 
     held_out = {
         domain: texts(domain, is_held_out=True, tokens=options.held_out_tokens)
@@ -75,7 +68,7 @@ def main(arguments: list[str] | None = None) -> None:
         for experience in options.experience:
             for garbage in options.garbage:
                 for seed in range(options.seeds):
-                    known = list(_first(learned, tokens))
+                    known = list(first_texts(learned, tokens))
                     rng = random.Random(seed)
                     known = rng.sample(known, len(known))
                     known += garbage_of(known, share=garbage, kind=options.garbage_kind, rng=rng)
@@ -106,9 +99,22 @@ def main(arguments: list[str] | None = None) -> None:
                     )
 
 
-def _answers(
+def source_of(options: argparse.Namespace) -> LocalSource:
+    """The target that has written the texts."""
+    return LocalSource(
+        model=options.target,
+        answering=Answering(slots=SLOTS, new_tokens=NEW_TOKENS),
+        layers=(0, -1),
+        width=None,
+        device="cpu",
+        seed=0,
+    )
+
+
+def answers_of(
     source: LocalSource, options: argparse.Namespace, domain: str, *, is_held_out: bool, tokens: int
 ) -> list[Answer]:
+    """The target's answers to questions of a domain, of some `tokens` tokens together; missing ones are asked for."""
     questions = [
         question
         for question in read_questions(options.corpora)
@@ -126,7 +132,7 @@ def _answers(
     return [answer for answer in answers if len(answer.tokens) >= MIN_TOKENS]
 
 
-def _first(texts: Sequence[_Text], tokens: int) -> Iterator[_Text]:
+def first_texts(texts: Sequence[_Text], tokens: int) -> Iterator[_Text]:
     """The first texts, of so many tokens together."""
     for text in texts:
         if tokens <= 0:
@@ -135,7 +141,7 @@ def _first(texts: Sequence[_Text], tokens: int) -> Iterator[_Text]:
         tokens -= len(text.tokens)
 
 
-def _experienced(drafter: Engine, answer: Answer, number: int) -> VerifiedStream:
+def experienced(drafter: Engine, answer: Answer, number: int) -> VerifiedStream:
     """The stream that a drafter would have recorded of an answer."""
     choices = _choices(drafter, answer)
     failed = [
@@ -194,14 +200,20 @@ def _said(before: Sequence[Acceptance], after: Sequence[Acceptance]) -> str:
     return f"{first:.3f} -> {last:.3f} ({100 * gain['ratio']:+.1f} points, {100 * low:+.1f} to {100 * high:+.1f})"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=main.__doc__)
+def parser_of_texts(description: str | None) -> argparse.ArgumentParser:
+    """Options that say who learns, and from which texts of whose."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--corpora", type=Path, required=True, help="texts as `zoo train` takes them")
     parser.add_argument("--work", type=Path, required=True, help="keeps the target's answers")
     parser.add_argument("--target", required=True)
     parser.add_argument("--drafter", required=True)
     parser.add_argument("--own", required=True, help="the drafter's domain")
     parser.add_argument("--new", required=True, help="the domain that it learns")
+    return parser
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = parser_of_texts(main.__doc__)
     parser.add_argument("--tokens", type=int, nargs="+", default=[20_000])
     parser.add_argument("--held-out-tokens", type=int, default=4000)
     parser.add_argument("--experience", nargs="+", default=["guided"], choices=[kind.value for kind in Experience])

@@ -140,18 +140,22 @@ def load_drafters(vocab_tokens: int) -> dict[str, Recorded]:
     """
     found: dict[str, Recorded] = {}
     for name in (name for name in zoo.names(Family.SMOL) if name != SMOL_TARGET):
-        folder = fetch_folder(f"{SCHEME}{name}")
-        vocabulary = DraftVocabulary.read(folder)
-        inner = load_engine(
-            str(folder), dtype="float32", device="cpu", pool_tokens=POOL_TOKENS, vocabulary=vocabulary
-        )
-        model = RecordedModel(inner, load_model(str(folder), dtype=torch.float32).eval())
         (expertise,) = zoo.expertise(name)
-        found[f"draft-{expertise}"] = model
-        if vocabulary is not None:
-            engine = ReducedVocabularyEngine(inner, vocabulary, vocab_tokens=vocab_tokens)
-            found[f"draft-{expertise}"] = ReducedModel(engine, model, vocabulary, vocab_tokens)
+        found[f"draft-{expertise}"] = recorded_in(fetch_folder(f"{SCHEME}{name}"), vocab_tokens=vocab_tokens)
     return found
+
+
+def recorded_in(folder: Path, *, vocab_tokens: int) -> Recorded:
+    """The model in a folder in float32 on the CPU, in the target's tokens."""
+    vocabulary = DraftVocabulary.read(folder)
+    inner = load_engine(
+        str(folder), dtype="float32", device="cpu", pool_tokens=POOL_TOKENS, vocabulary=vocabulary
+    )
+    model = RecordedModel(inner, load_model(str(folder), dtype=torch.float32).eval())
+    if vocabulary is None:
+        return model
+    engine = ReducedVocabularyEngine(inner, vocabulary, vocab_tokens=vocab_tokens)
+    return ReducedModel(engine, model, vocabulary, vocab_tokens)
 
 
 if __name__ == "__main__":

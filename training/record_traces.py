@@ -169,12 +169,18 @@ def write(
 
 
 def compose(
-    output: TargetOutput, target: Recorded, drafters: Mapping[str, Recorded], *, domain: str, split: str
+    output: TargetOutput,
+    target: Recorded,
+    drafters: Mapping[str, Recorded],
+    *,
+    domain: str,
+    split: str,
+    number: int | None = None,
 ) -> Trace:
-    """A trace of an output and of each drafter's candidates along it."""
+    """A trace of an output and of each drafter's candidates along it; its number is the seed unless one is given."""
     truth = target.logits_along(output.prompt, output.stream)
     return Trace(
-        number=output.sampling.seed,
+        number=output.sampling.seed if number is None else number,
         domain=domain,
         split=split,
         temperature=output.sampling.temperature,
