@@ -114,7 +114,7 @@ def source_of(options: argparse.Namespace) -> LocalSource:
 def answers_of(
     source: LocalSource, options: argparse.Namespace, domain: str, *, is_held_out: bool, tokens: int
 ) -> list[Answer]:
-    """The target's answers to questions of a domain, of some `tokens` tokens together; missing ones are asked for."""
+    """The target's answers in a domain, of some `tokens` tokens together; those that are missing are asked for."""
     questions = [
         question
         for question in read_questions(options.corpora)

@@ -5,7 +5,7 @@ python -m training.record_learning --corpora DIR --work DIR --target zoo:target 
     --out node/cosine_node/simulation/data/toy_learning.npz
 
 Each version is one round from the shipped weights, as `training.measure_learning` measures them. Beside it stand
-drafters that do not learn, so that there is a swarm. Prompts are not kept: the texts that they come from are others'.
+drafters that do not learn, so that there is a swarm. Prompts are not kept: the texts that they are of are others'.
 """
 
 import argparse

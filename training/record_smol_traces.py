@@ -148,9 +148,7 @@ def load_drafters(vocab_tokens: int) -> dict[str, Recorded]:
 def recorded_in(folder: Path, *, vocab_tokens: int) -> Recorded:
     """The model in a folder in float32 on the CPU, in the target's tokens."""
     vocabulary = DraftVocabulary.read(folder)
-    inner = load_engine(
-        str(folder), dtype="float32", device="cpu", pool_tokens=POOL_TOKENS, vocabulary=vocabulary
-    )
+    inner = load_engine(str(folder), dtype="float32", device="cpu", pool_tokens=POOL_TOKENS, vocabulary=vocabulary)
     model = RecordedModel(inner, load_model(str(folder), dtype=torch.float32).eval())
     if vocabulary is None:
         return model

@@ -177,7 +177,7 @@ def compose(
     split: str,
     number: int | None = None,
 ) -> Trace:
-    """A trace of an output and of each drafter's candidates along it; its number is the seed unless one is given."""
+    """A trace of an output and of each drafter's candidates along it; its number is the seed if none is given."""
     truth = target.logits_along(output.prompt, output.stream)
     return Trace(
         number=output.sampling.seed if number is None else number,

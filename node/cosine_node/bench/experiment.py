@@ -17,6 +17,7 @@ from cosine_node import zoo
 from cosine_node.bench.entrants import COUPLED, OURS, POLICIES, SHIPS, Entrant, OptionValues, RequestCase, entrant
 from cosine_node.engine.base import Engine
 from cosine_node.engine.ngram import FollowerIndex
+from cosine_node.simulation.learning_curve import LearningCurve
 from cosine_node.simulation.participants import identity_of
 from cosine_node.simulation.records import DIGEST, facts_of
 from cosine_node.simulation.report import SimulationReport
@@ -25,7 +26,7 @@ from cosine_node.simulation.scenario import DECISION_S, EngineSource, Scenario, 
 from cosine_node.simulation.swarm import numbered_nonces
 from cosine_node.simulation.trace_engine import Law, TraceDrafter, TraceTarget
 from cosine_node.simulation.traces import Trace, TraceSet
-from cosine_node.simulation.workload import LOOKUP, POOL_TOKENS, TEST_SPLIT, Task, lookup_engine
+from cosine_node.simulation.workload import LOOKUP, POOL_TOKENS, TEST_SPLIT, Task, curve_of, lookup_engine
 from cosine_node.zoo.family import Family
 from cosine_p2p.strategies.base import StrategyKind
 from cosine_protocol.digests import request_digest
@@ -143,6 +144,9 @@ class ReplayedWorkload:
 
     def home(self, index: int) -> Engine:
         return self._expert(self._scenario.home)
+
+    def learning(self, index: int) -> LearningCurve | None:
+        return curve_of(self.traces, self._scenario.domain(index), self._expert)
 
     def _expert(self, domain: str) -> Engine:
         if domain == LOOKUP:

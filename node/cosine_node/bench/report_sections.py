@@ -5,9 +5,10 @@ from typing import Final
 
 from cosine_node.bench.crowd import LATENCY, SATURATED
 from cosine_node.bench.markdown import Row, Rows, words
-from cosine_node.bench.near import LINKS, MAPS, STEADY
 from cosine_node.bench.plots import BarPlot, LinePlot
 from cosine_node.bench.report_capacity import CAPACITY
+from cosine_node.bench.report_learn import LEARN
+from cosine_node.bench.report_near import NEAR
 from cosine_node.bench.report_parts import (
     ALIKE,
     CLOCK,
@@ -86,69 +87,9 @@ SECTIONS: Final[Mapping[str, Section]] = {
     "here": by_the_clock("By the clock, everything on one machine", EXACT),
     "here_smol_llama": by_the_clock("A real model by the clock: four bits in llama.cpp", ALIKE),
     "here_smol_torch": by_the_clock("A real model by the clock: float32 in PyTorch", ALIKE),
-    "near": Section(
-        "Near the verifier",
-        (
-            FindingLine(
-                "least speedup of `cosine`, with a drafter at the verifier and without",
-                "lowest_speedup",
-                found(),
-                least=0.98,
-            ),
-            FindingLine(
-                "the same with jitter, with lost packets, over a home's links, and between cities",
-                "lowest_speedup_of_links",
-                found(),
-                least=0.98,
-            ),
-            FindingLine(
-                "least ratio to the best that stands beside the verifier alone", "lowest_ratio", found(), least=0.99
-            ),
-            EXACT,
-            KEPT,
-        ),
-        (
-            LinePlot(
-                "near",
-                rows(prompts_are="short prompts", link=STEADY),
-                "{family}, {profile}, T {temperature}",
-                "{way}",
-                "rtt_ms",
-                "speedup",
-            ),
-        ),
-        (
-            pivoted(
-                "Speedup by RTT in ms, with its interval:",
-                rows(link=STEADY),
-                "{family}, {prompts_are}, {profile}, T {temperature}: {way}",
-                "{rtt_ms}",
-                "{speedup} ({interval})",
-            ),
-            pivoted(
-                "Over other links, at an RTT of {rtt_ms} ms:",
-                lambda result: [row for row in result["rows"] if row["link"] in LINKS.keys() - {STEADY}],
-                "{family}, {profile}, T {temperature}: {way}",
-                "{link}",
-                "{speedup} ({interval})",
-            ),
-            pivoted(
-                "With client, verifier and drafters in cities at unequal distances:",
-                lambda result: [row for row in result["rows"] if row["link"] in MAPS],
-                "{family}, {profile}, T {temperature}: {way}",
-                "{link}, {rtt_ms} ms",
-                "{speedup} ({interval})",
-            ),
-            pivoted(
-                "`cosine` with a drafter at the verifier, against the best that stands beside it alone:",
-                found("against_beside", link=STEADY),
-                "{family}, {prompts_are}, {profile}, T {temperature}",
-                "{rtt_ms}",
-                "{ratio} ({best_beside})",
-            ),
-        ),
-    ),
+    "near": NEAR,
     "ring": RING,
+    "learn": LEARN,
     "rtt": RTT,
     "capacity": CAPACITY,
     "crowd": Section(

@@ -21,6 +21,7 @@ from cosine_protocol.errors import UsageError
 EXPERIMENTS: Mapping[str, tuple[str, ...]] = {
     "near": ("near",),
     "ring": ("ring",),
+    "learn": ("learn",),
     "capacity": ("capacity",),
     "rtt": ("rtt",),
     "strategies": ("crowd", "routing", "cooperation", "liars"),
@@ -48,7 +49,7 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="here, near, ring, capacity, rtt, strategies, paper, scale, acceptance, load, engine, llama or "
+        help="here, near, ring, learn, capacity, rtt, strategies, paper, scale, acceptance, load, engine, llama or "
         "report; or one of strategies.",
     ),
 ]

@@ -7,12 +7,14 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, Final
 
+from cosine_node.drafter.service import DrafterService
 from cosine_node.learning.verified_stream import VerifiedStream
 from cosine_node.simulation.discovery import SimulatedDht
 from cosine_node.simulation.faults import Fault, FaultKind, FaultPlan, Population, plan_faults
+from cosine_node.simulation.learners import SimulatedLearner
 from cosine_node.simulation.liars import LATE, LIES, Liar, Overheard, OverheardIdentity
 from cosine_node.simulation.links import LinkModel, LinkTable, Partition, seeded
-from cosine_node.simulation.report import EventLog, NodeUse
+from cosine_node.simulation.report import EventLog, LearnerUse, NodeUse
 from cosine_node.simulation.scenario import Discovery, Scenario
 from cosine_node.simulation.stages import Ring, SimulatedStage, even_parts
 from cosine_node.simulation.swarm import Member, SimulatedSwarm
@@ -68,6 +70,7 @@ class Participants:
     _nodes: dict[int, Member] = field(default_factory=dict)
     _stages: list[SimulatedStage] = field(default_factory=list)
     _clients: dict[int, Identity] = field(default_factory=dict)
+    _learners: list[tuple[str, SimulatedLearner]] = field(default_factory=list)
     _overheard: Overheard = field(default_factory=Overheard)
 
     def __post_init__(self) -> None:
@@ -163,6 +166,10 @@ class Participants:
             for member in self.swarm.members
         )
 
+    def learners(self) -> tuple[LearnerUse, ...]:
+        """What became of each drafter that learns; one restarted began anew and is there twice."""
+        return tuple(learner.use(peer_id) for peer_id, learner in self._learners)
+
     def _links(self) -> LinkTable:
         scenario = self.scenario
         link = LinkModel(
@@ -249,14 +256,23 @@ class Participants:
             return
         index = node - scenario.verifiers
         is_overheard = "replay" in self.plan.lies
-        self._nodes[node] = await self.swarm.drafter(
-            self.workload.drafter(index),
+        is_learner = index >= scenario.drafters - scenario.learners
+        curve = self.workload.learning(index) if is_learner else None
+        learner = SimulatedLearner(curve) if curve is not None else None
+        keep = _forget if learner is None else learner.keep
+        member = self._nodes[node] = await self.swarm.drafter(
+            self.workload.drafter(index) if learner is None else learner.engine,
             curve=scenario.curve(Role.DRAFTER, index=index),
             identity=OverheardIdentity(identity, self._overheard) if is_overheard else identity,
             domain=scenario.domain(index),
-            keep_stream=_forget if index >= scenario.drafters - scenario.learners else None,
+            keep_stream=keep if is_learner else None,
             max_requests=0 if self.plan.affects(FaultKind.BUSY, node) else scenario.max_requests,
         )
+        if learner is not None:
+            assert isinstance(member.service, DrafterService)
+            learner.attach(member.service)
+            member.tasks += (asyncio.ensure_future(learner.run()),)
+            self._learners.append((identity.peer_id, learner))
 
     async def _start_liar(self, index: int, lie: str) -> None:
         identity, domain = identity_of("liar", index), f"liar-{index}"

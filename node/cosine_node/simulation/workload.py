@@ -1,6 +1,6 @@
 """The workload of a scenario: its engines, its requests, and the target's own stream for each of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Protocol
@@ -9,6 +9,7 @@ from cosine_node import zoo
 from cosine_node.engine.base import PREFIX, Engine, Row
 from cosine_node.engine.ngram import NgramEngine
 from cosine_node.engine.scripted import ScriptedEngine
+from cosine_node.simulation.learning_curve import LearningCurve, learned_tokens, learning_traces
 from cosine_node.simulation.links import seeded
 from cosine_node.simulation.scenario import EngineSource, Scenario
 from cosine_node.simulation.trace_engine import Law, TraceDrafter, TraceTarget
@@ -79,6 +80,10 @@ class Workload(Protocol):
         """An empty engine for the drafter that a verifier holds itself, of the expertise `Scenario.home`."""
         ...
 
+    def learning(self, index: int) -> LearningCurve | None:
+        """What a drafter becomes that learns; None for one that knows all that it will ever know."""
+        ...
+
     def task(self, number: int) -> Task:
         """The request with that number, from 0."""
         ...
@@ -86,8 +91,11 @@ class Workload(Protocol):
 
 def workload_of(scenario: Scenario) -> Workload:
     """The workload that a scenario names. Raises `UsageError`."""
+    family = zoo.Family(scenario.family)
     if scenario.source == EngineSource.TRACES:
-        return TraceWorkload(scenario, TraceSet.load_shipped(zoo.Family(scenario.family)))
+        return TraceWorkload(scenario, TraceSet.load_shipped(family))
+    if scenario.source == EngineSource.LEARNING:
+        return TraceWorkload(scenario, learning_traces(family))
     return ModelWorkload(scenario) if scenario.source == EngineSource.MODELS else ScriptedWorkload(scenario)
 
 
@@ -108,6 +116,9 @@ class ScriptedWorkload:
 
     def home(self, index: int) -> Engine:
         return self.drafter(self._scenario.drafters + index)
+
+    def learning(self, index: int) -> LearningCurve | None:
+        return None
 
     def _engine(self, **options: Any) -> Engine:
         scenario = self._scenario
@@ -132,12 +143,13 @@ class TraceWorkload:
 
     def __init__(self, scenario: Scenario, traces: TraceSet) -> None:
         self._scenario = scenario
+        asked = scenario.prompt_domains or scenario.domains
         self._chosen = traces.select(
-            split=TEST_SPLIT, temperature=scenario.temperature, domains=scenario.domains
-        ) or traces.select(temperature=scenario.temperature, domains=scenario.domains)
+            split=TEST_SPLIT, temperature=scenario.temperature, domains=asked
+        ) or traces.select(temperature=scenario.temperature, domains=asked)
         if not self._chosen:
             raise UsageError(
-                f"No trace was recorded at temperature {scenario.temperature:g} in {', '.join(scenario.domains)}."
+                f"No trace was recorded at temperature {scenario.temperature:g} in {', '.join(asked)}."
             )
         self._traces = TraceSet(self._chosen)
         self.eos = traces.eos
@@ -151,6 +163,9 @@ class TraceWorkload:
 
     def home(self, index: int) -> Engine:
         return self._expert(self._scenario.home)
+
+    def learning(self, index: int) -> LearningCurve | None:
+        return curve_of(self._traces, self._scenario.domain(index), self._expert)
 
     def _expert(self, domain: str) -> Engine:
         scenario = self._scenario
@@ -173,6 +188,12 @@ class TraceWorkload:
             max_new_tokens=tokens,
             stream=trace.stream[:tokens],
         )
+
+
+def curve_of(traces: TraceSet, domain: str, engine_of: Callable[[str], Engine]) -> LearningCurve | None:
+    """What the drafter of a domain becomes, where traces know more of it than how it was shipped."""
+    known = domain != LOOKUP and len(learned_tokens(traces, f"draft-{domain}")) > 1
+    return LearningCurve(traces=traces, domain=domain, engine_of=engine_of) if known else None
 
 
 def lookup_engine(vocab_tokens: int) -> Engine:
@@ -215,6 +236,9 @@ class ModelWorkload:
 
     def home(self, index: int) -> Engine:
         return self._expert(self._scenario.home, self._scenario.drafters + index)
+
+    def learning(self, index: int) -> LearningCurve | None:
+        return None
 
     def _expert(self, domain: str, index: int) -> Engine:
         return lookup_engine(self.vocab_tokens) if domain == LOOKUP else self._empty(f"draft-{domain}", index)
