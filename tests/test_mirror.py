@@ -33,6 +33,7 @@ TESTED_BY: Final = {
     "node/cosine_node/bench/engine_parts.py": "node/bench/test_engine_bench.py",
     "node/cosine_node/bench/engine_rivals.py": "node/bench/test_engine_bench.py",
     "node/cosine_node/bench/engine_transformers.py": "node/bench/test_engine_bench.py",
+    "node/cosine_node/bench/learn_findings.py": "node/bench/test_learn.py",
     "node/cosine_node/bench/load_swarm.py": "node/bench/test_load.py",
     "node/cosine_node/bench/report_parts.py": "node/bench/test_report.py",
     "node/cosine_node/bench/ring_findings.py": "node/bench/test_ring.py",

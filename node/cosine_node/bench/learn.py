@@ -88,7 +88,7 @@ class LearnOptions(ExperimentOptions):
     max_new_tokens: int = RECORDED_TOKENS
     swarm_temperatures: tuple[float, ...] = (0.8,)
     swarm_clients: int = 8
-    swarm_requests: int = 24
+    swarm_requests: int = 18
     swarm_arrivals_per_s: float = 0.05
 
     @classmethod
@@ -226,7 +226,7 @@ def curve_rows(family: str, *, seed: int) -> Iterator[JsonRow]:
 
 
 def planned(options: LearnOptions) -> Iterator[PlannedRequests]:
-    """Every way at each place, plain decoding first; who is an expert of a domain needs no other."""
+    """Every way at each place, plain decoding first; in the learner's own domain before and after alone."""
     for family in options.families:
         learner = learner_of(family)
         stands_in = {
@@ -238,7 +238,7 @@ def planned(options: LearnOptions) -> Iterator[PlannedRequests]:
             place = Place(family, domain, temperature)
             yield PlannedRequests(place, PLAIN.name, options.plain(place))
             for way, (who, fields) in WAYS.items():
-                if way == EXPERT and domain == learner.own:
+                if domain == learner.own and way not in (BEFORE, AFTER):
                     continue
                 others = () if way.endswith(LONE) else learner.others
                 drafters = (*others, stands_in[who]) if who else (LOOKUP,)

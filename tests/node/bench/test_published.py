@@ -15,6 +15,7 @@ from cosine_node.bench import (
     cooperation,
     crowd,
     here,
+    learn,
     liars,
     near,
     paper,
@@ -24,6 +25,7 @@ from cosine_node.bench import (
     scale,
 )
 from cosine_node.bench.experiment import run_cell, shipped_traces
+from cosine_node.bench.learn_findings import AFTER
 from cosine_node.bench.ring_findings import CHAIN
 from cosine_node.bench.rtt_findings import ALONE
 from cosine_node.bench.tuning import Place
@@ -71,6 +73,22 @@ def test_what_the_clock_says(name: str) -> None:
 def test_which_drafter_knows_which_domain() -> None:
     again, file = rounded(acceptance.run(acceptance.AcceptanceOptions(), say=silent)), published("acceptance")
     assert (again["rows"], again["findings"]) == (file["rows"], file["findings"])
+
+
+def test_what_a_drafter_has_learned() -> None:
+    file = published("learn")
+    again = [row for family in file["setup"]["families"] for row in learn.curve_rows(family, seed=0)]
+    assert rounded(again) == [row for row in file["rows"] if row["part"] == "curve"]
+
+
+@pytest.mark.thorough
+def test_requests_after_learning() -> None:
+    options = learn.LearnOptions(families=("toy",), temperatures=(0.8,))
+    place = learn.Place("toy", "literature", 0.8)
+    plans = {plan.way: plan.cell for plan in learn.planned(options) if plan.place == place}
+    again = learn.row_of(place, AFTER, run_cell(plans[AFTER]), run_cell(plans["plain"]), seed=options.seed)
+    row = published_row("learn", part="requests", way=AFTER, **place._asdict())
+    assert rounded(again) == same_fields(row, again)
 
 
 @pytest.mark.thorough
