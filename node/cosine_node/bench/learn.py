@@ -27,7 +27,16 @@ from cosine_node.bench.experiment import (
     setup_of,
 )
 from cosine_node.bench.intervals import bootstrap_interval, ratio_and_interval, ratio_of_sums, speedup_fields
-from cosine_node.bench.learn_findings import AFTER, BEFORE, EXPERT, LEARNING, SHIPPED_ONLY, findings_of
+from cosine_node.bench.learn_findings import (
+    AFTER,
+    BEFORE,
+    EXPERT,
+    LEARNING,
+    NEW_DOMAIN,
+    OWN_DOMAIN,
+    SHIPPED_ONLY,
+    findings_of,
+)
 from cosine_node.simulation.learning_curve import (
     hits_along,
     learned_tokens,
@@ -213,8 +222,9 @@ def curve_rows(family: str, *, seed: int) -> Iterator[JsonRow]:
             "part": "curve",
             "family": family,
             "drafter": model,
+            "learns": learner.new,
             "domain": domain,
-            "is_own": domain == learner.own,
+            "domain_is": OWN_DOMAIN if domain == learner.own else NEW_DOMAIN,
             "learned_tokens": tokens,
             "first_choice": share["ratio"],
             "interval": share["interval"],

@@ -11,16 +11,18 @@ AFTER: Final = "after learning"
 EXPERT: Final = "an expert of the domain in its place"
 LEARNING: Final = "one learns"
 SHIPPED_ONLY: Final = "nobody learns"
+NEW_DOMAIN: Final = "the new domain"
+OWN_DOMAIN: Final = "its own domain"
 
 
 def findings_of(rows: Sequence[JsonRow], swarms: Mapping[tuple[Any, ...], CellResult], *, seed: int) -> JsonRow:
     """The ends of the curves, requests after learning against before, and the quarters of swarms."""
     requests = [row for row in rows if row["part"] == "requests"]
-    last = max((row["learned_tokens"] for row in rows if row["part"] == "curve"), default=0)
-    ends = [row for row in rows if row["part"] == "curve" and row["learned_tokens"] == last]
+    curves = grouped((row for row in rows if row["part"] == "curve"), "family", "domain")
+    ends = [max(curve, key=lambda row: int(row["learned_tokens"])) for curve in curves.values()]
     return {
-        "gains": [row for row in ends if not row["is_own"]],
-        "losses": [{**row, "lost_points": -row["gain_points"]} for row in ends if row["is_own"]],
+        "gains": [row for row in ends if row["domain_is"] == NEW_DOMAIN],
+        "losses": [{**row, "lost_points": -row["gain_points"]} for row in ends if row["domain_is"] == OWN_DOMAIN],
         "against": list(_against(requests, seed=seed)),
         "quarters": list(_quarters(swarms, seed=seed)),
         **sum_of_checks([row for row in rows if row["part"] != "curve"]),

@@ -67,6 +67,7 @@ class LinePlot:
 
     In it is a line for each text of the template `line`, through the fields `x` and `y` of its rows; around it is a
     paler band between the two ends that the field `band` holds. The field `level` has the height of a dashed line.
+    A few values of `x` are those of a sweep, on a logarithmic scale, unless it `is_linear`.
     """
 
     name: str
@@ -77,6 +78,7 @@ class LinePlot:
     y: str
     band: str = ""
     level: str = ""
+    is_linear: bool = False
 
     def draw(self, rows: Rows, path: Path) -> None:
         """Draw rows into an SVG file. Raises `UsageError`."""
@@ -100,8 +102,9 @@ class LinePlot:
                         lows, highs = zip(*(row[self.band] for row in line), strict=True)
                         axes.fill_between(along, lows, highs, color=colour, alpha=0.12, linewidth=0.0)
                 if has_few:
-                    # The values of a sweep lie on a logarithmic scale, with 0 among them.
-                    axes.set_xscale("symlog", linthresh=2.0)
+                    if not self.is_linear:
+                        # With 0 among them.
+                        axes.set_xscale("symlog", linthresh=2.0)
                     axes.set_xticks(values, [f"{value:g}" for value in values])
                     axes.minorticks_off()
                 if self.level:

@@ -46,11 +46,12 @@ LEARN: Final = Section(
         LinePlot(
             "learn",
             rows(part="curve"),
-            "{family}: {drafter}",
-            "{domain}",
+            "{family}: {drafter} learns {learns}",
+            "{domain_is}",
             "learned_tokens",
             "first_choice",
             "interval",
+            is_linear=True,
         ),
         LinePlot(
             "learn_swarm",
@@ -60,6 +61,7 @@ LEARN: Final = Section(
             "quarter",
             "tokens_per_s",
             "tokens_per_s_interval",
+            is_linear=True,
         ),
     ),
     (
