@@ -121,13 +121,19 @@ async def take_places(client: AsyncClient, task: dict[str, Any]) -> None:
             while True:
                 await channel.receive()
 
+    begin(listen())
+    await ask_greedily(client, task)
+
+
+async def ask_greedily(client: AsyncClient, task: dict[str, Any]) -> None:
+    """Many long requests, asked for again and again."""
+
     async def ask_on() -> None:
         while True:
             with suppress(CosineError):
                 await client.generate(task["prompt"], max_new_tokens=600)
             await asyncio.sleep(0.1)
 
-    begin(listen())
     for _ in range(GREEDY):
         begin(ask_on())
 
@@ -210,6 +216,7 @@ KINDS: Final = {
     "floods over streams": flood_streams,
     "floods of the DHT": flood_dht,
     "places": take_places,
+    "long requests": ask_greedily,
     "records": announce_lies,
 }
 END_S: Final = 2.0
