@@ -50,7 +50,7 @@ def test_a_curve_begins_with_the_drafter_as_shipped(result: dict[str, Any]) -> N
 
 
 def test_ways_differ_in_who_stands_in_the_learners_place() -> None:
-    options = LearnOptions(families=(TOY,), temperatures=(0.8,))
+    options = LearnOptions(request_families=(TOY,), temperatures=(0.8,))
     plans = {(plan.place.domain, plan.way): plan.cell.scenario["domains"] for plan in planned(options)}
     others = ("code", "general", "lookup")
     assert plans["literature", BEFORE] == (*others, "math")
@@ -60,7 +60,7 @@ def test_ways_differ_in_who_stands_in_the_learners_place() -> None:
 
 
 def test_a_swarm_that_learns_has_the_same_requests_as_one_that_does_not() -> None:
-    options = LearnOptions(families=(TOY,), swarm_temperatures=(0.8,))
+    options = LearnOptions(request_families=(TOY,), swarm_temperatures=(0.8,))
     learning, shipped = planned_swarms(options)
     assert (learning.way, shipped.way) == (LEARNING, SHIPPED_ONLY)
     assert {**learning.cell.scenario, "learners": 0} == shipped.cell.scenario
@@ -69,7 +69,7 @@ def test_a_swarm_that_learns_has_the_same_requests_as_one_that_does_not() -> Non
 
 @pytest.mark.thorough
 def test_a_swarm_learns_from_what_it_is_asked() -> None:
-    options = LearnOptions(families=(TOY,), swarm_requests=6)
+    options = LearnOptions(request_families=(TOY,), swarm_requests=6)
     learning = next(planned_swarms(options))
     rows = list(swarm_rows(learning.place, learning.way, run_cell(learning.cell), options))
     assert [row["quarter"] for row in rows] == [1, 2, 3, 4]
@@ -98,9 +98,17 @@ def test_quarters_are_held_against_the_same_requests_where_nobody_learns() -> No
     assert [(row["quarter"], row["ratio"]) for row in found] == [(1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0)]
 
 
-def test_who_learns_is_read_from_the_recorded_runs() -> None:
-    learner = learner_of(TOY)
-    assert (learner.own, learner.new, learner.tokens) == ("math", "literature", 20_000)
-    assert learner.others == ("code", "general", "lookup")
-    gained = {row["domain"]: row["gain_points"] for row in curve_rows(TOY, seed=0) if row["learned_tokens"]}
-    assert gained["literature"] > 0
+@pytest.mark.parametrize(
+    ("family", "own", "new", "others"),
+    [
+        (Family.TOY, "math", "literature", ("code", "general", "lookup")),
+        (Family.SMOL, "code", "medical", ("general", "math", "lookup")),
+    ],
+)
+def test_who_learns_is_read_from_the_recorded_runs(
+    family: Family, own: str, new: str, others: tuple[str, ...]
+) -> None:
+    learner = learner_of(family)
+    assert (learner.own, learner.new, learner.tokens, learner.others) == (own, new, 20_000, others)
+    gained = {row["domain"]: row["gain_points"] for row in curve_rows(family, seed=0) if row["learned_tokens"]}
+    assert gained[new] > 0
