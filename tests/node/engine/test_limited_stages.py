@@ -50,7 +50,8 @@ def test_parts_serve_a_model_that_does_not_fit_as_a_whole(tmp_path: Path) -> Non
     del model
     folder = tmp_path / "model"
     whole = run(folder, LayerRange.whole(LAYERS), "-", tmp_path / "whole")
-    assert whole.returncode and "memory" in whole.stderr, whole.stderr
+    # PyTorch says "not enough memory", Python `MemoryError`.
+    assert whole.returncode and "memory" in whole.stderr.lower(), whole.stderr
     read = "-"
     for part in ranges(6, 12, LAYERS):
         done = run(folder, part, read, tmp_path / str(part))

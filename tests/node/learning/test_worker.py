@@ -28,7 +28,6 @@ from cosine_node.learning.worker import carry_out
 from cosine_node.model import ModelSource, fetch_folder, load_weights
 from cosine_protocol.request import Sampling
 from tests.node.learning.streams import stream
-from tests.thoroughness import THOROUGH
 
 
 @pytest.fixture
@@ -145,11 +144,3 @@ def test_a_round_that_fails_leaves_nothing_on_the_disk(folder: Path, monkeypatch
 def test_an_answer_is_no_order() -> None:
     with pytest.raises(ValueError, match="no order"):
         carry_out(Comparison(earlier=Acceptance(), live=Acceptance()))
-
-
-@THOROUGH
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("model", [f"zoo:draft-{domain}" for domain in zoo.DOMAINS])
-def test_every_shipped_drafter_can_learn_in_a_child(folder: Path, model: str) -> None:
-    outcome = asyncio.run(LearningChild(folder).ask(round_order(folder, model, "zoo:target")))
-    assert isinstance(outcome, RoundOutcome) and outcome.trained_tokens > 0
