@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM
 from cosine_node.distillation.new_drafter import adopt, tables_by_token
 from cosine_node.engine.draft_vocabulary import DraftVocabulary
 
-LEAST_TIMES: Final = 3
-"""A choice: what was said once or twice may never be said again, and one saying teaches little."""
+LEAST_TIMES: Final = 2
+"""Tuned: what was said once may never be said again, and one saying teaches little."""
 MOST_KNOWN: Final = 16_384
 """A choice that bounds a pass: at width 576 the output of so many tokens costs as much as two to three layers."""
 

@@ -10,6 +10,7 @@ import torch
 from cosine_node import zoo
 from cosine_node.engine.draft_vocabulary import DraftVocabulary
 from cosine_node.engine.loading import load_model
+from cosine_node.learning import finetuning
 from cosine_node.learning.finetuning import (
     MOST_TOKENS,
     Experience,
@@ -24,7 +25,7 @@ from cosine_protocol.request import Sampling
 from tests.node.learning.streams import stream
 
 VOCAB_TOKENS = 2048
-SETTINGS = RoundSettings(vocab_tokens=VOCAB_TOKENS, seed=3, epochs=6.0)
+SETTINGS = RoundSettings(vocab_tokens=VOCAB_TOKENS, seed=3, epochs=6.0, own_weight=4.0, own_texts=16)
 BASE = zoo.folder("draft-code")
 REFUSED = 41
 WORD = 49_000
@@ -67,7 +68,7 @@ def test_the_same_seed_makes_the_same_weights(tmp_path: Path) -> None:
             learned,
             learned[:2],
             tmp_path / name,
-            RoundSettings(vocab_tokens=VOCAB_TOKENS, epochs=1),
+            RoundSettings(vocab_tokens=VOCAB_TOKENS, epochs=1, own_texts=16),
             shipped=BASE,
         )
     one, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "other"))
@@ -81,7 +82,7 @@ def test_a_drafter_with_a_vocabulary_of_its_own_keeps_it_and_learns_words(tmp_pa
     base = fetch_folder("zoo:smol-code")
     learned = [stream(seed=seed, vocab=2000) for seed in range(8)]
     learned += [replace(one, tokens=(WORD, *one.tokens[1:])) for one in learned[:4]]
-    settings = RoundSettings(vocab_tokens=49_152, epochs=1)
+    settings = RoundSettings(vocab_tokens=49_152, epochs=1, own_texts=16)
     report = train_round(base, learned, learned, tmp_path, settings, shipped=base)
     vocabulary, before = DraftVocabulary.read(tmp_path), DraftVocabulary.read(base)
     assert vocabulary is not None and before is not None
@@ -96,9 +97,15 @@ def test_texts_of_any_length_are_learned_from(tmp_path: Path) -> None:
         stream(prompt=40, tokens=3000, seed=3),
     ]
     report = train_round(
-        BASE, texts, texts, tmp_path, RoundSettings(vocab_tokens=VOCAB_TOKENS, epochs=1), shipped=BASE
+        BASE, texts, texts, tmp_path, RoundSettings(vocab_tokens=VOCAB_TOKENS, epochs=1, own_texts=16), shipped=BASE
     )
     assert report.before.tokens == 8, "what does not fit into the context measures nothing"
+
+
+def test_many_texts_are_gone_over_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finetuning, "MOST_TOKENS", 2 * 8 * 24)
+    report = train_round(BASE, recited(8), [], tmp_path, SETTINGS, shipped=BASE)
+    assert report.trained_tokens == 2 * 8 * 24
 
 
 def test_without_texts_there_is_no_round(tmp_path: Path) -> None:
@@ -137,7 +144,12 @@ def test_what_the_target_refused_becomes_less_likely(tmp_path: Path, experience:
     streams = [refused_stream(seed) for seed in range(16)]
     for weight in (0.0, 20.0):
         settings = RoundSettings(
-            vocab_tokens=VOCAB_TOKENS, experience=experience, epochs=4.0, refused_weight=weight, own_weight=0.0
+            vocab_tokens=VOCAB_TOKENS,
+            experience=experience,
+            epochs=4.0,
+            refused_weight=weight,
+            own_weight=0.0,
+            own_texts=8,
         )
         train_round(BASE, streams, streams[:1], tmp_path / str(weight), settings, shipped=BASE)
     heard, ignored = (chance_of_refused(tmp_path / str(weight), streams) for weight in (20.0, 0.0))
@@ -148,7 +160,9 @@ def test_unguided_experience_says_nothing_of_what_was_not_refused(tmp_path: Path
     learned, held_out = recited(24), recited(8, first=100)
     shares = {}
     for experience in (Experience.GUIDED, Experience.UNGUIDED):
-        settings = RoundSettings(vocab_tokens=VOCAB_TOKENS, experience=experience, epochs=6.0)
+        settings = RoundSettings(
+            vocab_tokens=VOCAB_TOKENS, experience=experience, epochs=6.0, own_weight=4.0, own_texts=16
+        )
         shares[experience] = train_round(
             BASE, learned, held_out, tmp_path / experience, settings, shipped=BASE
         ).after.share
