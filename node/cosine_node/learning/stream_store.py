@@ -46,6 +46,9 @@ HELD_OUT_OF: Final = 5
 """Decided: one stream in five measures what was learned from the others."""
 MOST_OF_ONE_CLIENT: Final = 0.25
 """Decided: a client that floods a drafter, or feeds it with bad texts, decides about a quarter at most."""
+ALWAYS_TOKENS: Final = 10_000
+"""A choice, half of what teaches a domain: so much of every client counts. Else one with few texts would take away
+those of the others, and a swarm of two would never learn."""
 
 _CREATE: Final = f"""
 CREATE TABLE streams (
@@ -205,10 +208,10 @@ class StreamStore:
         return connection
 
 
-def fair_part(streams: Sequence[VerifiedStream]) -> list[VerifiedStream]:
+def fair_part(streams: Sequence[VerifiedStream], *, always_tokens: int = ALWAYS_TOKENS) -> list[VerifiedStream]:
     """The streams of which no client has more than a quarter of the tokens, or its share where there are fewer.
 
-    Of a client with more, the oldest are left out, never its last one.
+    Of a client with more, and with more than `always_tokens`, the oldest are left out, never its last one.
     """
     numbers: defaultdict[str, deque[int]] = defaultdict(deque)
     tokens: defaultdict[str, int] = defaultdict(int)
@@ -220,7 +223,7 @@ def fair_part(streams: Sequence[VerifiedStream]) -> list[VerifiedStream]:
     left_out: set[int] = set()
     largest = [(-tokens[client], client) for client, own in numbers.items() if len(own) > 1]
     heapq.heapify(largest)
-    while largest and -largest[0][0] > most * all_tokens:
+    while largest and -largest[0][0] > max(most * all_tokens, always_tokens):
         count, client = heapq.heappop(largest)
         number = numbers[client].popleft()
         left_out.add(number)

@@ -32,6 +32,8 @@ from tests.full_disk import full_disk
 from tests.node.learning.streams import stream
 from tests.thoroughness import THOROUGH
 
+LONGEST = 400
+
 
 def bytes_in(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.iterdir())
@@ -125,10 +127,10 @@ def test_the_same_text_of_a_client_is_kept_once(tmp_path: Path) -> None:
         assert store.kept().streams == 2
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(8, 400)), max_size=60))
-def test_no_client_has_more_than_its_share(texts: list[tuple[int, int]]) -> None:
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(8, LONGEST)), max_size=60), st.integers(0, 3000))
+def test_no_client_has_more_than_its_share(texts: list[tuple[int, int]], always_tokens: int) -> None:
     streams = [stream(str(client), tokens=tokens, seed=number) for number, (client, tokens) in enumerate(texts)]
-    fair = fair_part(streams)
+    fair = fair_part(streams, always_tokens=always_tokens)
     assert [each for each in streams if each in fair] == fair, "in order"
     assert {each.client for each in fair} == {each.client for each in streams}
     tokens: Counter[str] = Counter()
@@ -137,13 +139,21 @@ def test_no_client_has_more_than_its_share(texts: list[tuple[int, int]]) -> None
     share = max(MOST_OF_ONE_CLIENT, 1 / max(1, len(tokens)))
     for client, count in tokens.items():
         own = [each for each in fair if each.client == client]
-        assert count <= share * tokens.total() or len(own) == 1
+        assert count <= max(share * tokens.total(), always_tokens) or len(own) == 1
+        if count < always_tokens - LONGEST:
+            assert own == [each for each in streams if each.client == client]
         # It keeps the newest.
         assert own == [each for each in streams if each.client == client][-len(own) :]
 
 
 def test_nothing_is_left_out_where_clients_ask_alike() -> None:
     streams = [stream(f"client {number % 4}", seed=number) for number in range(40)]
+    assert fair_part(streams, always_tokens=0) == streams
+
+
+def test_a_client_with_few_texts_takes_nothing_from_one_with_many() -> None:
+    streams = [stream("one of two", seed=number, tokens=100) for number in range(60)]
+    streams.append(stream("the other", seed=60, tokens=8))
     assert fair_part(streams) == streams
 
 
