@@ -91,7 +91,7 @@ class DrafterService:
         `keep_stream` gets the texts that clients let the drafter keep, once their requests have ended.
         """
         self.receipts = receipts
-        self._records = StreamRecords(keep_stream, target_digest=config.target_digest)
+        self.records = StreamRecords(keep_stream, target_digest=config.target_digest)
         self._engine = engine
         self._runner = runner
         self.pass_s = curve.seconds(1)
@@ -111,7 +111,7 @@ class DrafterService:
         self._calibration = Calibration(first_power=FIRST_CHOICE_POWER)
         self.progress = StepCounts()
         reads = serving_budget(places=config.max_requests)
-        self._serve = partial(serve_channel, progress=self.progress, budget=reads, learns=self._records.are_kept)
+        self._serve = partial(serve_channel, progress=self.progress, budget=reads, learns=self.records.are_kept)
         self.counts = DrafterCounts()
 
     @property
@@ -148,7 +148,7 @@ class DrafterService:
         finally:
             if self.receipts is not None:
                 self.receipts.write()
-            self._records.keep_all()
+            self.records.keep_all()
 
     async def drain(self) -> None:
         """Take no new request and let the present ones go: they lose only hints."""
@@ -213,7 +213,7 @@ class DrafterService:
             self._answer_busy(channel, message.number)
             return
         self._tick_soon()
-        record = self._records.follow(request, d_0, may_keep=may_keep_text(message, mandate))
+        record = self.records.follow(request, d_0, may_keep=may_keep_text(message, mandate))
         followed = self._followed[(channel, message.number)] = FollowedRequest(
             channel,
             message.number,
@@ -258,8 +258,8 @@ class DrafterService:
         for followed in list(self._followed.values()):
             if now_s - followed.heard_at_s > FORGOTTEN_S:
                 self._leave(followed)
-        self._records.keep_old(now_s=now_s)
-        if self._followed or self._records.are_waiting:
+        self.records.keep_old(now_s=now_s)
+        if self._followed or self.records.are_waiting:
             self._tick_soon()
 
     def _answer_busy(self, channel: Channel, number: int) -> None:
@@ -396,5 +396,5 @@ class DrafterService:
             self._released.append(followed)
             if self.receipts is not None:
                 self.receipts.expect(followed.request, followed.d_0, sent_nodes=followed.sent_nodes)
-            self._records.leave(followed.record, now_s=asyncio.get_running_loop().time())
+            self.records.leave(followed.record, now_s=asyncio.get_running_loop().time())
             self._work.set()

@@ -281,7 +281,11 @@ class Learner:
     async def _compare(self, since: Acceptance, emit: Emit) -> None:
         """Live acceptance has fallen: the worse of two versions along the same streams goes."""
         self._doing = Activity.COMPARING
-        state = self.state
+        state, service = self.state, self._service
+        assert service is not None
+        # The texts that it was right less often about have just ended, and wait to be kept.
+        service.records.keep_left()
+        await self._in_writer(lambda: None)
         order = ComparisonOrder(
             folder=str(self._home.folder),
             earlier=str(self._folder_of(state.earlier)),

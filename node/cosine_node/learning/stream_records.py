@@ -127,6 +127,10 @@ class StreamRecords:
             }
         )
 
+    def keep_left(self) -> None:
+        """Keep the streams of requests that nobody follows now; if one is followed again, what comes is another."""
+        self._end({record for record in self._records.values() if not record.followers})
+
     def keep_all(self) -> None:
         """Keep all streams as they are."""
         self._end(set(self._records.values()))

@@ -30,6 +30,7 @@ from cosine_protocol.request import Sampling
 from tests.node.learning import scripted_child
 from tests.node.learning.scripted_child import SCRIPT
 from tests.node.learning.streams import stream
+from tests.node.learning.test_stream_records import followed, noted
 
 BETTER = {"before": 500, "after": 600}
 CURVE = CostCurve(((1, 0.001), (64, 0.002)))
@@ -197,6 +198,10 @@ def test_of_weights_that_are_right_less_often_the_worse_go(tmp_path: Path, earli
         await drafter.event("learned")
         await drafter.event("switched")
         drafter.tell(earlier=600 if earlier_is_better else 400, live=500)
+        await until(lambda: not drafter.learner._waiting)
+        # A text that may still go on is there to compare them on, too.
+        records, known = drafter.service.records, drafter.learner.kept.streams
+        records.leave(noted(followed(records), list(range(20))), now_s=0.0)
         drafter.accept(LIVE_TOKENS // 3, LIVE_TOKENS)
         if earlier_is_better:
             back = await drafter.event("rolled_back")
@@ -213,6 +218,7 @@ def test_of_weights_that_are_right_less_often_the_worse_go(tmp_path: Path, earli
             assert drafter.learner.state.live_before == Acceptance(600, 1000), "what is shown stays"
         assert drafter.serves() == (0 if earlier_is_better else 1)
         assert drafter.learner.state.rollbacks == earlier_is_better
+        assert drafter.learner.kept.streams == known + 1
 
     play(drafter, scene)
     assert Versions(drafter.folder).all() == ([] if earlier_is_better else [1])

@@ -121,6 +121,19 @@ def test_the_same_digest_of_another_client_is_another_text() -> None:
     assert followed(records) is not followed(records, request_of("another"))
 
 
+def test_those_that_nobody_follows_can_be_kept_at_once() -> None:
+    kept: list[VerifiedStream] = []
+    records = StreamRecords(kept.append)
+    still = noted(followed(records), list(range(10)))
+    left = noted(followed(records, request_of("another")), list(range(20)))
+    records.leave(left, now_s=0.0)
+    records.keep_left()
+    assert [stream.client for stream in kept] == ["another"]
+    records.leave(still, now_s=0.0)
+    records.keep_left()
+    assert len(kept) == 2 and not records.are_waiting
+
+
 def test_of_too_many_that_wait_the_one_left_first_is_kept() -> None:
     kept: list[VerifiedStream] = []
     records = StreamRecords(kept.append)
