@@ -64,6 +64,12 @@ def main(arguments: list[str] | None = None) -> None:
     }
     before = {domain: _hits(drafter, streams) for domain, streams in held_out.items()}
     learned = texts(options.new, is_held_out=False, tokens=max(options.tokens))
+    refused, said = repeated_shares(learned)
+    log.info(
+        "%.1f %% of refused first choices repeat three tokens of their text, %.1f %% of the target's own tokens do",
+        100 * refused,
+        100 * said,
+    )
     for tokens in options.tokens:
         for experience in options.experience:
             for garbage in options.garbage:
@@ -182,6 +188,27 @@ def garbage_of(
         made.append(replace(honest, client="liar", tokens=tuple(tokens)))
         wanted -= len(tokens)
     return made
+
+
+def repeated_shares(streams: Sequence[VerifiedStream]) -> tuple[float, float]:
+    """The shares of refused first choices, and of the target's tokens, that repeat three tokens of their text.
+
+    That is: such a token followed the same two before.
+    """
+    refused: list[bool] = []
+    said: list[bool] = []
+    for stream in streams:
+        wrong = {branch.position: branch.tokens[0] for branch in stream.failed}
+        text = stream.prompt + stream.tokens
+        known: set[tuple[int, ...]] = set()
+        for end in range(2, len(text)):
+            position, before = end - len(stream.prompt), text[end - 2 : end]
+            if position in wrong:
+                refused.append((*before, wrong[position]) in known)
+            if position >= 0:
+                said.append((*before, text[end]) in known)
+            known.add((*before, text[end]))
+    return sum(refused) / max(1, len(refused)), sum(said) / max(1, len(said))
 
 
 def _hits(drafter: Engine, streams: Sequence[VerifiedStream]) -> list[Acceptance]:

@@ -2,13 +2,15 @@
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from cosine_node.learning.verified_stream import FailedBranch
 from tests.node.learning.streams import stream
-from training.measure_learning import garbage_of, main
+from training.measure_learning import garbage_of, main, repeated_shares
 
 LINE = "zoo:draft-math, 200 tokens, both, 30 % garbage, seed 0: literature 0."
 
@@ -39,6 +41,13 @@ def test_garbage_is_the_share_of_all_tokens_and_of_one_client() -> None:
     assert {one.client for one in made} == {"liar"}
     known = {token for one in honest for token in one.tokens}
     assert all(set(one.tokens) <= known for one in made)
+
+
+def test_a_token_repeats_where_it_followed_the_same_two_before() -> None:
+    refused = (FailedBranch(3, (3,), 0.5), FailedBranch(4, (9,), 0.5))
+    one = replace(stream(), prompt=(1, 2), tokens=(3, 1, 2, 4, 3), failed=refused)
+    assert repeated_shares([one]) == (1 / 2, 0.0)
+    assert repeated_shares([replace(one, tokens=(3, 1, 2, 3, 1))]) == (1 / 2, 2 / 5)
 
 
 def test_no_garbage_is_none() -> None:

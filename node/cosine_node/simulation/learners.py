@@ -22,9 +22,8 @@ from cosine_node.simulation.learning_curve import LearningCurve
 from cosine_node.simulation.report import LearnerUse, Switch
 
 ROUND_S: Final = 3.0
-"""A choice: what a round takes before its first token, most of it to start a process with PyTorch."""
 ROUND_S_PER_TOKEN: Final = 0.003
-"""A choice: 2,400 tokens, three times, took 4 to 10 s (docs/learn.md, "What it costs")."""
+"""Choices: 2,000 tokens take 9 s and 20,000 take 63 s, where 12 and 44 s were measured (docs/learn.md)."""
 SWITCH_S: Final = 1.0
 """A choice: loading the weights of a small model."""
 
