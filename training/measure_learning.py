@@ -64,11 +64,11 @@ def main(arguments: list[str] | None = None) -> None:
     }
     before = {domain: _hits(drafter, streams) for domain, streams in held_out.items()}
     learned = texts(options.new, is_held_out=False, tokens=max(options.tokens))
-    refused, said = repeated_shares(learned)
+    refused, of_target = repeated_shares(learned)
     log.info(
         "%.1f %% of refused first choices repeat three tokens of their text, %.1f %% of the target's own tokens do",
         100 * refused,
-        100 * said,
+        100 * of_target,
     )
     for tokens in options.tokens:
         for experience in options.experience:

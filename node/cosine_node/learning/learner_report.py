@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -216,6 +217,7 @@ def is_running(folder: Path) -> bool:
     return False
 
 
+@cache
 def _file(folder: Path) -> StateFile:
     return StateFile(NAME, max_bytes=MAX_BYTES, file=folder / NAME)
 

@@ -1,6 +1,7 @@
 """What a learner remembers between runs besides its streams and versions: how far it is and what came of it."""
 
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,5 +54,6 @@ class LearningState:
         _file(folder).write(fields)
 
 
+@cache
 def _file(folder: Path) -> StateFile:
     return StateFile(NAME, max_bytes=MAX_BYTES, file=folder / NAME)

@@ -6,7 +6,7 @@ from itertools import count
 
 from cosine_node.drafter.service import DrafterService
 from cosine_node.learning.decision import HELD_OUT_TOKENS, NEW_TOKENS
-from cosine_node.learning.stream_store import is_held_out
+from cosine_node.learning.stream_store import ALWAYS_TOKENS, is_held_out
 from cosine_node.learning.verified_stream import NO_GUESS, VerifiedStream
 from cosine_node.simulation.learners import ROUND_S, ROUND_S_PER_TOKEN, SimulatedLearner
 from cosine_node.simulation.learning_curve import learning_traces
@@ -90,7 +90,7 @@ def test_texts_of_its_own_domain_teach_a_drafter_nothing_that_was_recorded() -> 
 def test_one_client_is_a_part_of_what_is_learned_from() -> None:
     flood = [text(TRACES.select(domains=("literature",))[number % 28], "flood") for number in range(200)]
     learner = learned_after([*texts("literature", 2 * NEW_TOKENS), *flood])
-    assert learner.version == 5000
+    assert learner.version == ALWAYS_TOKENS == 10_000
 
 
 def test_nothing_is_learned_while_a_request_is_followed() -> None:
