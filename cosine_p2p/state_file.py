@@ -41,18 +41,26 @@ class StateFile:
 
     def write(self, value: dict[str, Any]) -> None:
         """Replace the file; where that cannot be, it stays as it was, which the log says once."""
-        draft = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(json.dumps(value), "utf-8")
-            os.replace(draft, self.path)
+            replace_text(self.path, json.dumps(value))
         except OSError as error:
-            with suppress(OSError):
-                # A full disk holds the beginning of it.
-                draft.unlink(missing_ok=True)
             if not self._cannot_write:
                 sentence = "%s cannot be written (%s) and stays as it was; what is noted next is tried again"
                 logger.warning(sentence, self.path, error.strerror or error)
             self._cannot_write = True
         else:
             self._cannot_write = False
+
+
+def replace_text(file: Path, text: str) -> None:
+    """Replace a file whole; two writers at once leave one of the two versions. Raises `OSError`."""
+    draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(text, "utf-8")
+        os.replace(draft, file)
+    except OSError:
+        with suppress(OSError):
+            # A full disk holds the beginning of it.
+            draft.unlink(missing_ok=True)
+        raise

@@ -3,10 +3,7 @@
 import hashlib
 import json
 import logging
-import os
-import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +14,7 @@ from platformdirs import user_cache_dir, user_data_dir
 from cosine_p2p.generation_config import read_eos, read_generation_config
 from cosine_p2p.gguf_header import SUFFIX as GGUF_SUFFIX
 from cosine_p2p.gguf_header import GgufHeader, read_header
+from cosine_p2p.state_file import replace_text
 from cosine_p2p.tokenizer_files import NAMES, TokenizerFiles, counted_digest, parse_digest
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import TargetFacts
@@ -188,7 +186,7 @@ class _HashCache:
         except (TypeError, ValueError):
             tensors = read_tensors(file)
         try:
-            _write_json(entry, [[t.name, t.dtype, list(t.shape), t.sha256] for t in tensors])
+            replace_text(entry, json.dumps([[t.name, t.dtype, list(t.shape), t.sha256] for t in tensors], indent=0))
         except OSError as error:
             LOG.warning("%s: what was computed of %s is not kept there", error, file)
         return tensors
@@ -266,7 +264,8 @@ def choose_digest(name: str, offered: Mapping[bytes, int], pins_file: Path | Non
     if offered[chosen] < QUORUM * sum(offered.values()):
         raise UsageError(f"{name} stands for several models here, {_listed(offered)}; choose one as {name}@DIGEST.")
     try:
-        _write_json(file, {known_name: digest.hex() for known_name, digest in [*pins.items(), (name, chosen)]})
+        kept = {known_name: digest.hex() for known_name, digest in [*pins.items(), (name, chosen)]}
+        replace_text(file, json.dumps(kept, indent=0))
     except OSError as error:
         raise UsageError(f"{file} cannot be written ({error.strerror}).") from None
     return chosen
@@ -281,16 +280,3 @@ def _read_json(file: Path) -> Any:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-
-
-def _write_json(file: Path, value: Any) -> None:
-    """Replace a file whole; two writers at once leave one of the two versions. Raises `OSError`."""
-    draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(json.dumps(value, indent=0), encoding="utf-8")
-        os.replace(draft, file)
-    except OSError:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
-        raise

@@ -4,7 +4,7 @@ import json
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -44,15 +44,18 @@ def learned(
     def reports() -> list["LearnerReport"]:
         return [report for report in read_reports() if model in (None, report.model)]
 
-    if model is not None and not reports():
+    found = reports()
+    if model is not None and not found:
         raise UsageError(f"No drafter with the model {model!r} has learned here.")
     if action == Action.FORGET:
-        for report in reports():
+        for report in found:
             _forget(report.folder, with_versions=versions)
+        found = reports()
     if as_json:
-        sys.stdout.write(json.dumps({"drafters": [_shown(report) for report in reports()]}) + "\n")
+        shown = [report.as_object() | {"disk_bytes": _disk_bytes(report.folder)} for report in found]
+        sys.stdout.write(json.dumps({"drafters": shown}) + "\n")
         return
-    lines = [line for report in reports() for line in _lines(report)] or ["No drafter has learned here."]
+    lines = [line for report in found for line in _lines(report)] or ["No drafter has learned here."]
     sys.stdout.write("\n".join(lines) + "\n")
 
 
@@ -65,16 +68,14 @@ def _forget(folder: Path, *, with_versions: bool) -> None:
         Versions(folder).forget()
 
 
-def _shown(report: "LearnerReport") -> dict[str, Any]:
-    """A drafter for machines."""
-    disk_bytes = sum(file.stat().st_size for file in report.folder.rglob("*") if file.is_file())
-    return report.as_object() | {"disk_bytes": disk_bytes}
+def _disk_bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def _lines(report: "LearnerReport") -> list[str]:
-    """The same for people."""
+    """A drafter for people."""
     return [
         printable(f"{report.model} for {report.target}, {report.peer_id}"),
         *(f"  {name}: {text}" for name, text in report.facts()),
-        f"  folder: {report.folder}, {_shown(report)['disk_bytes'] / 1e6:.1f} MB",
+        f"  folder: {report.folder}, {_disk_bytes(report.folder) / 1e6:.1f} MB",
     ]
