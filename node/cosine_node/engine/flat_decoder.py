@@ -5,7 +5,7 @@ is the same computation with the same weights: query, key and value projections 
 up; normalisation and rotation are one call each. `load_trial` compares it with the model's own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -67,10 +67,14 @@ class _Linear:
     @classmethod
     def joining(cls, *modules: nn.Linear) -> "_Linear":
         """The modules' weights become views of the joined matrix: memory holds them once."""
-        matrix = torch.cat([module.weight.detach().t() for module in modules], 1).contiguous()
-        views = torch.split_with_sizes(matrix, [module.out_features for module in modules], 1)
-        for module, view in zip(modules, views, strict=True):
-            module.weight = nn.Parameter(view.t(), requires_grad=False)
+        weights = [module.weight.detach() for module in modules]
+        # A model is wrapped for its trial, and again to serve.
+        matrix = _joined_before(weights)
+        if matrix is None:
+            matrix = torch.cat([weight.t() for weight in weights], 1).contiguous()
+            views = torch.split_with_sizes(matrix, [len(weight) for weight in weights], 1)
+            for module, view in zip(modules, views, strict=True):
+                module.weight = nn.Parameter(view.t(), requires_grad=False)
         biases = [module.bias.detach() for module in modules if module.bias is not None]
         return cls(matrix, torch.cat(biases) if biases else None)
 
@@ -238,6 +242,20 @@ class FlatDecoder:
             x = layer(x, cos, sin, plan)
         x = x if wanted is None else x[wanted]
         return x if self._output is None else self._output(self._norm(x))
+
+
+def _joined_before(weights: Sequence[Tensor]) -> Tensor | None:
+    """The matrix whose columns weights [outputs, inputs] are since an earlier joining, or None if they are not."""
+    first, outputs = weights[0], sum(len(weight) for weight in weights)
+    offset = first.storage_offset()
+    for weight in weights:
+        memory = weight.untyped_storage().data_ptr()
+        if memory != first.untyped_storage().data_ptr() or weight.stride() != (1, outputs):
+            return None
+        if weight.storage_offset() != offset:
+            return None
+        offset += len(weight)
+    return first.as_strided((first.shape[1], outputs), (outputs, 1))
 
 
 def _is_known(layer: Any) -> bool:

@@ -205,6 +205,18 @@ def test_help_names_every_command_and_imports_nothing_heavy() -> None:
         assert command in done.stdout
 
 
+def test_the_command_seldom_looks_for_garbage_and_its_functions_in_this_process_change_nothing() -> None:
+    code = (
+        "import gc, sys\nfrom cosine_node.cli import COLLECTED_AFTER, main\nbefore = gc.get_threshold()\n"
+        "for given, expected in ((['--version'], before[0]), (None, COLLECTED_AFTER)):\n"
+        "    sys.argv = ['cosine-node', '--version']\n"
+        "    try:\n        main(given)\n    except SystemExit as exit_:\n        assert not exit_.code\n"
+        "    assert gc.get_threshold() == (expected, *before[1:])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_missing_extra_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -84,6 +84,26 @@ def test_the_model_stays_usable_and_no_weight_is_held_twice() -> None:
     assert len(storages) == 1
 
 
+def test_a_model_that_was_joined_is_not_copied_again_but_where_a_weight_was_replaced() -> None:
+    model, tokens = tiny_llama(), torch.tensor([[3, 5, 8, 13]])
+
+    def places() -> list[int]:
+        first, second = (layer.self_attn.k_proj.weight for layer in model.model.layers[:2])
+        return [first.data_ptr(), second.data_ptr()]
+
+    with torch.inference_mode():
+        assert FlatDecoder.of(model) is not None
+        joined = places()
+        replaced = model.model.layers[1].self_attn.k_proj
+        replaced.weight = torch.nn.Parameter(replaced.weight.detach() * 2, requires_grad=False)
+        expected = model(input_ids=tokens).logits
+        check_exactness(model)
+        assert places()[0] == joined[0]
+        assert places()[1] != joined[1]
+        model.set_attn_implementation("eager")
+        torch.testing.assert_close(model(input_ids=tokens).logits, expected)
+
+
 def test_an_engine_with_tied_embeddings_uses_the_flat_decoder() -> None:
     model = build(tf.LlamaConfig(**SIZES, tie_word_embeddings=True))
     check_exactness(model)
