@@ -3,13 +3,16 @@
 import json
 import logging
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from cosine_node.learning.finetuning import RoundSettings
 from cosine_node.learning.verified_stream import FailedBranch
 from tests.node.learning.streams import stream
+from training import measure_learning
 from training.measure_learning import garbage_of, main, repeated_shares
 
 LINE = "zoo:draft-math, 200 tokens, both, 30 % garbage, seed 0: literature 0."
@@ -23,7 +26,10 @@ def write_texts(folder: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_round_is_measured_on_both_domains(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_round_is_measured_on_both_domains(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure_learning, "RoundSettings", partial(RoundSettings, own_texts=16))
     write_texts(tmp_path)
     place = ("--corpora", str(tmp_path), "--work", str(tmp_path / "work"), "--target", "zoo:target")
     drafter = ("--drafter", "zoo:draft-math", "--own", "math", "--new", "literature")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from cosine_node.engine.llama_library import is_installed
 from cosine_node.learning import worker
 from cosine_node.learning.child import COMMAND, ChildFailed, LearningChild
 from cosine_node.learning.decision import Acceptance
+from cosine_node.learning.finetuning import RoundSettings
 from cosine_node.learning.orders import Comparison, ComparisonOrder, RoundOrder, RoundOutcome, to_line
 from cosine_node.learning.served_weights import GGUF_FOLDER, gguf_kind, serving_folder
 from cosine_node.learning.stream_store import StreamStore
@@ -38,6 +40,12 @@ def folder(tmp_path: Path) -> Iterator[Path]:
             each = stream(f"client {number % 4}", tokens=24, seed=number, vocab=40)
             store.add(each)
     yield tmp_path
+
+
+@pytest.fixture
+def short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds of this process learn less, from fewer texts of the drafter's own: how much is `test_finetuning`'s."""
+    monkeypatch.setattr(worker, "RoundSettings", partial(RoundSettings, own_texts=16, epochs=1.0))
 
 
 def round_order(folder: Path, model: str, target: str, number: int = 1) -> RoundOrder:
@@ -61,6 +69,7 @@ def target_of_many_tokens(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("short_rounds")
 def test_it_learns_compares_and_says_how_likely_texts_are(folder: Path) -> None:
     order = round_order(folder, "zoo:draft-code", "zoo:target")
     outcome = carry_out(order)
@@ -79,6 +88,7 @@ def test_it_learns_compares_and_says_how_likely_texts_are(folder: Path) -> None:
     assert compared.earlier.tokens == compared.live.tokens > outcome.before.tokens
 
 
+@pytest.mark.usefixtures("short_rounds")
 @pytest.mark.thorough
 def test_a_version_of_a_gguf_model_is_served_as_one_of_its_kind(folder: Path, tmp_path: Path) -> None:
     target = target_of_many_tokens(tmp_path / "target")
@@ -130,6 +140,7 @@ def test_it_gives_way_and_ends_when_nobody_holds_its_stdin(folder: Path) -> None
     assert Versions(folder).all() == []
 
 
+@pytest.mark.usefixtures("short_rounds")
 def test_a_round_that_fails_leaves_nothing_on_the_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(version: Path, shipped: Path, *, kind: str | None) -> None:
         assert list(version.iterdir())
