@@ -24,7 +24,7 @@ from cosine_p2p.transport.hivemind_library import (
     write_pbmsg,
 )
 from cosine_p2p.transport.host_addresses import check_ports_free, peer_of
-from cosine_p2p.transport.relay import NO_RELAY_FLAGS, RELAY_FLAGS
+from cosine_p2p.transport.relay import LAUNCH, NO_RELAY_FLAGS, RELAY_FLAGS
 from cosine_p2p.transport.socket_folder import make_socket_folder
 from cosine_protocol.errors import BadSignature, PeerLost, UsageError
 from cosine_protocol.identity import public_key_of
@@ -41,8 +41,6 @@ END_TIMEOUT_S: Final = 3.0
 """A choice: then the daemon is killed."""
 # In a session of its own p2pd survives the Ctrl-C that tells us to drain; it ends when our connections do.
 _DETACH: Final = "import os, sys; os.setsid(); os.execv(sys.argv[1], sys.argv[1:])"
-# On one processor the race that `relay` tells of nearly always ends well.
-_DETACH_RELAY: Final = _DETACH.replace("os.setsid()", "os.setsid(); os.environ['GOMAXPROCS'] = '1'")
 
 Accept = Callable[[str, str, asyncio.StreamReader, asyncio.StreamWriter], None]
 
@@ -67,7 +65,7 @@ def _p2p_class(folder: Path, created: list[Any]) -> Any:
             extra = ["-relayDiscovery=0"] if flags.get("autoRelay") else []
             is_relay = flags.get("forceReachabilityPublic")
             extra += RELAY_FLAGS if is_relay else NO_RELAY_FLAGS
-            detach = _DETACH_RELAY if is_relay else _DETACH
+            detach = LAUNCH if is_relay else _DETACH
             return [sys.executable, "-ISc", detach, *P2P._make_process_args(*args, **flags), *extra]
 
     return PrivateP2P

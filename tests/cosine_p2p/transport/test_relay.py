@@ -2,11 +2,14 @@
 
 import asyncio
 import logging
+import subprocess
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
-from cosine_p2p.transport.relay import CIRCUIT_BYTES, MAX_STARTS, start_relay
+from cosine_p2p.transport.relay import CIRCUIT_BYTES, LAUNCH, MAX_STARTS, SLACK_FILE, SLACK_NS, start_relay
 from cosine_protocol.errors import PeerLost
 
 DEFAULT_BYTES = 128 << 10
@@ -81,3 +84,18 @@ def test_a_daemon_that_does_not_start_is_not_tried_again() -> None:
     with pytest.raises(PeerLost, match="no answer from there"):
         asyncio.run(start_relay(start, Starts([]).ask))
     assert tried == 1
+
+
+@pytest.mark.skipif(not Path(SLACK_FILE).exists(), reason="a file of Linux")
+def test_its_program_gets_one_processor_and_late_timers() -> None:
+    assert launched(LAUNCH, f'cat {SLACK_FILE}; echo "$GOMAXPROCS"') == f"{SLACK_NS}\n1\n"
+
+
+def test_its_program_is_started_where_timers_cannot_be_late() -> None:
+    assert launched(LAUNCH.replace(SLACK_FILE, "/nowhere/file"), "echo started") == "started\n"
+
+
+def launched(launch: str, script: str) -> str:
+    """What a shell that is launched as the daemon says."""
+    command = (sys.executable, "-ISc", launch, "/bin/sh", "-c", script)
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
