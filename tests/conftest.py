@@ -23,9 +23,6 @@ settings.register_profile("quick", settings.get_profile("repeatable"), max_examp
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile("repeatable")
 
-# What is imported and collected stays: looking for garbage in it meanwhile takes as long as all else.
-gc.disable()
-
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SwarmsInTurn | None:
@@ -36,7 +33,6 @@ def pytest_collection_finish() -> None:
     """Modules are never freed: without them a collection of garbage takes milliseconds instead of half a second."""
     gc.collect()
     gc.freeze()
-    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="module")

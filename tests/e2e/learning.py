@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from cosine_node import zoo
+from cosine_node.learning.decision import is_due
+from cosine_node.learning.stream_store import read_streams
 from cosine_p2p import Client
 from tests.e2e.nodes import Node, run
 from tests.e2e.reference import encoded, greedy
@@ -48,6 +50,13 @@ class Learning:
         """What `cosine-node learned` says of the drafter."""
         (drafter,) = self.asked("learned")["drafters"]
         return dict(drafter)
+
+    def has_enough(self) -> bool:
+        """True if it keeps enough to learn from, and to measure that by."""
+        facts = self.learned()
+        held_out = read_streams(Path(facts["folder"]), held_out=True)
+        held_out_tokens = sum(len(stream.tokens) for stream in held_out)
+        return is_due(new_tokens=facts["new_tokens"], held_out_tokens=held_out_tokens)
 
     def event(self, name: str) -> dict[str, Any]:
         """The drafter's first event of that name; waits for it."""
