@@ -1,4 +1,4 @@
-"""Twelve hundred small random swarms: text is the target's, nothing hangs, nothing leaks."""
+"""Eight hundred small random swarms: text is the target's, nothing hangs, nothing leaks."""
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -11,7 +11,7 @@ from cosine_node.simulation.soak import SoakReport, run_soak
 # Each waits for the chunks before it as well, on a machine that other tests may share.
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600)]
 
-SEEDS = 1200
+SEEDS = 800
 CHUNK = 100
 
 

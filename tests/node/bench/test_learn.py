@@ -69,7 +69,7 @@ def test_a_swarm_that_learns_has_the_same_requests_as_one_that_does_not() -> Non
 
 @pytest.mark.thorough
 def test_a_swarm_learns_from_what_it_is_asked() -> None:
-    options = LearnOptions(request_families=(TOY,), swarm_requests=6)
+    options = LearnOptions(request_families=(TOY,), swarm_requests=5)
     learning = next(planned_swarms(options))
     rows = list(swarm_rows(learning.place, learning.way, run_cell(learning.cell), options))
     assert [row["quarter"] for row in rows] == [1, 2, 3, 4]
