@@ -28,6 +28,8 @@ EXPLORE_EVERY: Final = 8
 """A choice: the share of requests that a stranger can attract by what it announces, and that finds a faster one."""
 PUPIL_EVERY: Final = 8
 """A choice: the share of requests of which a drafter learns that would not be asked for drafts."""
+LEAST_PASS_US: Final = 1.0
+"""A choice: what was measured may be 0, where a round trip took all of it."""
 BEHIND_ALL: Final = 1e6
 """More than any number of steps of `NEAR_EQUAL` between two waits."""
 NOT_KNOWN: Final[Mapping[str, float]] = MappingProxyType({})  # nothing was measured
@@ -251,7 +253,7 @@ def _is_full(record: NodeRecord) -> bool:
 def _waits_us(records: list[NodeRecord], passes_us: Sequence[float], rtts_s: Mapping[str, float]) -> list[float]:
     """The passes under the announced load, at most twice as long as batched passes are; the RTT."""
     waits_us = [
-        pass_us * (1 + min(1.0, record.load_requests / (record.capacity_requests or 1)))
+        max(LEAST_PASS_US, pass_us) * (1 + min(1.0, record.load_requests / (record.capacity_requests or 1)))
         for record, pass_us in zip(records, passes_us, strict=True)
     ]
     if not rtts_s:

@@ -121,6 +121,21 @@ def test_what_was_measured_counts_before_what_is_announced() -> None:
     assert ranked([boaster, modest], passes_s={boaster.peer_id: 3.5, modest.peer_id: 0.06}) == (modest, boaster)
 
 
+@given(
+    st.lists(st.none() | st.just(0.0) | st.floats(0.0, 3600.0), min_size=1, max_size=6),
+    st.lists(st.none() | st.just(0.0) | st.floats(0.0, 10.0), min_size=6, max_size=6),
+    st.integers(0, 99),
+)
+def test_whatever_was_measured_all_are_ranked(
+    passes_s: list[float | None], rtts_s: list[float | None], seed: int
+) -> None:
+    """Between the commits of a stepped request may lie less than the round trip, so that 0 is left for a pass."""
+    records = [record(number, pass_us=number) for number in range(len(passes_s))]
+    measured = {PEERS[n].peer_id: seconds for n, seconds in enumerate(passes_s) if seconds is not None}
+    known = {PEERS[n].peer_id: seconds for n, seconds in enumerate(rtts_s) if seconds is not None}
+    assert set(ranked(records, seed=seed, passes_s=measured, rtts_s=known)) == set(records)
+
+
 def test_an_absurd_pass_or_load_costs_its_own_place_only() -> None:
     honest = [record(number, pass_us=60_000) for number in range(3)]
     absurd = [
