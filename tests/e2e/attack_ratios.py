@@ -20,13 +20,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 import psutil  # type: ignore[import-untyped]  # no stubs among the dependencies
 
 from cosine_p2p import AsyncClient
 from tests.e2e.attacker import KINDS
-from tests.e2e.attacks import attacking, client_of, seconds_of
+from tests.e2e.attacks import NEW_TOKENS, PROMPT, attacking, client_of, seconds_of
 from tests.e2e.conftest import Swarm, swarm_in
 
 TEXTS: Final = 8
@@ -44,6 +45,9 @@ BURNING: Final = (
     "    time.sleep((1 - share) * turn)\n"
 )
 OTHERS: Final = "attacker"
+SMOL: Final[Mapping[str, Any]] = MappingProxyType(
+    {"target": "zoo:smol-target", "dtype": None, "drafters": ("zoo:smol-general", "zoo:smol-medical")}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +92,14 @@ def used_s(swarm: Swarm) -> dict[str, float]:
     return {name: sum(sum(each.cpu_times()[:2]) for each in processes) for name, processes in parts.items()}
 
 
-async def block(swarm: Swarm, client: AsyncClient, beside: AbstractContextManager[None]) -> Block:
+async def block(
+    swarm: Swarm, client: AsyncClient, beside: AbstractContextManager[None], expected: Sequence[int]
+) -> Block:
     with beside:
         if not isinstance(beside, nullcontext):
             await asyncio.sleep(SETTLE_S)
         before, began_s = used_s(swarm), time.perf_counter()
-        seconds = await seconds_of(client, TEXTS)
+        seconds = await seconds_of(client, TEXTS, expected)
         elapsed_s, after = time.perf_counter() - began_s, used_s(swarm)
     return Block(seconds, {name: (after[name] - before[name]) / elapsed_s for name in before})
 
@@ -102,7 +108,8 @@ async def compare(swarm: Swarm, kind: str) -> dict[str, object]:
     """All ways in turn, `BLOCKS` times."""
     blocks: dict[str, list[Block]] = {way: [] for way in ("quiet", "attacked", "attacked by an idle one", "busy")}
     async with client_of(swarm) as client:
-        await seconds_of(client, 3)
+        expected = (await client.generate(PROMPT, max_new_tokens=NEW_TOKENS)).token_ids
+        await seconds_of(client, 3, expected)
         for _ in range(BLOCKS):
             beside: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
                 "quiet": nullcontext,
@@ -111,7 +118,7 @@ async def compare(swarm: Swarm, kind: str) -> dict[str, object]:
                 "busy": lambda: burning(blocks["attacked"][-1].processors[OTHERS]),
             }
             for way, begin in beside.items():
-                blocks[way].append(await block(swarm, client, begin()))
+                blocks[way].append(await block(swarm, client, begin(), expected))
                 await asyncio.sleep(1.0)
     found: dict[str, object] = {"attack": kind}
     quiet_s = median_of(blocks["quiet"])
@@ -137,12 +144,13 @@ def median_of(blocks: Sequence[Block]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("kinds", nargs="*", metavar="ATTACK", help=", ".join(KINDS))
+    parser.add_argument("--smol", action="store_true", help="a real target, of `make smol`")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         for kind in ("DATA", "CACHE", "CONFIG", "STATE"):
             os.environ[f"XDG_{kind}_HOME"] = str(Path(folder, kind.lower()))
         os.environ["HF_HUB_OFFLINE"] = "1"
-        with swarm_in(Path(folder)) as swarm:
+        with swarm_in(Path(folder), **(SMOL if asked.smol else {})) as swarm:
             for kind in asked.kinds or KINDS:
                 sys.stdout.write(json.dumps(asyncio.run(compare(swarm, kind)), indent=None) + "\n")
                 sys.stdout.flush()

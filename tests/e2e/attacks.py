@@ -40,6 +40,8 @@ def attacking(swarm: Swarm, kind: str, *, before: Sequence[str] = ()) -> Iterato
     task = {
         "do": kind,
         "boot": swarm.boot.maddr,
+        "target": swarm.target,
+        "dtype": swarm.dtype,
         "peer_ids": [swarm.boot.peer_id, swarm.verifier.peer_id],
         "prompt": PROMPT,
         "tokens": greedy(encoded(PROMPT), NEW_TOKENS),
@@ -57,17 +59,17 @@ def attacking(swarm: Swarm, kind: str, *, before: Sequence[str] = ()) -> Iterato
 
 
 def client_of(swarm: Swarm) -> AsyncClient:
-    return AsyncClient([swarm.boot.maddr], dtype="float32", audit=0)
+    return AsyncClient([swarm.boot.maddr], target=swarm.target, dtype=swarm.dtype, audit=0)
 
 
-async def seconds_of(client: AsyncClient, texts: int) -> list[float]:
-    """The seconds of so many texts, each of which must be the target's."""
+async def seconds_of(client: AsyncClient, texts: int, expected: Sequence[int] | None = None) -> list[float]:
+    """The seconds of so many texts, each of which must be the `expected`, or the embedded target's."""
     seconds = []
     for _ in range(texts):
         began_s = time.perf_counter()
         generation = await client.generate(PROMPT, max_new_tokens=NEW_TOKENS)
         seconds.append(time.perf_counter() - began_s)
-        assert generation.token_ids == greedy(encoded(PROMPT), NEW_TOKENS)
+        assert generation.token_ids == (expected or greedy(encoded(PROMPT), NEW_TOKENS))
     return seconds
 
 

@@ -3,7 +3,7 @@
 Verifiers that some tests kill are started once, too, and only where one of these tests runs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ import pytest
 
 from tests.e2e.nodes import Node, close_all
 
+TARGET: Final = "zoo:target"
 DRAFTERS: Final = ("code", "math", "general")
 EMULATED: Final = "60/6@10"
 
@@ -25,6 +26,8 @@ class Swarm:
     verifier: Node
     drafters: tuple[Node, ...]
     folder: Path
+    target: str = TARGET
+    dtype: str | None = "float32"
 
     @property
     def peers(self) -> tuple[str, str]:
@@ -43,7 +46,13 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @contextmanager
-def swarm_in(folder: Path) -> Iterator[Swarm]:
+def swarm_in(
+    folder: Path,
+    *,
+    target: str = TARGET,
+    dtype: str | None = "float32",
+    drafters: Sequence[str] = tuple(f"zoo:draft-{name}" for name in DRAFTERS),
+) -> Iterator[Swarm]:
     """The nodes, which log to a folder."""
     nodes: list[Node] = []
 
@@ -53,12 +62,14 @@ def swarm_in(folder: Path) -> Iterator[Swarm]:
 
     try:
         boot = started("boot", "bootstrap").wait_ready()
-        join = ("join", "--threads", "1", "--dtype", "float32", "--initial-peers", boot.maddr)
-        verifier = started("verifier", *join, "--role", "verifier", "--model", "zoo:target")
-        drafters = tuple(started(d, *join, "--role", "drafter", "--model", f"zoo:draft-{d}") for d in DRAFTERS)
-        for node in (verifier, *drafters):
+        join = ("join", "--threads", "1", "--initial-peers", boot.maddr, *(("--dtype", dtype) if dtype else ()))
+        verifier = started("verifier", *join, "--role", "verifier", "--model", target)
+        drafting = tuple(
+            started(model.rpartition("-")[2], *join, "--role", "drafter", "--model", model) for model in drafters
+        )
+        for node in (verifier, *drafting):
             node.wait_ready()
-        yield Swarm(boot, verifier, drafters, folder)
+        yield Swarm(boot, verifier, drafting, folder, target, dtype)
     finally:
         close_all(nodes)
 
