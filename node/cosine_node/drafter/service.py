@@ -14,14 +14,15 @@ from cosine_node.drafter.admission import check_start
 from cosine_node.drafter.delegates import check_use, may_keep_text, shown_mandate
 from cosine_node.drafter.draft_tree import USUAL_RARITY, Branch, DraftTree
 from cosine_node.drafter.followed_request import FollowedRequest
+from cosine_node.drafter.pass_rows import DraftRows, Rows
 from cosine_node.drafter.receipt_ledger import ReceiptLedger
-from cosine_node.engine.base import Engine, OutOfPages, Row, RowResult
+from cosine_node.engine.base import Engine, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.fair_places import whom_to_evict
 from cosine_node.idle_passes import WaitForWork
 from cosine_node.learning.stream_records import StreamRecords
 from cosine_node.learning.verified_stream import VerifiedStream
-from cosine_node.runner import Runner, count_tokens
+from cosine_node.runner import Runner
 from cosine_p2p.channel import Channel, StepCounts, serve_channel, serving_budget
 from cosine_p2p.speculation.calibration import Calibration
 from cosine_p2p.speculation.tree import Block
@@ -37,16 +38,12 @@ from cosine_protocol.protocols import DRAFT, RECEIPTS
 from cosine_protocol.receipt_messages import Receipted, SignedReceipt
 
 LOG = logging.getLogger(__name__)
-IDLE_S: Final = 2.0
-"""A choice: no drafting this long after a client's last message, which comes with every commit."""
 FORGOTTEN_S: Final = 60.0
 """A choice: a client whose text has not grown for so long has no use for drafts, and its place shows as taken."""
 TICK_S: Final = 5.0
 """A choice: how late a forgotten request may be noticed."""
 RETRY_AFTER_S: Final = 2.0
 """When a client may ask a busy drafter again: by then a request has often ended."""
-BUDGET_TOKENS: Final = 32
-"""Of a pass: over 32 tokens it takes 1.65 times as long as over one (drafter curve of the profile 60/6)."""
 FIRST_CHOICE_POWER: Final = 0.35
 """A small model's best token is its target's more often than it says: measured on the embedded family, greedy."""
 HELD_PASSES: Final = 2
@@ -95,6 +92,7 @@ class DrafterService:
         self._engine = engine
         self._runner = runner
         self.pass_s = curve.seconds(1)
+        self._rows = DraftRows(engine, curve=curve, leave=self._leave)
         self._identity = identity
         self._clock = clock
         self._config = config
@@ -139,9 +137,10 @@ class DrafterService:
                 for followed in self._released:
                     self._engine.release(followed.sequence)
                 self._released.clear()
-                rows = self._next_rows()
+                rows = self._next_rows(now_s := asyncio.get_running_loop().time())
                 if rows:
                     await self._step(rows)
+                    self._rows.note_pass(elapsed_s=asyncio.get_running_loop().time() - now_s)
                 else:
                     self._work.clear()
                     await self._wait_for_work(self._work)
@@ -298,37 +297,15 @@ class DrafterService:
         counts.right_first_choices += tree.right_first_choices - right_first_choices
         self._send(followed, block)
 
-    def _next_rows(self) -> list[tuple[FollowedRequest, Row]]:
-        """Rows of the next pass within its budget, round robin: the request served last comes last."""
-        now_s = asyncio.get_running_loop().time()
-        rows: list[tuple[FollowedRequest, Row]] = []
-        for key, followed in list(self._followed.items()):
-            row = self._row_of(followed, now_s)
-            if row is None:
-                continue
-            if rows and count_tokens([r for _, r in rows]) + len(row.tokens) > BUDGET_TOKENS:
-                break
-            rows.append((followed, row))
+    def _next_rows(self, now_s: float) -> Rows:
+        """Rows of the next pass, round robin: the request served last comes last."""
+        rows = self._rows.next_rows(self._followed.values(), now_s=now_s)
+        for followed, _ in rows:
+            key = (followed.channel, followed.number)
             self._followed[key] = self._followed.pop(key)
         return rows
 
-    def _row_of(self, followed: FollowedRequest, now_s: float) -> Row | None:
-        """The tokens to feed for a request; None for a silent client, a full context, or nothing to draft."""
-        self._engine.prune(followed.sequence, followed.tree.take_dropped())
-        self._engine.keep(followed.sequence, followed.tree.take_kept())
-        if now_s - followed.heard_at_s > IDLE_S:
-            return None
-        row = followed.tree.plan(followed.sequence)
-        if row is None or followed.tree.tokens_fed_after(row) > self._engine.context_tokens:
-            return None
-        try:
-            self._engine.reserve(followed.sequence, len(row.tokens))
-        except OutOfPages:
-            self._leave(followed)
-            return None
-        return row
-
-    async def _step(self, rows: list[tuple[FollowedRequest, Row]]) -> None:
+    async def _step(self, rows: Rows) -> None:
         try:
             done = await self._runner.forward([row for _, row in rows])
         except Exception:

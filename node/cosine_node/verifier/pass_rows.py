@@ -6,6 +6,7 @@ from typing import Final
 
 from cosine_node.engine.base import Engine, Row
 from cosine_node.engine.curve import CostCurve
+from cosine_node.fair_pass import CrowdDebt
 from cosine_node.runner import Pass, count_tokens
 from cosine_node.verifier.audited_stream import AuditedStream
 from cosine_node.verifier.memory import KvMemory
@@ -21,6 +22,7 @@ from cosine_node.verifier.selection import (
     select_nodes,
 )
 from cosine_node.verifier.served import ServedRequests
+from cosine_p2p.speculation.moving_average import moving_average
 from cosine_protocol import messages as m
 from cosine_protocol.errors import CosineError, PeerError
 from cosine_protocol.limits import MAX_TREE_NODES
@@ -29,12 +31,18 @@ STRETCH: Final = 1.25
 """How many times longer drafts may make a pass that others follow: with recorded text over four stages of 15 ms and
 200 ms of way, 8 and 12 nodes a pass (1.1 and 1.2 times) are the fastest of 4, 8, 12 and 16, by up to 10 %."""
 
+# How much slower passes are than the cost curve, as the speculation account takes it.
+SLOWNESS_WEIGHT: Final = 0.1
+"""Weight of the last pass in the average: about ten passes count."""
+MAX_SLOWNESS: Final = 4.0
+"""Bounds what one pass that stood still, a suspended machine's for example, does to the average."""
+
 Rows = list[tuple[VerifierRequest, Row]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PassUnderWay:
-    """A pass that has begun, at a time of the event loop's clock; `nodes` counts drafted ones for each row."""
+    """A pass, begun at a time of the event loop's clock; `nodes` counts drafted ones for each row."""
 
     rows: Rows
     nodes: tuple[int, ...]
@@ -45,11 +53,20 @@ class PassUnderWay:
     def tokens(self) -> int:
         return count_tokens([row for _, row in self.rows])
 
+    @property
+    def crowd_tokens(self) -> int:
+        """Tokens that are beyond their clients' shares."""
+        return sum(
+            len(row.tokens) if request.is_crowd else nodes * request.has_crowd
+            for (request, row), nodes in zip(self.rows, self.nodes, strict=True)
+        )
+
 
 class PassRows:
     """Chooses rows for the served requests; `fail` ends one that needs more pages than there are.
 
-    Where passes are ordered the next one follows soon, so that drafts may not stretch a pass by much.
+    Where passes are ordered the next one follows soon, so that drafts may not stretch a pass by much. `slowness` is
+    how much longer passes take than the device's curve says.
     """
 
     def __init__(
@@ -70,6 +87,8 @@ class PassRows:
         self._budget_tokens = budget_tokens
         self._is_ordered = is_ordered
         self._fail = fail
+        self._debt = CrowdDebt(curve)
+        self.slowness = 1.0
 
     @property
     def preempted(self) -> int:
@@ -80,10 +99,40 @@ class PassRows:
         """Let a request whose pages are gone be computed again."""
         self._memory.begin_anew(request)
 
+    @property
+    def may_crowd_join(self) -> bool:
+        """True if requests beyond their clients' shares may join the next pass."""
+        return self._debt.may_join
+
+    def note_pass(self, ended: PassUnderWay, *, forward_s: float, ended_s: float) -> None:
+        """Take into account how long a pass over the model took, and when all was done with its results.
+
+        For the crowd's debt, where others were under way beside it, it lasted as long as the device's curve says.
+        """
+        expected_s = self._curve.seconds(ended.tokens)
+        ratio = min(forward_s / expected_s, MAX_SLOWNESS)
+        self.slowness = moving_average(self.slowness, ratio, weight=SLOWNESS_WEIGHT)
+        if not any(request.has_crowd for request, _ in ended.rows):
+            return
+        elapsed_s = expected_s if self._is_ordered else ended_s - ended.begun_s
+        clients = len({request.channel.peer_id for request, _ in ended.rows})
+        self._debt.note_pass(
+            tokens=ended.tokens, crowd_tokens=ended.crowd_tokens, clients=clients, elapsed_s=elapsed_s
+        )
+
     def next_rows(self) -> Rows:
         """The rows of the next pass, with pages reserved for each.
 
         First come requests that wait for one; the others decode below nodes that passes under way feed.
+        """
+        if self._debt.may_join:
+            return self._choose_rows(with_crowd=True)
+        return self._choose_rows(with_crowd=False) or self._choose_rows(with_crowd=True)
+
+    def _choose_rows(self, *, with_crowd: bool) -> Rows:
+        """The rows of the next pass, with or without what is beyond their clients' shares.
+
+        Drafts of a client that asks for more than its share are.
         """
         active = self._requests.active
         for request in active:
@@ -99,8 +148,12 @@ class PassRows:
             )
             for request in waiting
         ]
-        schedule = schedule_pass(ready, curve=self._curve, budget_tokens=self._budget_tokens)
-        chosen = self._select(active, schedule, waiting=len(waiting))
+        schedule = schedule_pass(ready, curve=self._curve, budget_tokens=self._budget_tokens, with_crowd=with_crowd)
+        crowded = {ready[index].client for index in schedule.crowd}
+        for index, request in enumerate(waiting):
+            request.is_crowd = index in schedule.crowd
+            request.has_crowd = request.channel.peer_id in crowded
+        chosen = self._select(active, schedule, waiting=len(waiting), with_crowd=with_crowd)
         rows: Rows = []
         for index, request in enumerate(active):
             own = [candidate for candidate in chosen if candidate.owner == index]
@@ -141,7 +194,7 @@ class PassRows:
         return None
 
     def _select(
-        self, active: Sequence[VerifierRequest], schedule: PassSchedule, *, waiting: int
+        self, active: Sequence[VerifierRequest], schedule: PassSchedule, *, waiting: int, with_crowd: bool
     ) -> list[CandidateNode]:
         """Draft nodes of the next pass: all that a stepped request asked for, of the others what pays.
 
@@ -156,7 +209,7 @@ class PassRows:
         for index in (*schedule.decoding, *range(waiting, len(active))):
             request = active[index]
             is_stepped = request.pacing is m.Pacing.STEPPED
-            if is_stepped and index >= waiting:
+            if (is_stepped and index >= waiting) or (request.has_crowd and not with_crowd):
                 continue
             found = candidate_nodes(
                 index,

@@ -114,12 +114,13 @@ class VerifierRequest:
     `admission` is its place in the order in which requests came, `authors` how many drafters may author its nodes,
     `drafters` who they are by their client's word,
     `trial` finds which drafts of the verifier's own pay, `home_s` is the time its drafter took for the next pass,
-    `waited_passes` the passes in a row in which it had no place, `near_tie` the margin below which rounding may
-    decide, `observer` sees what `post` tells the client. `fed` gives the names, in its sequence, of the pending
-    token (the tree's root) and of live nodes that were fed, whether a pass is still under way with them or the
-    target's choice after them is among `choices`; `named` names were given so far. While it `awaits_prefill`, the
-    last of its known tokens, or some that are compared, are under way. A stepped request gets a pass only when
-    `is_pass_wanted`: the client asks for every one after the prefill.
+    `waited_passes` the passes in a row in which it had no place, `near_tie` is the margin below which rounding may
+    decide, `observer` sees what `post` tells the client. A client that `has_crowd` asks for more than its share of
+    a pass; what `is_crowd` is beyond it. `fed` gives the names, in its sequence, of the pending token (the tree's
+    root) and of live nodes that were fed, whether a pass is still under way with them or the target's choice after
+    them is among `choices`; `named` names were given so far. While it `awaits_prefill`, the last of its known
+    tokens, or some that are compared, are under way. A stepped request gets a pass only when `is_pass_wanted`: the
+    client asks for every one after the prefill.
     """
 
     channel: ClientChannel
@@ -140,6 +141,8 @@ class VerifierRequest:
     is_pass_wanted: bool = True
     is_cancelled: bool = False
     waited_passes: int = 0
+    is_crowd: bool = False
+    has_crowd: bool = False
     home_s: float = 0.0
     committed_s: float | None = None
     awaits_prefill: bool = False

@@ -5,12 +5,12 @@ does not stall the others (chunked prefill: Sarathi-Serve, Agrawal et al. 2024, 
 what is left of the token budget (`selection`).
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from cosine_node.engine.curve import LONGEST_PROMPT_PASS_S, CostCurve
+from cosine_node.fair_pass import CROWD, Shares
 
 # The bounds of one pass. Choices: tokens of all requests in a pass come at once, so its length is their pace.
 LONGEST_PASS: Final = 4.0
@@ -21,8 +21,6 @@ MAX_BUDGET_TOKENS: Final = 512
 """Bounds the memory of a pass where the measured curve is flat."""
 STALL: Final = 2.0
 """How many times longer prompts may make a pass for the requests that decode in it."""
-CROWD: Final = 2.0
-"""How many times longer one client's many requests may make the passes of another's few."""
 MIN_CHUNK_TOKENS: Final = 16
 """Smaller chunks cost more in fixed time of a pass than they save."""
 MAX_CHUNK_TOKENS: Final = 512
@@ -47,10 +45,14 @@ class ReadyRequest:
 
 @dataclass(frozen=True, slots=True)
 class PassSchedule:
-    """The requests of a pass by their index: those that decode, and the prompt tokens of those that prefill."""
+    """The requests of a pass by their index: those that decode, and the prompt tokens of those that prefill.
+
+    `crowd` are all requests, in the pass or not, that are beyond their clients' shares of it.
+    """
 
     decoding: tuple[int, ...] = ()
     chunks: Mapping[int, int] = field(default_factory=dict)
+    crowd: frozenset[int] = frozenset()
 
     @property
     def tokens(self) -> int:
@@ -72,8 +74,14 @@ def pass_chunk_tokens(curve: CostCurve) -> int:
     return max(MAX_CHUNK_TOKENS, most_tokens(curve, within_s=LONGEST_PROMPT_PASS_S, limit=measured))
 
 
-def schedule_pass(requests: Sequence[ReadyRequest], *, curve: CostCurve, budget_tokens: int) -> PassSchedule:
+def schedule_pass(
+    requests: Sequence[ReadyRequest], *, curve: CostCurve, budget_tokens: int, with_crowd: bool = True
+) -> PassSchedule:
     """The schedule of the next pass; `requests` are in order of admission.
+
+    Each client's share is as many requests as the client with the fewest has, those first that decode. What is
+    beyond joins `with_crowd`, of those that decode as many as make the pass `CROWD` times as long as one client's
+    share does.
 
     If more requests decode than the budget has tokens, or their clients shares, those go that have waited longest.
     Half of the room for prompts goes to the one admitted first, which bounds the time to its first token, the rest
@@ -81,37 +89,31 @@ def schedule_pass(requests: Sequence[ReadyRequest], *, curve: CostCurve, budget_
     `MIN_CHUNK_TOKENS` before. So of n requests none waits longer than that many passes and n / (`budget_tokens` /
     `MIN_CHUNK_TOKENS`) more.
     """
-    decoding = _decoding(requests, curve=curve, budget_tokens=budget_tokens)
+    order = sorted(
+        range(len(requests)),
+        key=lambda index: (requests[index].unfed_tokens > 0, -requests[index].waited_passes, index),
+    )
+    shares = Shares(request.client for request in requests)
+    crowd = frozenset(index for index in order if not shares.take(requests[index].client))
+    ready = [index for index in order if not requests[index].unfed_tokens]
+    decoding = [index for index in ready if index not in crowd]
+    if with_crowd:
+        within_s = CROWD * curve.seconds(shares.each)
+        most = most_tokens(curve, within_s=within_s, limit=len(ready))
+        decoding += [index for index in ready if index in crowd][: max(0, most - len(decoding))]
+    decoding = sorted(decoding[:budget_tokens])
     room = pass_chunk_tokens(curve)
     if decoding:
         within_s = STALL * curve.seconds(len(decoding))
         most = most_tokens(curve, within_s=within_s, limit=len(decoding) + room)
         room = max(MIN_CHUNK_TOKENS, most - len(decoding))
-    return PassSchedule(decoding, _chunks(requests, room))
-
-
-def _decoding(requests: Sequence[ReadyRequest], *, curve: CostCurve, budget_tokens: int) -> tuple[int, ...]:
-    """The requests that decode in the next pass, those first that have waited longest.
-
-    Each client has as many in it as the one that has fewest. What clients have more of goes along as long as the
-    pass takes no more than `CROWD` times one over the requests of that one alone, and then they come in turns.
-    """
-    ready = [index for index, request in enumerate(requests) if not request.unfed_tokens]
-    longest_first = sorted(ready, key=lambda index: (-requests[index].waited_passes, index))
-    of_client: defaultdict[str, list[int]] = defaultdict(list)
-    for index in longest_first:
-        of_client[requests[index].client].append(index)
-    if len(of_client) > 1:
-        fewest = min(map(len, of_client.values()))
-        due = {index for own in of_client.values() for index in own[:fewest]}
-        most = most_tokens(curve, within_s=CROWD * curve.seconds(fewest), limit=len(ready))
-        longest_first = sorted(longest_first, key=lambda index: index not in due)[: max(len(due), most)]
-    return tuple(sorted(longest_first[:budget_tokens]))
-
-
-def _chunks(requests: Sequence[ReadyRequest], room: int) -> dict[int, int]:
-    """Prompt tokens by the index of their request, as many as there is room for."""
     unfed = [index for index, request in enumerate(requests) if request.unfed_tokens]
+    chunks = _chunks(requests, [index for index in unfed if with_crowd or index not in crowd], room)
+    return PassSchedule(tuple(decoding), chunks, crowd)
+
+
+def _chunks(requests: Sequence[ReadyRequest], unfed: Sequence[int], room: int) -> dict[int, int]:
+    """Prompt tokens by the index of their request, of those in `unfed`, as many as there is room for."""
     first = [index for index in unfed if not requests[index].gives_way][:1]
     overdue = [index for index in unfed if requests[index].waited_passes >= MAX_WAIT_PASSES]
     overdue.sort(key=lambda index: (-requests[index].waited_passes, index))

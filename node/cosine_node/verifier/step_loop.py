@@ -24,7 +24,6 @@ from cosine_node.verifier.policy import Policy
 from cosine_node.verifier.request import OwnDrafts, RequestStage, Verdict, VerifierRequest, is_drafter
 from cosine_node.verifier.served import ServedRequests, log_of, post_error
 from cosine_p2p.channel import StepCounts
-from cosine_p2p.speculation.moving_average import moving_average
 from cosine_protocol import messages as m
 from cosine_protocol.audit_messages import Transcript
 from cosine_protocol.audits import is_transcript_due, sign_transcript
@@ -36,12 +35,6 @@ from cosine_protocol.limits import HOME_AUTHOR
 LOG = logging.getLogger(__name__)
 RETRY_AFTER_S: Final = 2.0
 """When a refused client may ask again. A choice: a few dozen passes, in which some request usually ends."""
-
-# How much slower passes are than the cost curve, as the speculation account takes it.
-SLOWNESS_WEIGHT: Final = 0.1
-"""Weight of the last pass in the average: about ten passes count."""
-MAX_SLOWNESS: Final = 4.0
-"""Bounds what one pass that stood still, a suspended machine's for example, does to the average."""
 
 
 class StepLoop:
@@ -89,7 +82,6 @@ class StepLoop:
         self._released: list[int] = []
         self._under_way: deque[PassUnderWay] = deque()
         self._work = asyncio.Event()
-        self._slowness = 1.0
         self.is_idle = asyncio.Event()
         self.progress = StepCounts()
 
@@ -104,6 +96,7 @@ class StepLoop:
 
     async def _run(self) -> None:
         while True:
+            begun_s = _now_s()
             self._release_ended()
             wait_s = self._pace.wait_s(_now_s(), under_way=len(self._under_way))
             rows: Rows = []
@@ -113,7 +106,7 @@ class StepLoop:
                 rows = self._rows.next_rows()
                 self._counts.preempted = self._rows.preempted
             if rows:
-                self._begin(rows)
+                self._begin(rows, begun_s=begun_s)
             if not self._pace.is_ordered and self._under_way:
                 await self._end_oldest()
             elif self._has_ended:
@@ -175,13 +168,17 @@ class StepLoop:
             request
             for request in self._requests.active
             if request.stage is RequestStage.DECODE
+            and (self._rows.may_crowd_join or not request.has_crowd)
             and request.own_drafts is OwnDrafts.ALL
             and request.may_speculate
             and not request.is_cancelled
         ]
 
-    def _begin(self, rows: Rows) -> None:
-        """Begin a pass. Where passes are ordered, what feeds known tokens is settled by its place in the order."""
+    def _begin(self, rows: Rows, *, begun_s: float) -> None:
+        """Begin a pass. Where passes are ordered, what feeds known tokens is settled by its place in the order.
+
+        What is done for it has begun at `begun_s`.
+        """
         now_s = _now_s()
         nodes = tuple(
             0 if request.stage is not RequestStage.DECODE else len(row.tokens) - (row.parents[0] == PREFIX)
@@ -191,7 +188,7 @@ class StepLoop:
         if self._pace.is_ordered:
             done = asyncio.ensure_future(done)
             done.add_done_callback(self._note_done)
-        under_way = PassUnderWay(rows, nodes, done, now_s)
+        under_way = PassUnderWay(rows, nodes, done, begun_s)
         self._pace.note_begun(now_s, tokens=under_way.tokens)
         self._under_way.append(under_way)
         for (request, row), count in zip(rows, nodes, strict=True):
@@ -250,8 +247,6 @@ class StepLoop:
         self._pace.note_ended(_now_s(), begun_s=under_way.begun_s, tokens=under_way.tokens)
         self.progress.steps += 1
         self._counts.note_pass(seconds=done.elapsed_s, rows=len(rows))
-        ratio = done.elapsed_s / self._curve.seconds(under_way.tokens)
-        self._slowness = moving_average(self._slowness, min(ratio, MAX_SLOWNESS), weight=SLOWNESS_WEIGHT)
         for (request, row), nodes, result in zip(rows, under_way.nodes, done.results, strict=True):
             if request not in self._requests or row.sequence != request.kv.sequence:
                 continue
@@ -263,6 +258,7 @@ class StepLoop:
                 except CosineError as error:  # one request's failure must not end the loop for the others
                     log_of(request).exception("a commit failed")
                     self.fail(request, PeerError(ErrorCode.INTERNAL, str(error)))
+        self._rows.note_pass(under_way, forward_s=done.elapsed_s, ended_s=_now_s())
 
     async def _take_apart(self, failed: PassUnderWay, error: Exception) -> None:
         """Fail the only request of a pass; of several one may be at fault, so each gets a pass of its own."""
@@ -315,7 +311,7 @@ class StepLoop:
         if is_prefill:
             self._note_fed(request, row)
         else:
-            spent_s, plain_pass_s = done.elapsed_s, self._slowness * self._curve.seconds(load)
+            spent_s, plain_pass_s = done.elapsed_s, self._rows.slowness * self._curve.seconds(load)
             if self._pace.is_ordered:
                 # Its nodes were charged when they were fed.
                 spent_s = plain_pass_s = self._curve.seconds(load) / load

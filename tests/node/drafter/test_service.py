@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from cosine_node.drafter.pass_rows import IDLE_S
 from cosine_node.drafter.service import (
     FORGOTTEN_S,
-    IDLE_S,
     RETRY_AFTER_S,
     TICK_S,
     DrafterConfig,

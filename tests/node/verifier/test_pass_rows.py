@@ -1,5 +1,6 @@
 """Rows of the next pass: first who waits for one, then drafts below what passes under way feed."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,7 +8,8 @@ import pytest
 
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.scripted import ScriptedEngine
-from cosine_node.verifier.pass_rows import PassRows, Rows
+from cosine_node.fair_pass import CROWD, MAX_JOINED
+from cosine_node.verifier.pass_rows import PassRows, PassUnderWay, Rows
 from cosine_node.verifier.policy import Policy
 from cosine_node.verifier.request import KvState, RequestStage, VerifierRequest
 from cosine_node.verifier.served import ServedRequests
@@ -27,19 +29,32 @@ WIDE: Sequence[Node] = [
 ]
 
 
+NO_RESULT: Any = None
+"""Nobody waits for the results here."""
+
+
 class NoChannel:
     """A client that is never told anything."""
 
-    peer_id = "c"
+    def __init__(self, peer_id: str) -> None:
+        self.peer_id = peer_id
 
     def post(self, message: Message) -> bool:
         raise AssertionError(f"{message} was posted")
 
 
 class Serving:
-    """Requests that decode, with the same drafts each."""
+    """Requests of these clients that decode, with the same drafts each."""
 
-    def __init__(self, count: int, *, curve: CostCurve = FLAT, pool_tokens: int = 4096, **policy: Any) -> None:
+    def __init__(
+        self,
+        clients: Sequence[str] | int,
+        *,
+        curve: CostCurve = FLAT,
+        pool_tokens: int = 4096,
+        is_ordered: bool = True,
+        **policy: Any,
+    ) -> None:
         self.engine = ScriptedEngine(vocab_tokens=64, pool_tokens=pool_tokens)
         self.requests = ServedRequests()
         self.failed: list[CosineError] = []
@@ -49,16 +64,17 @@ class Serving:
             curve=curve,
             policy=Policy(**policy),
             budget_tokens=64,
-            is_ordered=True,
+            is_ordered=is_ordered,
             fail=lambda request, error: self.failed.append(error),
         )
-        self.decoding = [self._decoding(number) for number in range(count)]
+        names = ["c"] * clients if isinstance(clients, int) else clients
+        self.decoding = [self._decoding(number, client) for number, client in enumerate(names)]
 
-    def _decoding(self, number: int) -> VerifierRequest:
-        asked = request_of("c", prompt=(number, 1), max_new_tokens=20)
+    def _decoding(self, number: int, client: str) -> VerifierRequest:
+        asked = request_of(client, prompt=(number, 1), max_new_tokens=20)
         sequence = self.engine.open(sampling=asked.sampling, prompt_tokens=2)
         request = VerifierRequest(
-            NoChannel(), number, asked, Pacing.FREE, 1, KvState(sequence), [9], admission=number
+            NoChannel(client), number, asked, Pacing.FREE, 1, KvState(sequence), [9], admission=number
         )
         self.requests.add(request)
         row = request.prefill_row(2)
@@ -72,6 +88,16 @@ class Serving:
     def fed(self) -> list[list[int]]:
         """The tokens of the next pass, by request."""
         return [list(row.tokens) for _, row in self._forward()]
+
+    def take_turn(self, *, request_s: float) -> list[VerifierRequest]:
+        """Who was in the next pass, which takes so much longer for each request but the first."""
+        rows = self.rows.next_rows()
+        for request, row in rows:
+            request.unfeed(row)
+        ended = PassUnderWay(rows, (0,) * len(rows), NO_RESULT, 0.0)
+        forward_s = FLAT.seconds(1) + request_s * (len(rows) - 1)
+        self.rows.note_pass(ended, forward_s=forward_s, ended_s=forward_s)
+        return [request for request, _ in rows]
 
     def _forward(self) -> Rows:
         rows = self.rows.next_rows()
@@ -113,6 +139,39 @@ def test_drafts_take_nobody_s_pages() -> None:
     assert first is serving.decoding[0]
     assert serving.rows.preempted == 0
     assert not serving.failed
+
+
+def test_a_crowd_joins_as_seldom_as_its_rows_are_dear() -> None:
+    """Each row takes as long as the first, and the curve says they are free."""
+    serving = Serving(["greedy"] * 15 + ["modest"], is_ordered=False)
+    *crowd, modest = serving.decoding
+    served: Counter[int] = Counter()
+    rows, passes = 0, 300
+    for _ in range(passes):
+        taken = serving.take_turn(request_s=FLAT.seconds(1))
+        assert modest in taken
+        served.update(request.number for request in taken)
+        rows += len(taken)
+    assert len(served) == 16
+    # The shares of both take two rows, by which the crowd's time is measured.
+    assert rows <= 1.1 * CROWD * 2 * passes
+    assert 0 < min(served[request.number] for request in crowd) < passes / 10
+
+
+def test_a_crowd_joins_nearly_every_pass_where_its_rows_are_free() -> None:
+    serving = Serving(["greedy"] * 15 + ["modest"], is_ordered=False)
+    passes = 5 * (MAX_JOINED + 1)
+    rows = sum(len(serving.take_turn(request_s=0.0)) for _ in range(passes))
+    assert rows == passes / (MAX_JOINED + 1) * (16 * MAX_JOINED + 2)
+
+
+def test_a_crowd_goes_at_once_where_nobody_else_is_ready() -> None:
+    serving = Serving(["greedy"] * 15 + ["modest"], is_ordered=False)
+    *crowd, modest = serving.decoding
+    assert serving.take_turn(request_s=1.0) == serving.decoding
+    assert serving.take_turn(request_s=1.0) == [crowd[0], modest]
+    serving.requests.remove(modest)
+    assert serving.take_turn(request_s=1.0) == crowd
 
 
 @pytest.mark.parametrize("is_pending_fed", [False, True])

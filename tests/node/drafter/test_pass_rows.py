@@ -1,0 +1,123 @@
+"""Rows of a drafter's pass: in turns, each client its share, a crowd where it owes nothing."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_node.drafter.draft_tree import Branch, DraftTree
+from cosine_node.drafter.followed_request import FollowedRequest
+from cosine_node.drafter.pass_rows import BUDGET_TOKENS, IDLE_S, DraftRows
+from cosine_node.engine.curve import CostCurve
+from cosine_node.engine.scripted import ScriptedEngine
+from cosine_node.fair_pass import CROWD
+from cosine_node.runner import count_tokens
+from cosine_p2p.speculation.calibration import Calibration
+from cosine_protocol.digests import request_digest
+from tests.node.peers import request_of
+
+CURVE: Final = CostCurve(((1, 0.005), (64, 0.020)))
+REQUEST_S: Final = 0.003
+"""What each request more makes a pass take, which the curve does not tell."""
+NO_CHANNEL: Any = None
+"""Nobody is told anything here."""
+
+
+class Following:
+    """Requests of these clients, each of which has something to draft in every pass."""
+
+    def __init__(self, clients: Sequence[str], *, pool_tokens: int = 1 << 16) -> None:
+        self.engine = ScriptedEngine(vocab_tokens=16, pool_tokens=pool_tokens)
+        self.rows = DraftRows(self.engine, curve=CURVE, leave=self._leave)
+        self.turns = [self._follow(client, number) for number, client in enumerate(clients)]
+        self.left: list[FollowedRequest] = []
+
+    def _follow(self, client: str, number: int) -> FollowedRequest:
+        request = request_of(client, prompt=(number, 1, 2))
+        d_0 = request_digest(request)
+        tree = DraftTree(d_0, request.prompt, (), Calibration(first_power=1.0))
+        tree.assign(Branch(d_0, (), depth=64, width=1, window=64))
+        sequence = self.engine.open(sampling=request.sampling, prompt_tokens=3)
+        return FollowedRequest(NO_CHANNEL, number, request, d_0, tree, sequence, 0.0)
+
+    def _leave(self, one: FollowedRequest) -> None:
+        self.left.append(one)
+        self.turns.remove(one)
+        self.engine.release(one.sequence)
+
+    def draft(self) -> list[FollowedRequest]:
+        """One pass, which takes `REQUEST_S` more for each request but the first; who was in it comes last then."""
+        rows = self.rows.next_rows(self.turns, now_s=0.0)
+        for (one, row), result in zip(rows, self.engine.forward([row for _, row in rows]), strict=True):
+            one.tree.absorb(row, result.choices)
+            self.turns.remove(one)
+            self.turns.append(one)
+        if rows:
+            tokens = count_tokens([row for _, row in rows])
+            self.rows.note_pass(elapsed_s=CURVE.seconds(tokens) + REQUEST_S * (len(rows) - 1))
+        return [one for one, _ in rows]
+
+
+def clients_of(drafted: Sequence[FollowedRequest]) -> Counter[str]:
+    return Counter(one.request.client for one in drafted)
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=8))
+def test_each_client_has_its_share_of_every_pass_and_each_request_its_turn(clients: list[str]) -> None:
+    following = Following(clients)
+    # The first passes read the prompts.
+    served = Counter(one.number for _ in range(3 * len(clients)) for one in following.draft())
+    assert len(served) == len(clients)
+    fewest = min(Counter(clients).values())
+    for _ in range(6):
+        drafted = clients_of(following.draft())
+        assert all(drafted[client] >= fewest for client in set(clients))
+
+
+def test_a_crowd_takes_little_of_anothers_time_though_the_curve_does_not_tell_what_it_costs() -> None:
+    following = Following(["modest", *["greedy"] * 15])
+    elapsed_s, passes, joined = 0.0, 60, 0
+    for _ in range(passes):
+        drafted = clients_of(following.draft())
+        assert drafted["modest"] == 1
+        joined += drafted["greedy"] > 1
+        elapsed_s += CURVE.seconds(drafted.total()) + REQUEST_S * (drafted.total() - 1)
+    shares_s = CURVE.seconds(2) + REQUEST_S
+    own_s = shares_s * CURVE.seconds(1) / CURVE.seconds(2)
+    assert joined
+    assert elapsed_s < 1.1 * CROWD * own_s * passes
+    all_join_s = CURVE.seconds(16) + 15 * REQUEST_S
+    assert all_join_s > 4 * CROWD * own_s
+
+
+def test_one_client_alone_has_the_whole_pass() -> None:
+    following = Following(["a"] * 10)
+    assert len(following.draft()) == 10
+    assert len(following.draft()) == 10
+
+
+def test_who_is_silent_is_not_drafted_for_and_has_no_share() -> None:
+    following = Following(["a", "b", "b", "b"])
+    silent = following.turns[0]
+    silent.heard_at_s = -2 * IDLE_S
+    drafted = following.draft()
+    assert silent not in drafted
+    assert len(drafted) == 3
+
+
+def test_a_pass_is_full_at_its_budget_and_a_long_prompt_comes_first_in_its_turn() -> None:
+    following = Following(["a", "b"])
+    long, short = following.turns
+    for one in (long, short):
+        one.tree.advance(0, [5] * BUDGET_TOKENS)
+    assert following.draft() == [long]
+    assert following.draft() == [short]
+
+
+def test_a_request_for_which_there_are_no_pages_is_left_and_the_others_go_on() -> None:
+    following = Following(["a", "b", "c"], pool_tokens=32)
+    drafted = following.draft()
+    assert following.left
+    assert drafted and not set(drafted) & set(following.left)
