@@ -1,10 +1,15 @@
 """Decoding for training and measurement: equal-length batches, and one sequence up to its end."""
 
+from typing import Any, Final
+
 import torch
 from torch import Tensor
 from transformers import DynamicCache, LlamaForCausalLM
 
+from cosine_node.engine.support import cache_parameter
 from training.vocabulary import END_ID
+
+_CACHE: Final = cache_parameter(LlamaForCausalLM)
 
 
 def pick(logits: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
@@ -27,10 +32,10 @@ def continue_rows(
 
     Equal lengths need no padding mask, which makes this many times faster than padded generation.
     """
-    cache = DynamicCache()
+    cache: dict[Any, DynamicCache] = {_CACHE: DynamicCache()}
     rows, fresh = [prompts], prompts
     for _ in range(new_tokens):
-        output = model(input_ids=fresh, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        output = model(input_ids=fresh, use_cache=True, logits_to_keep=1, **cache)
         fresh = pick(output.logits[:, -1], temperature, generator)
         rows.append(fresh)
     return torch.cat(rows, dim=1)
@@ -45,11 +50,11 @@ def continue_one(
     generator: torch.Generator,
 ) -> list[int]:
     """The continuation of one prompt, its end token included where it comes."""
-    cache = DynamicCache()
+    cache: dict[Any, DynamicCache] = {_CACHE: DynamicCache()}
     fresh = torch.tensor([prompt], device=model.device)
     written: list[int] = []
     while len(written) < most_new_tokens and END_ID not in written[-1:]:
-        output = model(input_ids=fresh, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        output = model(input_ids=fresh, use_cache=True, logits_to_keep=1, **cache)
         fresh = pick(output.logits[:, -1], temperature, generator)
         written.append(int(fresh))
     return written

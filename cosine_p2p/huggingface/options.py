@@ -89,6 +89,7 @@ REFUSED: Final = frozenset(
         *NOT_HONOURED,
         "assistant_ensemble_weight",
         "assistant_model",
+        "cache",
         "custom_generate",
         "encoder_outputs",
         "inputs_embeds",

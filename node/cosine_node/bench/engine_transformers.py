@@ -29,7 +29,7 @@ from cosine_node import zoo
 from cosine_node.bench.engine_models import EMBEDDED, SHAPES, EngineOptions
 from cosine_node.bench.texts import Tokens, embedded_prompts, random_prompts
 from cosine_node.engine.loading import resolve_device, resolve_dtype
-from cosine_node.engine.support import is_sixteen_bit
+from cosine_node.engine.support import cache_parameter, is_sixteen_bit
 from cosine_node.engine.torch_engine import TorchEngine
 from cosine_protocol.errors import CosineError, UsageError
 
@@ -126,6 +126,7 @@ class PaddedBatch:
             mask[: width - len(context)] = 0
         places = (self._mask.cumsum(-1) - 1).clamp_min(0)
         self._places = places[:, width:]
+        self._cache_name = cache_parameter(type(model)) or ""
         self._cache: Any = DynamicCache(config=model.config)
         if has_static_cache:
             self._cache = StaticCache(config=model.config, max_cache_len=width + fed_tokens)
@@ -146,7 +147,7 @@ class PaddedBatch:
     def _logits(self, rows: Sequence[Sequence[int]], mask: Tensor, places: Tensor, **extra: Any) -> Tensor:
         ids = torch.tensor([list(row) for row in rows], dtype=torch.int64, device=self._model.device)
         output: Tensor = self._model(
-            input_ids=ids, attention_mask=mask, position_ids=places, past_key_values=self._cache, **extra
+            input_ids=ids, attention_mask=mask, position_ids=places, **{self._cache_name: self._cache}, **extra
         ).logits
         return output
 

@@ -10,8 +10,8 @@ from cosine_protocol.errors import UsageError
 
 EXACT_LAYER_TYPES: Final = frozenset({"full_attention", "sliding_attention", "attention"})
 """The names that configurations have for layers whose state is keys and values only."""
-CACHE_PARAMETERS: Final = ("past_key_values", "cache_params")
-"""The names that models of transformers have for the cache that their forward takes."""
+CACHE_PARAMETERS: Final = ("past_key_values", "cache_params", "cache")
+"""Names of the cache that a forward of transformers takes and returns; the last one since 5.24."""
 STRETCHED_ROPES: Final = frozenset({"dynamic", "longrope"})
 """Rotary embeddings whose frequencies depend on the longest sequence in the batch."""
 

@@ -26,6 +26,7 @@ from cosine_node.engine.base import Engine
 from cosine_node.engine.draft_vocabulary import DraftVocabulary
 from cosine_node.engine.loading import load_engine, load_model
 from cosine_node.engine.reduced_vocabulary import ReducedVocabularyEngine
+from cosine_node.engine.support import cache_parameter
 from cosine_node.learning.believable import doubted_clients
 from cosine_node.learning.decision import Acceptance
 from cosine_node.learning.verified_stream import VerifiedStream
@@ -251,10 +252,12 @@ def _own_loss(model: Any, old: Any, rows: Tensor, places: Tensor | None) -> Tens
 def _own_text(model: Any, starts: Sequence[int], vocabulary: DraftVocabulary | None) -> Tensor:
     """Texts that a model writes itself, each from one token."""
     text = torch.tensor(_own(vocabulary, starts))[:, None]
+    name = cache_parameter(type(model))
+    assert name is not None
     last, past = text, None
     for _ in range(OWN_TOKENS):
-        outcome = model(input_ids=last, past_key_values=past, use_cache=True)
-        logits, past = outcome.logits[:, -1].float(), outcome.past_key_values
+        outcome = model(input_ids=last, use_cache=True, **{name: past})
+        logits, past = outcome.logits[:, -1].float(), outcome[name]
         if vocabulary is not None:
             logits[:, vocabulary.reserved_id :] = -math.inf
         last = torch.multinomial(logits.softmax(-1), 1)

@@ -272,7 +272,7 @@ def _forgets_the_first_token(patch: pytest.MonkeyPatch) -> None:
     [
         ("falcon-rotary", _writes_to_wrong_slots),
         ("bloom", _forgets_the_first_token),
-        ("gptj", _forgets_the_first_token),
+        ("gpt_neo", _forgets_the_first_token),
         ("qwen3_next", _keeps_no_state),
         ("qwen3_next", _forgets_the_first_token),
         ("lfm2", _takes_the_state_of_another_token),

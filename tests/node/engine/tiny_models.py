@@ -63,6 +63,16 @@ ARCHITECTURES: Final[dict[str, Any]] = {
         word_embed_proj_dim=64,
     ),
     "SmolLM3": lambda: tf.SmolLM3Config(**COMMON),
+    "GPTJ": lambda: tf.GPTJConfig(
+        vocab_size=VOCAB,
+        bos_token_id=1,
+        eos_token_id=2,
+        n_embd=64,
+        n_layer=2,
+        n_head=4,
+        n_positions=256,
+        rotary_dim=8,
+    ),
     "Cohere": lambda: tf.CohereConfig(**COMMON),
     "Granite": lambda: tf.GraniteConfig(**COMMON),
 }
@@ -185,7 +195,6 @@ OWN_ATTENTION: Final[dict[str, Any]] = {
     "falcon-multi-query": lambda: tf.FalconConfig(**_FALCON, alibi=False, multi_query=True),
     "bloom": lambda: tf.BloomConfig(**_OLD, hidden_size=64, n_layer=2, n_head=4),
     "mpt": lambda: tf.MptConfig(**_OLD, d_model=64, n_heads=4, n_layers=2, max_seq_len=256),
-    "gptj": lambda: tf.GPTJConfig(**_OLD, n_embd=64, n_layer=2, n_head=4, n_positions=256, rotary_dim=8),
     "gpt_neo": lambda: tf.GPTNeoConfig(
         **_OLD,
         hidden_size=64,
@@ -195,7 +204,6 @@ OWN_ATTENTION: Final[dict[str, Any]] = {
         window_size=5,
         attention_types=[[["global", "local"], 1]],
     ),
-    "codegen": lambda: tf.CodeGenConfig(**_OLD, n_embd=64, n_layer=2, n_head=4, n_positions=256, rotary_dim=8),
     "stablelm": lambda: tf.StableLmConfig(**COMMON),
     "nemotron": lambda: tf.NemotronConfig(**COMMON),
     "granitemoehybrid": lambda: tf.GraniteMoeHybridConfig(**_GRANITE_HYBRID, layer_types=["attention"] * 2),
