@@ -4,11 +4,13 @@ import math
 from typing import Final
 
 from cosine_p2p.speculation.moving_average import moving_average
-from cosine_p2p.speed_trial import SpeedTrial, TrialRun
+from cosine_p2p.speed_trial import STRETCH_COMMITS, SpeedTrial, TrialRun
 from cosine_protocol.limits import HOME_AUTHOR
 
 HOME_WEIGHT: Final = 0.1
 """A choice: about the last ten commits without a drafter's token say what home drafts bring."""
+USELESS_COMMITS: Final = 2 * STRETCH_COMMITS
+"""A choice: drafters of which so many commits in a row show nothing can only cost time; no clock has to say so."""
 
 
 class DrafterCount:
@@ -19,6 +21,7 @@ class DrafterCount:
         self._committed_s: float | None = None
         self._least_pass_s = math.inf
         self._home_tokens = 0.0
+        self._useless_commits = 0
 
     @property
     def allowed(self) -> int | None:
@@ -43,8 +46,12 @@ class DrafterCount:
             if not drafted:
                 self._home_tokens = moving_average(self._home_tokens, home, weight=HOME_WEIGHT)
                 self._expect_none(self._run)
+            self._useless_commits = 0 if drafted or not self._run.way else self._useless_commits + 1
             worth = 1 + drafted + home
             self._run.note(tokens=len(authors), drafted=drafted, worth=worth, seconds=now_s - before_s)
+            if self._useless_commits >= USELESS_COMMITS:
+                self._useless_commits = 0
+                self._run.leave_useless()
 
     def _expect_none(self, run: TrialRun) -> None:
         """Without drafters each pass brings its own token, and what home drafts bring where no drafter's came."""

@@ -7,6 +7,10 @@ compared with what the present one did just before and just after, so that a cha
 going on as before, what looks cost stays within `PRICE` of all the time: a look waits until it can be paid. Where
 nothing changes looks become rarer, and frequent again when the speed does.
 
+What commits show for sure bounds what the clock may say: drafts can gain no more than the tokens they brought. And
+where it is known which passes were fed a way's drafts, way 0, which has none, is taken if they bring less a second
+than those between them, and only then, whatever else went on at the time.
+
 The client compares numbers of drafters (`cosine_p2p.client`), the verifier its own drafts with none
 (`cosine_node.verifier`).
 """
@@ -37,6 +41,11 @@ LEVEL_WEIGHT: Final = 0.3
 """A choice: the present way's speed is that of its last few stretches."""
 USUAL_WEIGHT: Final = 0.1
 """A choice: a usual commit is that of the last ten or so."""
+PACE_WEIGHT: Final = 0.03
+"""A choice: what drafts bring is that of a text or two, for in one part of it they bring much, in others little."""
+LEAST_FED: Final = 16
+WORTH_FEEDING: Final = 0.97
+"""Choices: after so many passes that were fed drafts, these are left if they bring so much less than others."""
 TRUSTED_LOOKS: Final = 2.0
 """A choice: one look may have fallen on a moment when all were starting."""
 CERTAIN: Final = 1.5
@@ -49,7 +58,7 @@ WORST_GAIN: Final = -1.0
 """A choice: a way that seemed slower than 0.37x, in a cold first request for instance, is looked at again as if it
 had been that fast; else minutes would pass."""
 CHANGED: Final = 0.3
-"""A choice: a speed so far from that at the last look is news."""
+"""A choice: a speed so far from that at the last look, or from that of the quickest pass, is news."""
 # Times between looks, in stretches of the present way. Choices.
 FIRST_PAUSE: Final = 4
 LONGEST_PAUSE: Final = 64
@@ -59,16 +68,34 @@ MAX_STATE: Final = 1e12
 
 @dataclass(slots=True)
 class _Look:
-    """A look that has ended: its level, and those of the present way just before and after it."""
+    """A look that has ended: its level, and those of the present way just before and after it.
+
+    `worth` is the logarithm of the plain passes that each of its commits took the place of.
+    """
 
     way: int
     level: float
+    worth: float
     beside: list[float]
 
+
+@dataclass(slots=True)
+class _Pace:
+    """Seconds and worth of a usual commit of one kind, and how many there were."""
+
+    seconds: float | None = None
+    worth: float | None = None
+    commits: int = 0
+
+    def note(self, seconds: float, worth: float) -> None:
+        self.commits += 1
+        self.seconds = moving_average(self.seconds, seconds, weight=PACE_WEIGHT)
+        self.worth = moving_average(self.worth, worth, weight=PACE_WEIGHT)
+
     @property
-    def gain(self) -> float:
-        """How much faster the look was, as a logarithm."""
-        return self.level - sum(self.beside) / len(self.beside)
+    def speed(self) -> float | None:
+        """In plain passes a second; None before any commit."""
+        return self.worth / self.seconds if self.worth and self.seconds else None
 
 
 @dataclass(slots=True)
@@ -85,10 +112,12 @@ class SpeedTrial:
 
     One trial serves all requests that share a verifier; each has a `TrialRun` of it. Of a way that nobody has
     looked at yet, the speed may be expected (`expect`); without that it is taken to be as fast as the present one.
+    With `knows_fed` commits say whether their passes were fed drafts of the way.
     """
 
-    def __init__(self, ways: Sequence[int]) -> None:
+    def __init__(self, ways: Sequence[int], *, knows_fed: bool = False) -> None:
         self.way = ways[0]
+        self._knows_fed = knows_fed
         self._gains = {way: Gain() for way in ways[1:]}
         self._expected: dict[int, float] = {}
         self._level: float | None = None
@@ -98,6 +127,8 @@ class SpeedTrial:
         self._pause = FIRST_PAUSE
         self._stretches = FIRST_PAUSE - 1
         self._usual_s: dict[bool, float | None] = {True: None, False: None}
+        self._paces = {True: _Pace(), False: _Pace()}
+        self._worth: float | None = None
         self._total_s = 0.0
         self._spent_s = 0.0
         self._is_looking = False
@@ -108,7 +139,7 @@ class SpeedTrial:
         What the others were worth is not taken over. A way that is believed to be slow is looked at only once that
         can be paid, which for a belief from another temperature can take minutes at half the speed.
         """
-        new = SpeedTrial((self.way, *self._gains))
+        new = SpeedTrial((self.way, *self._gains), knows_fed=self._knows_fed)
         new._expected = dict(self._expected)
         return new
 
@@ -209,17 +240,33 @@ class SpeedTrial:
         with_others_s, alone_s = self._usual_s[True], self._usual_s[False]
         return max(1.0, with_others_s / alone_s) if with_others_s and alone_s else 1.0
 
+    def note_pace(self, seconds: float, *, worth: int, is_fed: bool) -> None:
+        """Take in a commit of the present way, whose pass was fed drafts of the way or none at all."""
+        self._paces[is_fed].note(seconds, worth)
+        fed, others = self._paces[True], self._paces[False].speed
+        if not self.way or self._level is None or fed.commits < LEAST_FED or not fed.speed or not others:
+            return
+        if fed.speed < WORTH_FEEDING * others:
+            self._leave(math.log(others) - self._level)
+
+    @property
+    def _may_pay(self) -> bool:
+        """True unless commits that were fed drafts are known to bring less a second than others between them."""
+        fed, others = self._paces[True].speed, self._paces[False].speed
+        return self._knows_fed and not (fed is not None and others is not None and fed < others)
+
     def spend(self, *, worth: int, seconds: float, is_price: bool) -> None:
         """Book time; with `is_price`, what it took longer than the present way would have was spent on looking."""
         self._total_s += seconds
         if is_price and self._level is not None:
             self._spent_s = max(0.0, self._spent_s + seconds - worth * math.exp(-self._level))
 
-    def end_stretch(self, speed: float) -> None:
-        """Take in a stretch of the present way, in plain passes a second; after a look, judge it."""
+    def end_stretch(self, speed: float, *, worth: float) -> None:
+        """Take in a stretch of the present way, in plain passes a second and a commit; after a look, judge it."""
         level = math.log(speed)
         self._doubt_change(level)
         self._level = moving_average(self._level, level, weight=LEVEL_WEIGHT)
+        self._worth = moving_average(self._worth, math.log(worth), weight=LEVEL_WEIGHT)
         self._stretches += 1
         if (look := self._looked) is not None:
             look.beside.append(level)
@@ -229,31 +276,57 @@ class SpeedTrial:
         elif self._level_at_look is not None and abs(self._level - self._level_at_look) > CHANGED:
             self._pause, self._level_at_look = FIRST_PAUSE, self._level
 
-    def end_look(self, way: int, speed: float | None) -> None:
-        """Take in a look in plain passes a second, None if it ended too early to say.
+    def leave_useless(self, speed: float) -> None:
+        """Go on without drafts if those of the present way, which brought nothing, seem to cost much.
+
+        They brought so many plain passes a second. Where drafts cost little, the next one may be right.
+        """
+        level = math.log(speed)
+        gain = math.log(self._expected[0]) - level if 0 in self._expected else 0.0
+        if gain > CHANGED:
+            self._level = level
+            self._leave(gain)
+
+    def _leave(self, gain: float) -> None:
+        """Go on without drafts, which is faster by the logarithm `gain`, or as fast."""
+        self._gains[0] = Gain()
+        self._gains[0].add(max(0.0, gain))
+        self._looked = None
+        self._paces = {True: _Pace(), False: _Pace()}
+        self._take(0)
+
+    def end_look(self, way: int, speed: float | None, *, worth: float) -> None:
+        """Take in a look in plain passes a second, None if it ended too early to say, and a commit.
 
         It is judged after the next stretch of the present way, by the stretches on both sides of it: the load may
         have changed meanwhile, for other nodes' trials go on as well.
         """
         self._is_looking = False
         if speed is not None and way != self.way and self._level is not None:
-            self._looked = _Look(way, math.log(speed), [self._level])
+            self._looked = _Look(way, math.log(speed), math.log(worth), [self._level])
+
+    def _gain_of(self, look: _Look) -> float:
+        """How much faster a look was than the present way, as a logarithm, as far as that can be."""
+        gain = look.level - sum(look.beside) / len(look.beside)
+        if self.way == 0:
+            return min(gain, look.worth)
+        return max(gain, -(self._worth or 0.0)) if look.way == 0 else gain
 
     def _is_ripe(self, look: _Look) -> bool:
         """Whether a look is compared with enough: a first one that was a little faster may have met a slow text."""
         is_first = not self._gains[look.way].looks
-        is_doubtful = CERTAIN * USUAL_NOISE < look.gain < CERTAIN_AT_ONCE * USUAL_NOISE
+        is_doubtful = CERTAIN * USUAL_NOISE < self._gain_of(look) < CERTAIN_AT_ONCE * USUAL_NOISE
         return not (is_first and is_doubtful) or len(look.beside) > 2
 
     def _judge(self, look: _Look) -> None:
         """Take in how much faster a look was, and take the fastest way."""
         way, gain = look.way, self._gains[look.way]
-        gain.add(look.gain)
+        gain.add(self._gain_of(look))
         self._stretches = 0
         self._level_at_look = self._level
         if gain.mean < -CERTAIN * gain.error:
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
-        elif gain.mean > CERTAIN * gain.error:
+        elif gain.mean > CERTAIN * gain.error and not (way == 0 and self._may_pay):
             self._take(way)
 
     def _doubt_change(self, level: float) -> None:
@@ -321,14 +394,17 @@ class TrialRun:
         self._stretch = Stretch()
         self._maybe_look()
 
-    def note(self, *, tokens: int, drafted: int, worth: int, seconds: float) -> None:
+    def note(self, *, tokens: int, drafted: int, worth: int, seconds: float, is_fed: bool | None = None) -> None:
         """A commit of so many tokens, of which the way's drafts added `drafted`, so long after the one before.
 
         `worth` is the plain passes it took the place of: one, one for each of those, and one for each token of
-        drafts that there would be more or fewer of under another way.
+        drafts that there would be more or fewer of under another way. `is_fed` says whether its pass was fed
+        drafts of the way, None if that is not known or others than the way drafted.
         """
         self.left_tokens -= tokens
         stretch = self._stretch
+        if is_fed is not None and not stretch.is_look:
+            self.trial.note_pace(seconds, worth=worth, is_fed=is_fed)
         has_others = tokens > worth
         if stretch.is_settled and not stretch.is_look and not drafted:
             self.trial.note_usual(seconds, has_others=has_others)
@@ -360,14 +436,24 @@ class TrialRun:
             stretch.seconds += stretch.settle_s
         self._end_stretch()
 
+    def leave_useless(self) -> None:
+        """Leave the present way if its drafts, which brought nothing lately, seem to cost much; a look goes on."""
+        stretch, trial = self._stretch, self.trial
+        seconds = stretch.settle_s + stretch.seconds
+        if not stretch.is_look and self.way == trial.way and seconds > 0.0:
+            trial.leave_useless((stretch.settle_worth + stretch.worth) / seconds)
+            if self.way != trial.way:
+                self._stretch, self.way = Stretch(), trial.way
+
     def _end_stretch(self) -> None:
         stretch, trial = self._stretch, self.trial
         is_whole = stretch.commits >= LEAST_COMMITS and stretch.seconds > 0.0
         speed = stretch.worth / stretch.seconds if is_whole else None
+        worth = stretch.worth / max(1, stretch.commits)
         if stretch.is_look:
-            trial.end_look(self.way, speed)
+            trial.end_look(self.way, speed, worth=worth)
         elif speed is not None and self.way == trial.way:
-            trial.end_stretch(speed)
+            trial.end_stretch(speed, worth=worth)
         self._is_first = False
         has_changed = trial.way != self.way
         self._pays_return = stretch.is_look and has_changed

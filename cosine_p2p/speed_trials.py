@@ -13,8 +13,9 @@ MAX_TRIALS: Final = 64
 class SpeedTrials:
     """Trials of one set of ways by who serves the request and how it samples; the latest `MAX_TRIALS` are kept."""
 
-    def __init__(self, ways: Sequence[int]) -> None:
+    def __init__(self, ways: Sequence[int], *, knows_fed: bool = False) -> None:
         self._ways = tuple(ways)
+        self._knows_fed = knows_fed
         self._trials: dict[tuple[str, float], SpeedTrial] = {}
 
     def find(self, server: str, temperature: float) -> SpeedTrial | None:
@@ -29,7 +30,8 @@ class SpeedTrials:
         if trial is None:
             known = [other for other in self._trials if other[0] == server]
             nearest = min(known, key=lambda other: abs(other[1] - temperature), default=None)
-            trial = self._trials[nearest].similar() if nearest else SpeedTrial(self._ways)
+            new = SpeedTrial(self._ways, knows_fed=self._knows_fed)
+            trial = self._trials[nearest].similar() if nearest else new
         self._trials[key] = trial
         if len(self._trials) > MAX_TRIALS:
             self._trials.pop(next(iter(self._trials)))

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_p2p.speed_trial import (
+    LEAST_COMMITS,
+    LEAST_FED,
     PRICE,
     SETTLE_TOKENS,
     STRETCH_COMMITS,
@@ -149,28 +151,90 @@ def test_another_temperature_that_drafters_slow_down_lets_them_go_within_a_reque
 
 def test_a_way_that_one_look_praised_too_much_is_doubted_soon() -> None:
     trial = SpeedTrial((0, 3))
-    trial.end_stretch(10.0)
-    trial.end_look(3, 18.0)
-    trial.end_stretch(10.0)
+    trial.end_stretch(10.0, worth=2.0)
+    trial.end_look(3, 18.0, worth=2.0)
+    trial.end_stretch(10.0, worth=2.0)
     assert trial.way == 3 and trial.next_look(1000) is None
-    trial.end_stretch(6.0)
+    trial.end_stretch(6.0, worth=2.0)
     assert trial.next_look(1000) == 0
 
 
 @pytest.mark.parametrize(("after", "way"), [(10.0, 0), (16.0, 3)])
 def test_a_first_look_that_was_a_little_faster_is_compared_with_one_more_stretch(after: float, way: int) -> None:
     trial = SpeedTrial((3, 0))
-    trial.end_stretch(10.0)
-    trial.end_look(0, 16.0)
-    trial.end_stretch(10.0)
+    trial.end_stretch(10.0, worth=2.0)
+    trial.end_look(0, 16.0, worth=2.0)
+    trial.end_stretch(10.0, worth=2.0)
     assert trial.way == 3 and trial.next_look(1000) is None
-    trial.end_stretch(after)
+    trial.end_stretch(after, worth=2.0)
     assert trial.way == way
 
 
 def test_a_look_that_was_fast_because_the_load_fell_changes_nothing() -> None:
     trial = SpeedTrial((3, 0))
-    trial.end_stretch(10.0)
-    trial.end_look(0, 20.0)
-    trial.end_stretch(40.0)
+    trial.end_stretch(10.0, worth=2.0)
+    trial.end_look(0, 20.0, worth=2.0)
+    trial.end_stretch(40.0, worth=2.0)
     assert trial.way == 3
+
+
+def test_drafts_are_no_faster_than_the_tokens_that_they_brought_whatever_the_clock_says() -> None:
+    trial = SpeedTrial((0, 3))
+    trial.end_stretch(10.0, worth=1.0)
+    trial.end_look(3, 30.0, worth=1.1)
+    trial.end_stretch(10.0, worth=1.0)
+    assert trial.way == 0
+    assert trial.measured()[3].ratio == pytest.approx(1.1)
+
+
+def test_no_drafts_are_no_slower_than_the_drafts_brought_tokens_whatever_the_clock_says() -> None:
+    trial = SpeedTrial((3, 0))
+    trial.end_stretch(10.0, worth=1.25)
+    trial.end_look(0, 2.0, worth=1.0)
+    trial.end_stretch(10.0, worth=1.25)
+    assert trial.measured()[0].ratio == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize(("fed_s", "way"), [(0.3, 1), (0.5, 0)])
+def test_drafts_that_bring_more_than_passes_without_them_stay_though_a_look_praised_the_others(
+    fed_s: float, way: int
+) -> None:
+    """As when drafters, of which the verifier knows nothing, leave its processor just as it looks."""
+    trial = SpeedTrial((1, 0), knows_fed=True)
+    for _ in range(10):
+        trial.note_pace(fed_s, worth=4, is_fed=True)
+        trial.note_pace(0.1, worth=1, is_fed=False)
+    trial.end_stretch(10.0, worth=2.5)
+    trial.end_look(0, 100.0, worth=1.0)
+    trial.end_stretch(10.0, worth=2.5)
+    assert trial.way == way
+
+
+@pytest.mark.parametrize(("tokens", "way"), [(1.4, 0), (1.8, 1)])
+def test_drafts_that_bring_less_than_passes_without_them_are_left_without_a_look(tokens: float, way: int) -> None:
+    rng = random.Random(1)
+    trial = SpeedTrial((1, 0), knows_fed=True)
+    trial.end_stretch(10.0, worth=1.0)
+    for number in range(12 * LEAST_FED):
+        is_fed = number % 4 == 0
+        worth = 1 + (rng.random() < tokens - 1.0) if is_fed else 1
+        trial.note_pace(0.16 if is_fed else 0.1, worth=worth, is_fed=is_fed)
+    assert trial.way == way
+
+
+def test_useless_drafts_are_left_and_looked_at_again_only_once_that_can_be_paid() -> None:
+    trial = SpeedTrial((3, 1, 0))
+    trial.expect(0, 10.0)
+    run = trial.begin(left_tokens=1000)
+    for _ in range(LEAST_COMMITS):
+        run.note(tokens=1, drafted=0, worth=1, seconds=0.11)
+    run.leave_useless()
+    assert run.way == 3
+    for _ in range(LEAST_COMMITS):
+        run.note(tokens=1, drafted=0, worth=1, seconds=0.29)
+    run.leave_useless()
+    assert (run.way, trial.way) == (0, 0)
+    assert trial.measured()[3].ratio == pytest.approx(0.5)
+    for _ in range(6 * STRETCH_COMMITS):
+        run.note(tokens=1, drafted=0, worth=1, seconds=0.1)
+        assert run.way == 0

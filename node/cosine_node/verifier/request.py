@@ -115,12 +115,12 @@ class VerifierRequest:
     `drafters` who they are by their client's word,
     `trial` finds which drafts of the verifier's own pay, `home_s` is the time its drafter took for the next pass,
     `waited_passes` the passes in a row in which it had no place, `near_tie` is the margin below which rounding may
-    decide, `observer` sees what `post` tells the client. A client that `has_crowd` asks for more than its share of
-    a pass; what `is_crowd` is beyond it. `fed` gives the names, in its sequence, of the pending token (the tree's
-    root) and of live nodes that were fed, whether a pass is still under way with them or the target's choice after
-    them is among `choices`; `named` names were given so far. While it `awaits_prefill`, the last of its known
-    tokens, or some that are compared, are under way. A stepped request gets a pass only when `is_pass_wanted`: the
-    client asks for every one after the prefill.
+    decide, `observer` sees what `post` tells the client. It `is_drafted_for` once peers' drafts have come. A client
+    that `has_crowd` asks for more than its share of a pass; what `is_crowd` is beyond it. `fed` gives the names, in
+    its sequence, of the pending token (the tree's root) and of live nodes that were fed, whether a pass is still
+    under way with them or the target's choice after them is among `choices`; `named` names were given so far. While
+    it `awaits_prefill`, the last of its known tokens, or some that are compared, are under way. A stepped request
+    gets a pass only when `is_pass_wanted`: the client asks for every one after the prefill.
     """
 
     channel: ClientChannel
@@ -141,6 +141,7 @@ class VerifierRequest:
     is_pass_wanted: bool = True
     is_cancelled: bool = False
     waited_passes: int = 0
+    is_drafted_for: bool = False
     is_crowd: bool = False
     has_crowd: bool = False
     home_s: float = 0.0
@@ -304,9 +305,11 @@ class VerifierRequest:
             self.account.charge(spent_s=spent_s, tokens=len(verdict.tokens), plain_pass_s=plain_pass_s)
         self.home_s = 0.0
 
-    def note_pace(self, verdict: Verdict, *, now_s: float, load: float) -> None:
-        """Take in when a verdict came, at `load` times the cost of a pass for this request alone.
+    def note_pace(self, verdict: Verdict, *, nodes: int, now_s: float, load: float) -> None:
+        """Take in when a verdict came, of a pass with so many drafted nodes.
 
+        It was at `load` times the cost of a pass for this request alone. Where peers draft for the request, passes
+        with and without nodes tell nothing of the verifier's own: drafters may take its processor now and then.
         All its tokens count: below what the verifier drafted by itself stand nodes of drafters, which they reach
         only then. The last token of a verdict was drafted by nobody.
         """
@@ -315,7 +318,8 @@ class VerifierRequest:
             drafted = sum(not is_drafter(author) for author in verdict.authors[:-1])
             seconds = (now_s - before_s) / load
             tokens = len(verdict.tokens)
-            self.trial.note(tokens=tokens, drafted=drafted, worth=tokens, seconds=seconds)
+            is_fed = None if self.is_drafted_for else nodes > 0
+            self.trial.note(tokens=tokens, drafted=drafted, worth=tokens, seconds=seconds, is_fed=is_fed)
 
     def commit(self, verdict: Verdict) -> list[int]:
         """Take a verdict into the stream and the tree, and draft by prompt lookup below it.

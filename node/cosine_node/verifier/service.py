@@ -95,7 +95,9 @@ class VerifierService:
         self._admissions = count()
         self._is_draining = False
         self._drafts_itself = config.policy.uses_prompt_lookup or home is not None
-        self._trials = SpeedTrials((OwnDrafts.ALL, OwnDrafts.NONE) if config.policy.tries_own_drafts else ())
+        self._trials = SpeedTrials(
+            (OwnDrafts.ALL, OwnDrafts.NONE) if config.policy.tries_own_drafts else (), knows_fed=True
+        )
         self.counts = VerifierCounts()
         self._loop = StepLoop(
             self._requests,
@@ -375,6 +377,7 @@ class VerifierService:
         # The client cannot know the vocabulary, so a drafter's nonsense must not cost it the request.
         if max(message.nodes.tokens, default=0) < self._engine.vocab_tokens:
             self.counts.received_nodes += len(message.nodes)
+            request.is_drafted_for = True
             request.tree.attach(message.base, message.position, message.nodes, list(message.authors))
         return True
 

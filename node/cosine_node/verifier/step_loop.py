@@ -317,7 +317,7 @@ class StepLoop:
                 spent_s = plain_pass_s = self._curve.seconds(load) / load
             request.charge(verdict, nodes=nodes, spent_s=spent_s, plain_pass_s=plain_pass_s)
         alone_s = self._curve.seconds(1)
-        request.note_pace(verdict, now_s=_now_s(), load=self._curve.seconds(load) / alone_s)
+        request.note_pace(verdict, nodes=nodes, now_s=_now_s(), load=self._curve.seconds(load) / alone_s)
         dropped = request.commit(verdict)
         self._engine.prune(request.kv.sequence, dropped)
         self._report(request, verdict, nodes, done, is_answer=not is_prefill)

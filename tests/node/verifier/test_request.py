@@ -173,7 +173,7 @@ def test_what_prompt_lookup_drafted_as_well_is_no_drafters_credit() -> None:
 
 
 def test_prompt_lookup_that_slows_its_requests_is_given_up_and_drafts_no_more() -> None:
-    trial = SpeedTrial((1, 0))
+    trial = SpeedTrial((1, 0), knows_fed=True)
     trial.expect(0, 100.0)
     state = state_of(request_of("c", max_new_tokens=400))
     state.lookup, state.trial = PromptLookup(state.output), trial.begin(left_tokens=400)
@@ -183,7 +183,7 @@ def test_prompt_lookup_that_slows_its_requests_is_given_up_and_drafts_no_more() 
         drafted.append(len(state.tree))
         now_s += 0.4 if drafted[-1] else 0.01
         done = verdict(state, [], {9: 7, 7: 8, 8: 9})
-        state.note_pace(done, now_s=now_s, load=1.0)
+        state.note_pace(done, nodes=drafted[-1], now_s=now_s, load=1.0)
         state.commit(done)
     assert max(drafted) > 4
     assert trial.way == 0
