@@ -34,6 +34,8 @@ MAX_STREAMS: Final = 4096
 """Bounds memory, at one for each place in the listening socket's backlog."""
 MAX_STREAMS_EACH: Final = 64
 """A choice: a peer needs one for each protocol and its links; with more it takes the places of others."""
+JOIN_AGAIN_S: Final = 2.0
+"""A choice: a peer that starts at the same time listens by then, and one that was busy for a moment answers."""
 FIRST_RETRY_S: Final = 0.5
 """A choice."""
 MAX_RETRY_S: Final = 30.0
@@ -73,7 +75,7 @@ class HivemindTransport:
 
     @classmethod
     async def start(cls, config: TransportConfig) -> "HivemindTransport":
-        """Join the network.
+        """Join the network; a node, which is to stay, tries its initial peers once more where none answers.
 
         Raises `UsageError` for addresses that cannot be used, `PeerLost` naming initial peers that do not answer.
         """
@@ -82,7 +84,14 @@ class HivemindTransport:
         check_config(config)
         sweep_socket_folders()
         transport = cls(config)
-        await transport._build(config.initial_peers)
+        try:
+            await transport._build(config.initial_peers)
+        except PeerLost as lost:
+            if config.client_mode:
+                raise
+            logger.warning("%s; trying once more", lost)
+            await asyncio.sleep(JOIN_AGAIN_S)
+            await transport._build(config.initial_peers)
         transport._supervisor = asyncio.create_task(transport.supervise())
         if config.relays:
             await transport._await_circuit()

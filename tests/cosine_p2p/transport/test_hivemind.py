@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -67,9 +68,13 @@ class Swarm:
     async def node(self, **settings: Any) -> HivemindTransport:
         settings = {"initial_peers": self.boot, "host_maddrs": (HOST,), "network": NETWORK} | settings
         transport = await HivemindTransport.start(TransportConfig(identity_file=self.identity_file(), **settings))
-        self._stack.push_async_callback(transport.close)
+        self.keep(transport)
         self.boot = self.boot or await transport.visible_maddrs()
         return transport
+
+    def keep(self, transport: HivemindTransport) -> None:
+        """Close a node at the end."""
+        self._stack.push_async_callback(transport.close)
 
     async def stranger(self) -> Any:
         """A DHT node of hivemind's own, with no rules; it may store what it likes where it can."""
@@ -106,6 +111,31 @@ async def swarm() -> AsyncIterator[Swarm]:
     with tempfile.TemporaryDirectory() as folder:
         async with contextlib.AsyncExitStack() as stack:
             yield Swarm(Path(folder), stack)
+
+
+def test_a_node_joins_through_a_peer_that_begins_to_listen_a_moment_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cosine_p2p.transport.hivemind.JOIN_AGAIN_S", 0.0)
+    build = HivemindTransport._build
+
+    async def run() -> None:
+        async with swarm() as made:
+            late = await made.node()
+            [maddr] = await late.visible_maddrs()
+            await late.close()
+            late_config = replace(late.config, host_maddrs=(maddr.partition("/p2p/")[0],))
+
+            async def build_then_begin(transport: HivemindTransport, peers: Sequence[str]) -> None:
+                try:
+                    await build(transport, peers)
+                except PeerLost:
+                    made.keep(await HivemindTransport.start(late_config))
+                    raise
+
+            monkeypatch.setattr(HivemindTransport, "_build", build_then_begin)
+            joined = await made.node(initial_peers=(maddr,))
+            assert joined.peer_id != late.peer_id
+
+    asyncio.run(run())
 
 
 def directory_of(transport: HivemindTransport) -> tuple[Identity, DhtDirectory]:
