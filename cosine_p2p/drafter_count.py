@@ -4,7 +4,8 @@ import math
 from typing import Final
 
 from cosine_p2p.speculation.moving_average import moving_average
-from cosine_p2p.speed_trial import STRETCH_COMMITS, SpeedTrial, TrialRun
+from cosine_p2p.speed_trial import STRETCH_COMMITS, SpeedTrial
+from cosine_p2p.trial_run import TrialRun
 from cosine_protocol.limits import HOME_AUTHOR
 
 HOME_WEIGHT: Final = 0.1
@@ -17,7 +18,7 @@ class DrafterCount:
     """Follows a session's commits; `allowed` drafters may draft, None for as many as the strategy likes."""
 
     def __init__(self, trial: SpeedTrial | None, *, left_tokens: int) -> None:
-        self._run: TrialRun | None = None if trial is None else trial.begin(left_tokens=left_tokens)
+        self._run: TrialRun | None = None if trial is None else TrialRun(trial, left_tokens)
         self._committed_s: float | None = None
         self._least_pass_s = math.inf
         self._home_tokens = 0.0

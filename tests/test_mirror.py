@@ -26,6 +26,7 @@ TESTED_BY: Final = {
     "cosine_p2p/template_worker.py": "cosine_p2p/test_chat_template.py",
     "cosine_p2p/transport/light_connection.py": "cosine_p2p/transport/test_light.py",
     "cosine_p2p/transport/light_stream.py": "cosine_p2p/transport/test_light.py",
+    "cosine_p2p/trial_run.py": "cosine_p2p/test_speed_trial.py",
     "cosine_p2p/warm_spare.py": "swarm/test_warm_spare.py",
     "node/cosine_node/bench/capacity_findings.py": "node/bench/test_capacity.py",
     "node/cosine_node/bench/cooperation_replay.py": "node/bench/test_cooperation.py",

@@ -37,6 +37,7 @@ SLOTS = 48
 NEW_TOKENS = 128
 LONGEST_PROMPT = 160
 TYPICAL_ANSWER_TOKENS = 60
+GARBAGE = ("random", "shuffled", "half", "own")
 HONEST_CLIENTS = 8
 """A choice: texts come from so many clients in turn, and what is garbage from one more."""
 
@@ -178,13 +179,21 @@ def _choices(drafter: Engine, answer: Answer) -> tuple[Choice, ...]:
 def garbage_of(
     known: Sequence[VerifiedStream], *, share: float, kind: str, rng: random.Random
 ) -> list[VerifiedStream]:
-    """Streams of one client, `share` of all tokens: tokens of honest texts in any order, or any tokens."""
+    """Streams of one client, `share` of all tokens.
+
+    Of the kind `random` they have any tokens, `shuffled` those of honest texts in any order. In `half` every second
+    token is such a one, the others are the target's; in `own` the drafter's guesses stand for the target's tokens.
+    """
     made: list[VerifiedStream] = []
     wanted = share / (1 - share) * sum(len(stream.tokens) for stream in known)
     vocabulary = [token for stream in known for token in stream.tokens]
     while wanted > 0:
         honest = rng.choice(known)
-        tokens = rng.choices(vocabulary if kind == "shuffled" else range(1, 2000), k=len(honest.tokens))
+        tokens = rng.choices(range(1, 2000) if kind == "random" else vocabulary, k=len(honest.tokens))
+        if kind == "half":
+            tokens[::2] = honest.tokens[::2]
+        elif kind == "own":
+            tokens = list(honest.guesses)
         made.append(replace(honest, client="liar", tokens=tuple(tokens)))
         wanted -= len(tokens)
     return made
@@ -245,7 +254,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--held-out-tokens", type=int, default=4000)
     parser.add_argument("--experience", nargs="+", default=["guided"], choices=[kind.value for kind in Experience])
     parser.add_argument("--garbage", type=float, nargs="+", default=[0.0], help="share of all tokens")
-    parser.add_argument("--garbage-kind", choices=["random", "shuffled"], default="shuffled")
+    parser.add_argument("--garbage-kind", choices=GARBAGE, default="shuffled")
     parser.add_argument("--own-weight", type=float, default=OWN_WEIGHT)
     parser.add_argument("--seeds", type=int, default=1)
     return parser

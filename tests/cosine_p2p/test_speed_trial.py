@@ -18,6 +18,7 @@ from cosine_p2p.speed_trial import (
     STRETCH_COMMITS,
     SpeedTrial,
 )
+from cosine_p2p.trial_run import TrialRun
 
 PASS_S = 0.06
 Speeds = Mapping[int, float]
@@ -36,7 +37,7 @@ class World:
     def ask(self, speeds: Speeds, *, requests: int, tokens: int = 128) -> None:
         """Let requests of so many tokens come one after the other."""
         for _ in range(requests):
-            run = self.trial.begin(left_tokens=tokens)
+            run = TrialRun(self.trial, tokens)
             self.trial.expect(0, 1.0 / PASS_S)
             left, way, commits = tokens, -1, 0
             while left:
@@ -119,20 +120,20 @@ def test_looks_cost_what_was_promised(seed: int, with_three: float, with_one: fl
 
 def test_only_one_request_looks_at_a_time_and_an_abandoned_look_makes_room_for_another() -> None:
     trial = SpeedTrial((1, 0))
-    first, second = (trial.begin(left_tokens=1000) for _ in range(2))
+    first, second = (TrialRun(trial, 1000) for _ in range(2))
     while first.way == 1:
         first.note(tokens=1, drafted=0, worth=1, seconds=0.1)
     for _ in range(STRETCH_COMMITS):
         second.note(tokens=1, drafted=0, worth=1, seconds=0.1)
     assert (first.way, second.way, trial.next_look(1000)) == (0, 1, None)
     first.end()
-    assert trial.begin(left_tokens=1000).way == 0
+    assert TrialRun(trial, 1000).way == 0
 
 
 def test_a_request_too_short_for_a_look_gets_none() -> None:
     trial = SpeedTrial((1, 0))
     for _ in range(20):
-        run = trial.begin(left_tokens=12)
+        run = TrialRun(trial, 12)
         for _ in range(12):
             run.note(tokens=1, drafted=0, worth=1, seconds=0.1)
             assert run.way == 1
@@ -225,7 +226,7 @@ def test_drafts_that_bring_less_than_passes_without_them_are_left_without_a_look
 def test_useless_drafts_are_left_and_looked_at_again_only_once_that_can_be_paid() -> None:
     trial = SpeedTrial((3, 1, 0))
     trial.expect(0, 10.0)
-    run = trial.begin(left_tokens=1000)
+    run = TrialRun(trial, 1000)
     for _ in range(LEAST_COMMITS):
         run.note(tokens=1, drafted=0, worth=1, seconds=0.11)
     run.leave_useless()

@@ -8,6 +8,7 @@ import pytest
 
 from cosine_p2p.speed_trials import SpeedTrials
 from cosine_p2p.trial_file import MAX_FILE_BYTES, TrialFile
+from cosine_p2p.trial_run import TrialRun
 
 WAYS = (3, 1, 0)
 
@@ -18,7 +19,7 @@ def measured() -> SpeedTrials:
     trial = trials.find("verifier", 0.8)
     assert trial is not None
     trial.expect(0, 100.0)
-    run = trial.begin(left_tokens=400)
+    run = TrialRun(trial, 400)
     while run.left_tokens > 300:
         run.note(tokens=1, drafted=0, worth=1, seconds=0.01 if run.way == 0 else 0.03)
     run.end()

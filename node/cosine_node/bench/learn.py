@@ -82,15 +82,15 @@ class RecordedPrompts(Prompts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnOptions(ExperimentOptions):
-    """The families of the curves and those of requests: `prompts` of each domain and temperature before and after.
+    """The families of the curves and of requests, `prompts` of each domain and temperature before and after.
 
-    `swarm_requests` of each of `swarm_clients` clients come in a random order of time, so many a second of all
-    together, to a swarm that learns meanwhile. Fewer clients than eight would be held to equal shares
+    To a swarm that learns meanwhile `swarm_requests` of each of `swarm_clients` clients come in a random order of
+    time, so many a second of all together. Fewer clients than eight would be held to equal shares
     (`cosine_node.learning.stream_store.fair_part`).
     """
 
     families: tuple[str, ...] = (Family.TOY, Family.SMOL)
-    request_families: tuple[str, ...] = (Family.TOY,)
+    swarm_families: tuple[str, ...] = (Family.TOY,)
     profile: str = "60/6"
     rtt_ms: float = 20.0
     temperatures: tuple[float, ...] = (0.0, 0.8)
@@ -238,7 +238,7 @@ def curve_rows(family: str, *, seed: int) -> Iterator[JsonRow]:
 
 def planned(options: LearnOptions) -> Iterator[PlannedRequests]:
     """Every way at each place, plain decoding first; in the learner's own domain before and after alone."""
-    for family in options.request_families:
+    for family in options.families:
         learner = learner_of(family)
         stands_in = {
             BEFORE: learner.own,
@@ -258,7 +258,7 @@ def planned(options: LearnOptions) -> Iterator[PlannedRequests]:
 
 def planned_swarms(options: LearnOptions) -> Iterator[PlannedRequests]:
     """Many requests of the new domain, to a drafter that learns and to one that does not."""
-    for family, temperature in product(options.request_families, options.swarm_temperatures):
+    for family, temperature in product(options.swarm_families, options.swarm_temperatures):
         learner = learner_of(family)
         place = Place(family, learner.new, temperature)
         for way, learners in ((LEARNING, 1), (SHIPPED_ONLY, 0)):

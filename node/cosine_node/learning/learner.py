@@ -263,9 +263,10 @@ class Learner:
         is_own = keeps_expertise(self.expertise, before=outcome.nll_before, after=outcome.nll, factor=NEAR)
         is_live = is_better and is_own
         verdict = "it will serve" if is_live else "it has forgotten" if is_better else "that may be chance"
-        emit("learned", self._round_fields(outcome, verdict) | {"goes_live": is_live})
         if not is_live:
             await asyncio.to_thread(self._versions.drop, order.number)
+        emit("learned", self._round_fields(outcome, verdict) | {"goes_live": is_live})
+        if not is_live:
             return
         found = await asyncio.to_thread(self._versions.find, order.number)
         near = refreshed_expertise(self._home.expertise, outcome.nll, factor=NEAR)

@@ -11,7 +11,7 @@ from cosine_node.verifier.account import SpeculationAccount
 from cosine_node.verifier.prompt_lookup import PromptLookup
 from cosine_p2p.near_ties import NEAR_TIES, is_near_tie
 from cosine_p2p.speculation.tree import LiveTree, TreeNode
-from cosine_p2p.speed_trial import TrialRun
+from cosine_p2p.trial_run import TrialRun
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.limits import HOME_AUTHOR
 from cosine_protocol.messages import FinishReason, Message, Pacing

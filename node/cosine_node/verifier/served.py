@@ -4,6 +4,8 @@ import asyncio
 import logging
 from collections.abc import Iterator
 
+from cosine_node.fair_places import IDLE_WANTED_S
+from cosine_node.verifier.audited_stream import AuditedStream
 from cosine_node.verifier.request import ClientChannel, VerifierRequest
 from cosine_p2p.channel import MAX_SENTENCE
 from cosine_p2p.request_log import RequestLogger, request_log
@@ -23,6 +25,11 @@ def idle_s(request: VerifierRequest) -> float:
     if not request.awaits_verify or request.committed_s is None:
         return 0.0
     return asyncio.get_running_loop().time() - request.committed_s
+
+
+def yields_place(request: VerifierRequest) -> bool:
+    """True for one whose place others may take: an audit, or a stepped request that its client leaves idle."""
+    return isinstance(request, AuditedStream) or idle_s(request) > IDLE_WANTED_S
 
 
 def post_error(request: VerifierRequest, error: CosineError) -> None:

@@ -11,13 +11,12 @@ from typing import Final
 from cosine_node.counts import VerifierCounts
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve
-from cosine_node.fair_places import IDLE_WANTED_S, FairQueue, Holder, whom_to_evict
+from cosine_node.fair_places import FairQueue, Holder, whom_to_evict
 from cosine_node.idle_passes import WaitForWork
 from cosine_node.runner import Runner
 from cosine_node.verifier.account import SpeculationAccount
 from cosine_node.verifier.admission import admitted
 from cosine_node.verifier.audit_service import AuditService
-from cosine_node.verifier.audited_stream import AuditedStream
 from cosine_node.verifier.coordination import RequestCoordinator
 from cosine_node.verifier.feed_pace import FeedChain
 from cosine_node.verifier.home_drafter import HomeDrafter
@@ -25,13 +24,14 @@ from cosine_node.verifier.policy import Policy
 from cosine_node.verifier.prompt_lookup import PromptLookup
 from cosine_node.verifier.request import KvState, OwnDrafts, VerifierRequest
 from cosine_node.verifier.scheduler import pass_budget_tokens
-from cosine_node.verifier.served import ServedRequests, idle_s, log_of
+from cosine_node.verifier.served import ServedRequests, idle_s, log_of, yields_place
 from cosine_node.verifier.step_loop import RETRY_AFTER_S, StepLoop
 from cosine_p2p.channel import Channel, StepCounts, serve_channel, serving_budget
 from cosine_p2p.near_ties import near_tie_of
 from cosine_p2p.request_log import PEER_LETTERS
 from cosine_p2p.speed_trials import SpeedTrials
 from cosine_p2p.transport.base import Stream, Transport
+from cosine_p2p.trial_run import TrialRun
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.identity import Identity
@@ -95,9 +95,8 @@ class VerifierService:
         self._admissions = count()
         self._is_draining = False
         self._drafts_itself = config.policy.uses_prompt_lookup or home is not None
-        self._trials = SpeedTrials(
-            (OwnDrafts.ALL, OwnDrafts.NONE) if config.policy.tries_own_drafts else (), knows_fed=True
-        )
+        ways = (OwnDrafts.ALL, OwnDrafts.NONE) if config.policy.tries_own_drafts else ()
+        self._trials = SpeedTrials(ways, knows_fed=True)
         self.counts = VerifierCounts()
         self._loop = StepLoop(
             self._requests,
@@ -274,7 +273,7 @@ class VerifierService:
         if not served or len(served) < self._config.max_requests:
             return
         holders = [
-            Holder(request.channel.peer_id, request.admission, is_idle=_yields_place(request)) for request in served
+            Holder(request.channel.peer_id, request.admission, is_idle=yields_place(request)) for request in served
         ]
         index = whom_to_evict(client, holders)
         if index is not None:
@@ -347,7 +346,7 @@ class VerifierService:
             near_tie=near_tie_of(self._engine.numerics),
             drafters=message.authors,
             lookup=PromptLookup((*asked.prompt, *message.committed)) if uses_lookup else None,
-            trial=trial.begin(left_tokens=asked.max_new_tokens) if trial else None,
+            trial=TrialRun(trial, asked.max_new_tokens) if trial else None,
             account=SpeculationAccount() if config.policy.keeps_account else None,
         )
 
@@ -396,7 +395,3 @@ def _shutting_down() -> PeerError:
 
 def _now_s() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _yields_place(request: VerifierRequest) -> bool:
-    return isinstance(request, AuditedStream) or idle_s(request) > IDLE_WANTED_S

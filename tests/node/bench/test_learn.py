@@ -50,7 +50,7 @@ def test_a_curve_begins_with_the_drafter_as_shipped(result: dict[str, Any]) -> N
 
 
 def test_ways_differ_in_who_stands_in_the_learners_place() -> None:
-    options = LearnOptions(request_families=(TOY,), temperatures=(0.8,))
+    options = LearnOptions(families=(TOY,), temperatures=(0.8,))
     plans = {(plan.place.domain, plan.way): plan.cell.scenario["domains"] for plan in planned(options)}
     others = ("code", "general", "lookup")
     assert plans["literature", BEFORE] == (*others, "math")
@@ -60,7 +60,7 @@ def test_ways_differ_in_who_stands_in_the_learners_place() -> None:
 
 
 def test_a_swarm_that_learns_has_the_same_requests_as_one_that_does_not() -> None:
-    options = LearnOptions(request_families=(TOY,), swarm_temperatures=(0.8,))
+    options = LearnOptions(swarm_families=(TOY,), swarm_temperatures=(0.8,))
     learning, shipped = planned_swarms(options)
     assert (learning.way, shipped.way) == (LEARNING, SHIPPED_ONLY)
     assert {**learning.cell.scenario, "learners": 0} == shipped.cell.scenario
@@ -69,7 +69,7 @@ def test_a_swarm_that_learns_has_the_same_requests_as_one_that_does_not() -> Non
 
 @pytest.mark.thorough
 def test_a_swarm_learns_from_what_it_is_asked() -> None:
-    options = LearnOptions(request_families=(TOY,), swarm_requests=5)
+    options = LearnOptions(swarm_families=(TOY,), swarm_requests=5)
     learning = next(planned_swarms(options))
     rows = list(swarm_rows(learning.place, learning.way, run_cell(learning.cell), options))
     assert [row["quarter"] for row in rows] == [1, 2, 3, 4]

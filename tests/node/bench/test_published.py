@@ -83,7 +83,7 @@ def test_what_a_drafter_has_learned() -> None:
 
 @pytest.mark.thorough
 def test_requests_after_learning() -> None:
-    options = learn.LearnOptions(request_families=("toy",), temperatures=(0.8,))
+    options = learn.LearnOptions(families=("toy",), temperatures=(0.8,))
     place = learn.Place("toy", "literature", 0.8)
     plans = {plan.way: plan.cell for plan in learn.planned(options) if plan.place == place}
     again = learn.row_of(place, AFTER, run_cell(plans[AFTER]), run_cell(plans["plain"]), seed=options.seed)

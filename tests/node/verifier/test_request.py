@@ -20,6 +20,7 @@ from cosine_node.verifier.request import (
 )
 from cosine_p2p.speculation.tree import TreeNode
 from cosine_p2p.speed_trial import SpeedTrial
+from cosine_p2p.trial_run import TrialRun
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.messages import FinishReason, Message, Pacing
 from cosine_protocol.nodes import BASE, Node
@@ -176,7 +177,7 @@ def test_prompt_lookup_that_slows_its_requests_is_given_up_and_drafts_no_more() 
     trial = SpeedTrial((1, 0), knows_fed=True)
     trial.expect(0, 100.0)
     state = state_of(request_of("c", max_new_tokens=400))
-    state.lookup, state.trial = PromptLookup(state.output), trial.begin(left_tokens=400)
+    state.lookup, state.trial = PromptLookup(state.output), TrialRun(trial, 400)
     now_s, drafted = 0.0, []
     # The text repeats itself, so that there is much to copy; but passes with copied nodes take far too long.
     while state.tokens_left > 40:
