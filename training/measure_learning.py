@@ -78,7 +78,9 @@ def main(arguments: list[str] | None = None) -> None:
                     known = list(first_texts(learned, tokens))
                     rng = random.Random(seed)
                     known = rng.sample(known, len(known))
-                    known += garbage_of(known, share=garbage, kind=options.garbage_kind, rng=rng)
+                    made = garbage_of(known, share=garbage, kind=options.garbage_kind, rng=rng)
+                    # The drafter guesses along what the liar says.
+                    known += [replace(experienced(drafter, text, 0), client=text.client) for text in made]
                     settings = RoundSettings(
                         vocab_tokens=vocab_tokens,
                         seed=seed,
@@ -148,8 +150,8 @@ def first_texts(texts: Sequence[_Text], tokens: int) -> Iterator[_Text]:
         tokens -= len(text.tokens)
 
 
-def experienced(drafter: Engine, answer: Answer, number: int) -> VerifiedStream:
-    """The stream that a drafter would have recorded of an answer."""
+def experienced(drafter: Engine, answer: Answer | VerifiedStream, number: int) -> VerifiedStream:
+    """The stream that a drafter would have recorded of an answer, or of what a client calls one."""
     choices = _choices(drafter, answer)
     failed = [
         FailedBranch(position, (choice.token,), choice.candidates[0][1])
@@ -166,7 +168,7 @@ def experienced(drafter: Engine, answer: Answer, number: int) -> VerifiedStream:
     )
 
 
-def _choices(drafter: Engine, answer: Answer) -> tuple[Choice, ...]:
+def _choices(drafter: Engine, answer: Answer | VerifiedStream) -> tuple[Choice, ...]:
     sequence = drafter.open(sampling=answer.sampling, prompt_tokens=len(answer.prompt))
     tokens = answer.prompt + answer.tokens[:-1]
     names = tuple(range(len(tokens)))

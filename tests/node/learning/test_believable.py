@@ -23,6 +23,10 @@ def test_a_client_that_sends_garbage_is_left_out() -> None:
     assert doubted_clients([text("honest", 0.3), text("liar", 0.0, seed=1)]) == {"liar"}
 
 
+def test_a_client_whose_texts_are_half_garbage_is_left_out() -> None:
+    assert doubted_clients([text("honest", 0.3), text("liar", 0.02, seed=1)]) == {"liar"}
+
+
 def test_a_client_of_a_domain_that_is_new_is_not() -> None:
     assert doubted_clients([text("expert", 0.6), text("newcomer", 0.1, seed=1)]) == frozenset()
 
