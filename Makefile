@@ -46,15 +46,15 @@ install: $(STAMP)
 
 # hivemind asks for plain torch: the constraint keeps the tested version, which has a CPU build. py-libp2p needs a package
 # that has no wheel for Linux and is built with the GMP headers; without them everything but the light client is there.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml lab/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --constraint constraints.txt torch
 	@if echo '#include <gmp.h>' | $(CC) -E - >/dev/null 2>&1; then \
-		$(PIP) --constraint constraints.txt --editable '.[dev]'; \
+		$(PIP) --constraint constraints.txt --editable '.[dev]' --editable ./lab; \
 	else \
 		echo 'No GMP headers (libgmp-dev): installing without the light client.'; \
 		grep -v '^libp2p==\|^fastecdsa==' constraints.txt > $(VENV)/without-gmp.txt; \
-		$(PIP) --no-deps --requirement $(VENV)/without-gmp.txt && $(PIP) --no-deps --editable .; \
+		$(PIP) --no-deps --requirement $(VENV)/without-gmp.txt && $(PIP) --no-deps --editable . --editable ./lab; \
 	fi
 	@touch $@
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from cosine_lab.simulation.letter_codec import LetterCodec
+from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.engine.curve import CostCurve
-from cosine_node.simulation.letter_codec import LetterCodec
-from cosine_node.simulation.swarm import SimulatedSwarm
 from cosine_p2p.blocking import Client
 from cosine_p2p.client import Swarm
 from cosine_p2p.directory import MemoryDirectory

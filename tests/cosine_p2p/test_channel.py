@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_lab.simulation.memory_transport import MemoryNetwork
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_p2p.channel import (
     FLOOD_S,
     HEARTBEAT_S,
@@ -24,7 +25,6 @@ from cosine_p2p.channel import (
 )
 from cosine_p2p.denied_peers import DeniedPeers
 from cosine_p2p.transport.base import Stream
-from cosine_p2p.transport.memory import MemoryNetwork
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode, encode

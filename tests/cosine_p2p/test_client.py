@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cosine_node.simulation.letter_codec import LetterCodec
-from cosine_node.simulation.swarm import SimulatedSwarm
-from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_lab.simulation.letter_codec import LetterCodec
+from cosine_lab.simulation.swarm import SimulatedSwarm
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.directory import MemoryDirectory
 from cosine_p2p.generation import AppliedConfig, Chunk, Generation

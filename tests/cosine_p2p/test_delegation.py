@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
+from cosine_lab.rivals import ALL_STRATEGIES
 from cosine_p2p.delegation import SILENCE_S, Coordinator, Delegation, expected_coordinator
 from cosine_p2p.distances import Distances
 from cosine_p2p.job import Job
 from cosine_p2p.mandates import USELESS_TOKENS, Coordination, Mandates
-from cosine_p2p.strategies import STRATEGIES
 from cosine_p2p.upstream import Upstream
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body, encode_body
@@ -50,7 +50,7 @@ class Scene:
             number=7,
             deadline_s=1e9,
             request=REQUEST,
-            strategy=STRATEGIES[self.strategy],
+            strategy=ALL_STRATEGIES[self.strategy],
             verifiers=(record_of(VERIFIER, now_s=NOW_S, pass_us=round(1e6 * PASS_S)),),
             drafters=tuple(record_of(drafter, now_s=NOW_S) for drafter in DRAFTERS),
             mandates=self.mandates,
@@ -267,7 +267,7 @@ def test_the_coordinator_is_foreseen_by_the_distance_of_the_verifier(
 
     def foreseen(mandates: Mandates | None, strategy: str) -> Coordinator:
         verifier = record_of(VERIFIER, now_s=NOW_S, pass_us=round(1e6 * PASS_S))
-        kind = STRATEGIES[strategy]
+        kind = ALL_STRATEGIES[strategy]
         return expected_coordinator(mandates, kind, coordination, verifier, rtt_s=rtt_s, now_s=NOW_S)
 
     assert foreseen(mandates, "cosine") is expected

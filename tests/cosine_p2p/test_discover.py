@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from cosine_lab.simulation.memory_transport import MemoryNetwork, MemoryTransport
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.discover_service import DiscoverService
 from cosine_node.recent_cells import REUSE_S
-from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.dht import DhtDirectory
 from cosine_p2p.discover import KEEP_LINKS_S, MAX_ASKED, DiscoverCells
 from cosine_p2p.postings import RecordOpener
 from cosine_p2p.transport.base import Stream
-from cosine_p2p.transport.memory import MemoryNetwork, MemoryTransport
 from cosine_protocol import limits
 from cosine_protocol.codec import encode_body
 from cosine_protocol.errors import PeerLost, UsageError

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cosine_lab.simulation.memory_transport import MemoryNetwork
 from cosine_p2p.directory import MemoryDirectory
 from cosine_p2p.distances import Distances
 from cosine_p2p.drafter_search import MAX_ASKED_DRAFTERS, AskedDrafters, DrafterSearch
@@ -18,7 +19,6 @@ from cosine_p2p.peer_failures import PeerFailures
 from cosine_p2p.recent_finds import RecentFinds
 from cosine_p2p.selection import PUPIL_EVERY
 from cosine_p2p.strategies import STRATEGIES
-from cosine_p2p.transport.memory import MemoryNetwork
 from cosine_protocol.coordinates import NetworkCoordinate
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.records import NodeRecord, Role

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_p2p.drafter_ledger import DrafterLedger
 from cosine_p2p.drafters import START_TIMEOUT_S, Drafters
 from cosine_p2p.job import Job

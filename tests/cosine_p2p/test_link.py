@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_lab.simulation.memory_transport import MemoryNetwork, MemoryTransport
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_p2p.channel import FEATURES, Channel, serve_channel
 from cosine_p2p.link import Delivery, Links
 from cosine_p2p.transport.base import Stream
-from cosine_p2p.transport.memory import MemoryNetwork, MemoryTransport
 from cosine_protocol import messages as m
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.protocols import DRAFT, VERIFY

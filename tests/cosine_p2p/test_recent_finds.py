@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_lab.simulation.memory_transport import MemoryNetwork
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_p2p.directory import MemoryDirectory
 from cosine_p2p.link import Links
 from cosine_p2p.recent_finds import KEEP_S, REUSE_S, RecentFinds
 from cosine_p2p.transport.base import Stream
-from cosine_p2p.transport.memory import MemoryNetwork
 from cosine_protocol.errors import ClockOff, PeerLost
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.records import NodeRecord, Role

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_lab.simulation.memory_transport import MemoryNetwork
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_p2p.channel import Channel, serve_channel
 from cosine_p2p.job import Job
 from cosine_p2p.link import Links
@@ -35,7 +36,6 @@ from cosine_p2p.strategies.base import (
     WakeAt,
 )
 from cosine_p2p.transport.base import Stream
-from cosine_p2p.transport.memory import MemoryNetwork
 from cosine_p2p.verifier_dials import DIAL_NEXT_S
 from cosine_p2p.verifier_queue import ASK_AGAIN_S
 from cosine_protocol import messages as m

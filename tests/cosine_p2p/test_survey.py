@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_p2p.channel import Channel, serve_channel
 from cosine_p2p.directory import MemoryDirectory
 from cosine_p2p.survey import NodeSight, Survey, Surveyor

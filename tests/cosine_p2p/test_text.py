@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.simulation.letter_codec import LetterCodec
+from cosine_lab.simulation.letter_codec import LetterCodec
 from cosine_p2p.detokenizer import Codec, Detokenizer
 from cosine_p2p.text import TextAssembler
 from tests.cosine_p2p.tokenizer_kinds import KINDS, WHOLE_AT_THE_END, codec_of, ids, random_tokens

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_lab.simulation.memory_transport import MemoryNetwork
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_p2p.channel import Channel
 from cosine_p2p.tokenizer_files import (
     ANSWER_TIMEOUT_S,
@@ -17,7 +18,6 @@ from cosine_p2p.tokenizer_files import (
     fetch_tokenizer_files,
 )
 from cosine_p2p.transport.base import Stream
-from cosine_p2p.transport.memory import MemoryNetwork
 from cosine_protocol import limits
 from cosine_protocol import messages as m
 from cosine_protocol.errors import PeerError, PeerLost, RemoteProtocolError, UsageError

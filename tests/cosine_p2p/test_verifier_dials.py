@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import cast
 
-from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_p2p.link import Links, PeerLink
 from cosine_p2p.verifier_dials import DIAL_NEXT_S, MAX_DIALS, VerifierDials
 from cosine_p2p.verifier_queue import VerifierQueue

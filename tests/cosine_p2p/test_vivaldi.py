@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.simulation.cities import CITIES, rtt_s
+from cosine_lab.simulation.cities import CITIES, rtt_s
 from cosine_p2p.vivaldi import LEAST_ERROR, MAX_RTT_S, MAX_STEP_S, USABLE_ERROR, Vivaldi, estimated_rtt_s
 from cosine_protocol.coordinates import NetworkCoordinate
 from cosine_protocol.limits import MAX_COORDINATE_US

@@ -27,8 +27,9 @@ import numpy as np
 import psutil  # type: ignore[import-untyped]  # no stubs among the dependencies
 from numpy.typing import NDArray
 
+from cosine_lab.report.intervals import bootstrap_interval
+from cosine_lab.rivals import RIVALS
 from cosine_node import zoo
-from cosine_node.bench.intervals import bootstrap_interval
 from cosine_node.learning.home import find_homes
 from cosine_node.learning.stream_store import StreamStore
 from cosine_node.learning.verified_stream import NO_GUESS, VerifiedStream
@@ -152,6 +153,7 @@ class LearningSwarm:
             dtype="float32",
             audit=0,
             strategy="speculative",
+            strategies=RIVALS,
             coordination="client",
             share_feedback=True,
             trust=[self.nodes[name].peer_id for name in names],

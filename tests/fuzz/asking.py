@@ -10,6 +10,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from cosine_lab.rivals import RIVALS
+from cosine_lab.simulation.memory_transport import MemoryNetwork
 from cosine_p2p.discover import DiscoverCells
 from cosine_p2p.job import Job
 from cosine_p2p.link import Links
@@ -23,7 +25,6 @@ from cosine_p2p.speed_trial import SpeedTrial
 from cosine_p2p.strategies import STRATEGIES
 from cosine_p2p.tokenizer_files import NAMES, TokenizerFiles, fetch_tokenizer_files
 from cosine_p2p.transport.base import Stream
-from cosine_p2p.transport.memory import MemoryNetwork
 from cosine_protocol import messages as m
 from cosine_protocol.audit_messages import SignedTranscript, Transcript
 from cosine_protocol.audits import TRANSCRIPT_KIND
@@ -49,6 +50,7 @@ CLIENT: Final = identity_of(50)
 PEERS: Final = tuple(map(identity_of, range(1, 5)))
 """Two verifiers, then two drafters."""
 PEER_BITS: Final = 5
+KINDS: Final = (STRATEGIES["plain"], *RIVALS.values(), STRATEGIES["cosine"])
 """Where the bits of a move that say who speaks begin."""
 SIGNED: Final = 128
 """The bit of a move that says: a transcript goes with a commit, and a signature of its author with a credit."""
@@ -126,7 +128,7 @@ async def _no_thread(check: Callable[[], None]) -> None:
 
 async def _ask(data: bytes) -> None:
     """A session of any strategy; the first byte says of which, who coordinates, and what drafters see."""
-    kind = list(STRATEGIES.values())[(data[0] if data else 0) % len(STRATEGIES)]
+    kind = KINDS[(data[0] if data else 0) % len(KINDS)]
     is_delegated, is_windowed = bool(data) and data[0] >= 128, bool(data) and data[0] & 64 != 0
     network = MemoryNetwork(one_way_s=0.001)
     peers = [HostilePeer(identity) for identity in PEERS]
@@ -216,18 +218,18 @@ def _session_seeds() -> list[bytes]:
     commit, verified, final = (encode(message_of(cls)) for cls in (m.Commit, m.Verified, m.Final))
     fragment, credit, report = (encode(message_of(cls)) for cls in (m.Fragment, m.Credit, m.Report))
     seeds = []
-    for index, kind in enumerate(STRATEGIES.values()):
+    for index, kind in enumerate(KINDS):
         step = verified if kind.is_stepped else commit
         says = [(verifier, hello), (drafter, hello), (verifier | MENDED, opened), (drafter | MENDED | 8, started)]
         says += [(verifier | MENDED | 8, commit), (drafter | MENDED | SIGNED | 8, fragment)]
         says += [(verifier | MENDED | SIGNED | 8, step)] * 2 + [(verifier | MENDED, final)]
         seeds.append(bytes([index]) + script(*says))
         says[1] = (drafter, encode(replace(message_of(m.Hello), features=("window",))))
-        seeds.append(bytes([64 + (index - 64) % len(STRATEGIES)]) + script(*says))
+        seeds.append(bytes([64 + (index - 64) % len(KINDS)]) + script(*says))
     says = [(verifier, hello), (verifier | MENDED, opened), (verifier | MENDED | 8, report)]
     says += [(verifier | MENDED | 8, credit), (verifier | MENDED | 8, commit), (verifier | MENDED, final)]
     for mark, features in ((128, ("mandate",)), (192, ("mandate", "window"))):
-        cosine = mark + (len(STRATEGIES) - 1 - mark) % len(STRATEGIES)
+        cosine = mark + (len(KINDS) - 1 - mark) % len(KINDS)
         said = encode(replace(message_of(m.Hello), features=features))
         seeds.append(bytes([cosine]) + script((verifier, said), *says[1:]))
     return seeds

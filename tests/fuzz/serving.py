@@ -14,17 +14,17 @@ from functools import partial
 from random import Random
 from typing import Any, Final, Protocol
 
+from cosine_lab.simulation.memory_transport import MemoryNetwork
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_node.discover_service import DiscoverService
 from cosine_node.drafter.receipt_ledger import ReceiptLedger
 from cosine_node.drafter.service import DrafterConfig, DrafterService
-from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.runner import InlineRunner
 from cosine_node.status_service import StatusService
 from cosine_node.verifier.coordination import RequestCoordinator
 from cosine_node.verifier.service import VerifierConfig, VerifierService
 from cosine_p2p.tokenizer_files import TokenizerFiles
 from cosine_p2p.transport.base import Stream
-from cosine_p2p.transport.memory import MemoryNetwork
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_p2p.vivaldi import Vivaldi
 from cosine_protocol import messages as m

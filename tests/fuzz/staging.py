@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from cosine_lab.simulation.memory_transport import MemoryNetwork
 from cosine_node.engine.base import Choice, Row, RowResult
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.stage.service import StageService
-from cosine_p2p.transport.memory import MemoryNetwork
 from cosine_protocol import messages as m
 from cosine_protocol.codec import encode
 from cosine_protocol.layer_range import LayerRange

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.simulation.swarm import Member, SimulatedSwarm
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.counts import DrafterCounts, Histogram, VerifierCounts
 from cosine_node.drafter import service as drafter_service
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.scripted import ScriptedEngine
-from cosine_node.simulation.swarm import Member, SimulatedSwarm
-from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.generation import Generation
 from cosine_protocol.errors import ErrorCode, GenerationFailed
 from tests.swarm.reference import VOCAB_TOKENS, assert_freed, draft_engine, prompt_of, target_engine

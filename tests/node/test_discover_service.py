@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+from cosine_lab.simulation.memory_transport import MemoryNetwork
 from cosine_node.discover_service import QUESTION_BURST, QUESTION_RATE, DiscoverService
 from cosine_p2p.channel import Channel
 from cosine_p2p.tokenizer_files import TokenizerCache, TokenizerFiles, fetch_tokenizer_files
-from cosine_p2p.transport.memory import MemoryNetwork
 from cosine_protocol import limits
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerLost

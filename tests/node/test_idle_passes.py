@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.engine.base import Row
 from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.idle_passes import FIRST_PAUSE_S, LONGEST_PAUSE_S, IdlePasses
 from cosine_node.pass_speed import MIN_PASSES, PassSpeed
 from cosine_node.runner import InlineRunner, Pass, TimedRunner
-from cosine_node.simulation.virtual_loop import run_virtual
 
 BUSY_START = CostCurve(((1, 0.0379), (64, 0.08)))
 REAL = CostCurve(((1, 0.0105), (64, 0.08)))

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.engine.engine_kind import EngineChoice
 from cosine_node.model import NGRAM, ModelSource
 from cosine_node.node import identity_files, run_nodes, together
 from cosine_node.node_options import NetworkOptions, NodeOptions
-from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.access import Access
 from cosine_p2p.identity_file import claim_identity
 from cosine_p2p.postings import RecordOpener

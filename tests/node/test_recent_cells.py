@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.recent_cells import MAX_CELLS, REUSE_S, RecentCells
-from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_protocol.errors import PeerLost
 
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.pass_speed import MIN_INTERVAL_S, MIN_PASSES, PassSpeed
 from cosine_node.runner import InlineRunner, PacedRunner, Pass, ThreadRunner, TimedRunner, count_tokens
-from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_protocol.request import Sampling
 
 CURVE = CostCurve(((1, 0.1), (4, 0.4)))

@@ -5,10 +5,10 @@ from random import Random
 
 import pytest
 
-from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_lab.simulation.memory_transport import MemoryNetwork
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.status_service import StatusService
 from cosine_p2p.channel import Channel
-from cosine_p2p.transport.memory import MemoryNetwork
 from cosine_p2p.vivaldi import Vivaldi
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerLost

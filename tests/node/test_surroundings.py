@@ -5,13 +5,13 @@ from random import Random
 
 import pytest
 
-from cosine_node.simulation.links import LinkTable
-from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_lab.simulation.links import LinkTable
+from cosine_lab.simulation.memory_transport import MemoryNetwork, MemoryTransport
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.status_service import StatusService
 from cosine_node.surroundings import EAGER_LOOKS, EAGER_PAUSE_S, PAUSE_S, Surroundings
 from cosine_p2p.directory import MemoryDirectory
 from cosine_p2p.transport.base import Stream, StreamHandler
-from cosine_p2p.transport.memory import MemoryNetwork, MemoryTransport
 from cosine_p2p.vivaldi import Vivaldi
 from cosine_protocol.coordinates import NetworkCoordinate
 from cosine_protocol.errors import PeerLost

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import pytest
 
+from cosine_lab.simulation.scripted_engine import Logits, ScriptedEngine
+from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm, numbered_identity
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.engine.base import Choice
 from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.scripted import Logits, ScriptedEngine
 from cosine_node.engine.tree import SequenceTree
-from cosine_node.simulation.swarm import VERIFY_CURVE, SimulatedSwarm, numbered_identity
-from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_node.verifier.audited_stream import SCORED_TOKENS
 from cosine_p2p.audit_rule import AuditState
 from cosine_p2p.auditing import WANTED_ACCUSERS

@@ -7,11 +7,11 @@ from contextlib import aclosing
 
 import pytest
 
+from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.engine.base import Engine, Row
 from cosine_node.engine.curve import CostCurve
 from cosine_node.runner import InlineRunner, Pass
-from cosine_node.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
-from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.channel import Channel
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.generation import Generation

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import pytest
 
-from cosine_node.simulation.records import TARGET
-from cosine_node.simulation.swarm import SimulatedSwarm, numbered_identity
-from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_lab.simulation.records import TARGET
+from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_p2p.channel import FLOOD_S, READ_BURST, READ_RATE, Channel, serve_channel
 from cosine_p2p.denied_peers import BanFile, DeniedPeers
 from cosine_p2p.flood_bans import APART_S, DISCONNECTED

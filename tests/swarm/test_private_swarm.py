@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from cosine_lab.simulation.swarm import Member, SimulatedSwarm, numbered_identity
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.discover_service import DiscoverService
-from cosine_node.simulation.swarm import Member, SimulatedSwarm, numbered_identity
-from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_node.status_service import StatusService
 from cosine_node.verifier.service import VerifierService
 from cosine_p2p.channel import Channel

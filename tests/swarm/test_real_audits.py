@@ -5,12 +5,12 @@ from typing import Final
 
 import pytest
 
+from cosine_lab.simulation.swarm import SimulatedSwarm
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node import zoo
 from cosine_node.engine.llama_engine import LlamaEngine
 from cosine_node.engine.llama_library import is_installed
 from cosine_node.engine.torch_engine import TorchEngine
-from cosine_node.simulation.swarm import SimulatedSwarm
-from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.audit_rule import AuditState
 from cosine_p2p.generation import Generation
 from cosine_p2p.tokenizer import TextCodec

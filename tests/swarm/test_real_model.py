@@ -12,14 +12,14 @@ from typing import Final
 
 import pytest
 
+from cosine_lab.experiments.engine_rivals import Decoded, decoded
+from cosine_lab.simulation.swarm import SimulatedSwarm
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node import zoo
-from cosine_node.bench.engine_rivals import Decoded, decoded
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.llama_library import is_installed
 from cosine_node.gguf.unfolding import unfold
-from cosine_node.simulation.swarm import SimulatedSwarm
-from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.generation import Generation
 from cosine_p2p.tokenizer import TextCodec
 from cosine_p2p.tokenizer_files import TokenizerFiles

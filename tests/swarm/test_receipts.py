@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import pytest
 
+from cosine_lab.simulation.swarm import Member, SimulatedSwarm, numbered_identity
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.drafter.service import DrafterService
-from cosine_node.simulation.swarm import Member, SimulatedSwarm, numbered_identity
-from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.earned_credit import Earned
 from cosine_p2p.generation import Generation
 from cosine_p2p.peer_file import PeerFile

@@ -4,10 +4,10 @@ from typing import Any, Final
 
 import pytest
 
+from cosine_lab.simulation.letter_codec import LetterCodec
+from cosine_lab.simulation.swarm import SimulatedSwarm
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.learning.verified_stream import VerifiedStream
-from cosine_node.simulation.letter_codec import LetterCodec
-from cosine_node.simulation.swarm import SimulatedSwarm
-from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.generation import Generation
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body

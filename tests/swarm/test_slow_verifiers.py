@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import pytest
 
-from cosine_node.simulation.records import TARGET
-from cosine_node.simulation.swarm import VERIFY_CURVE, SimulatedSwarm, numbered_identity
-from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_lab.simulation.records import TARGET
+from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm, numbered_identity
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_p2p.channel import Channel, StepCounts, serve_channel
 from cosine_p2p.generation import Generation
 from cosine_p2p.stall import COUNTING, LONE_S, SLOW_AFTER_S, STALL_S

@@ -6,7 +6,7 @@ from multiprocessing import get_context
 
 import pytest
 
-from cosine_node.simulation.soak import SoakReport, run_soak
+from cosine_lab.simulation.soak import SoakReport, run_soak
 
 # Each waits for the chunks before it as well, on a machine that other tests may share.
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600)]

@@ -103,7 +103,7 @@ StrategyName = Annotated[
     typer.Option(
         metavar="NAME",
         envvar="COSINE_STRATEGY",
-        help="cosine, plain, or one of those it is measured against (docs/strategies.md).",
+        help="cosine, or plain for the target alone (docs/strategies.md).",
         rich_help_panel=PEERS_PANEL,
     ),
 ]

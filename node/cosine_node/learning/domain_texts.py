@@ -14,8 +14,8 @@ from cosine_protocol.request import Sampling
 NEAR: Final = 1.1
 """A domain is a drafter's too where its texts have at most so many times the negative log-likelihood of its own.
 
-Below what tells the experts of the toy family from others (`python -m training.measure_domains`): to each of the
-five the texts of the other domains have 1.16 (literature's to dialogue) to 2.89 times the negative log-likelihood.
+Below what tells the experts of the toy family from others: to each of the five
+the texts of the other domains have 1.16 (literature's to dialogue) to 2.89 times the negative log-likelihood.
 """
 
 

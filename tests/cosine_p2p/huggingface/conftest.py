@@ -7,11 +7,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node import zoo
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.loading import load_engine
 from cosine_node.runner import ThreadRunner
-from cosine_node.simulation.swarm import SimulatedSwarm
 from cosine_p2p.client import Swarm
 from cosine_p2p.generation_config import read_eos
 from cosine_p2p.huggingface import SwarmModelForCausalLM

@@ -4,8 +4,8 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from cosine_lab.rivals.router import JudgedRound, Router
 from cosine_p2p.routing.base import DrafterFacts
-from cosine_p2p.strategies.published.router import JudgedRound, Router
 
 DRAFT_TOKENS = 4
 HIT_CLAIM = 0.7

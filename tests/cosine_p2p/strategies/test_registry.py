@@ -15,9 +15,9 @@ def test_every_strategy_goes_by_its_name(name: str) -> None:
 
 
 def test_the_promised_ones_are_there() -> None:
-    assert {"plain", "speculative", "cosine"} <= set(STRATEGIES)
+    assert set(STRATEGIES) == {"plain", "cosine"}
 
 
 def test_an_unknown_name_lists_the_known() -> None:
-    with pytest.raises(UsageError, match=r"cosine, .*plain, .*speculative"):
+    with pytest.raises(UsageError, match="cosine, plain"):
         AsyncClient(strategy="magic")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_p2p.postings import (
     MAX_OWNER_CELLS,
     MAX_RANGE_OWNERS,

@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from cosine_node.simulation.virtual_loop import run_virtual
+from cosine_lab.simulation.memory_transport import MemoryNetwork
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_p2p.denied_peers import DeniedPeers
 from cosine_p2p.membership import Membership
 from cosine_p2p.transport.base import Stream
-from cosine_p2p.transport.memory import MemoryNetwork
 from cosine_p2p.transport.peer_gate import GREETING_S, PeerGate, refuse
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode, encode

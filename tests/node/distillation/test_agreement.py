@@ -2,9 +2,9 @@
 
 import pytest
 
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_node.distillation.agreement import DraftAgreement, agreement_by_domain, agreement_of
 from cosine_node.engine.base import PREFIX, Row
-from cosine_node.engine.scripted import ScriptedEngine
 from cosine_protocol.request import Sampling
 from tests.node.distillation.samples import answer
 

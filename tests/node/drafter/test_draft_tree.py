@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_node.drafter.draft_tree import MAX_CANDIDATES, MAX_FAILED_TOKENS, USUAL_RARITY, Branch, DraftTree
 from cosine_node.engine.base import Choice, Row
-from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.learning.stream_records import StreamRecord
 from cosine_node.learning.verified_stream import NO_GUESS
 from cosine_p2p.speculation.calibration import Calibration

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from cosine_lab.simulation.swarm import numbered_identity
 from cosine_node.drafter.receipt_ledger import HALF_LIFE_S, LATE_S, MAX_EXPECTED, MAX_KEPT, ReceiptLedger, worth
-from cosine_node.simulation.swarm import numbered_identity
 from cosine_p2p.state_file import StateFile
 from cosine_protocol.digests import request_digest
 from cosine_protocol.identity import Identity

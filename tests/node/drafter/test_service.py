@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.drafter.pass_rows import IDLE_S
 from cosine_node.drafter.service import (
     FORGOTTEN_S,
@@ -17,12 +19,10 @@ from cosine_node.drafter.service import (
     DrafterConfig,
     DrafterService,
 )
-from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.fair_places import IDLE_WANTED_S
 from cosine_node.learning.stream_records import RETURN_S
 from cosine_node.learning.verified_stream import NO_GUESS, VerifiedStream
 from cosine_node.runner import InlineRunner
-from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.speculation.tree import LiveTree
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from cosine_node.bench.engine_rivals import decoded
+from cosine_lab.experiments.engine_rivals import decoded
 from cosine_node.engine.base import PREFIX, OutOfMemory, PassAbandoned, Row
 from cosine_node.engine.pass_way import PassWay
 from cosine_node.engine.torch_engine import TorchEngine

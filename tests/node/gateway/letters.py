@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+from cosine_lab.simulation.letter_codec import LetterCodec
+from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.engine.curve import CostCurve
-from cosine_node.simulation.letter_codec import LetterCodec
-from cosine_node.simulation.swarm import SimulatedSwarm
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.options import choice_seed
 from cosine_protocol.errors import PromptRefused

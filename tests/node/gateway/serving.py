@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.engine.curve import CostCurve
 from cosine_node.gateway.app import GatewayOptions, make_app
 from cosine_node.gateway.server import listening, serve_app, url_of
-from cosine_node.simulation.swarm import SimulatedSwarm
 from cosine_p2p.strategies import STRATEGIES
 from tests.node.gateway.letters import MODEL, QUICK, letter_client, letter_swarm
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_node import zoo
-from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.unfolding import unfold
 from cosine_node.learning import served_weights

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import transformers as tf
 
+from cosine_lab.simulation.memory_transport import MemoryNetwork
 from cosine_node.engine.chain_engine import ChainEngine
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.operations import Chain
@@ -16,7 +17,6 @@ from cosine_node.engine.stage_model import StageModel
 from cosine_node.stage.remote_chain import ChainPlan, StagePlace
 from cosine_node.stage.service import Offload, StageService
 from cosine_p2p.offload import Threads
-from cosine_p2p.transport.memory import MemoryNetwork
 from tests.node.engine.tiny_models import COMMON, VOCAB, build
 
 TARGET: Final = bytes(range(32))

@@ -10,14 +10,14 @@ from typing import Any, Final
 import pytest
 import torch
 
+from cosine_lab.simulation.memory_transport import MemoryNetwork
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.engine.base import PREFIX, Row
 from cosine_node.engine.stage_model import StageModel
 from cosine_node.pool_size import USUAL_TOKENS
-from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_node.stage.service import MAX_PEER_CHAINS
 from cosine_node.stage.wire_rows import feed_messages
 from cosine_p2p.channel import Channel
-from cosine_p2p.transport.memory import MemoryNetwork
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerLost
 from cosine_protocol.protocols import STAGE

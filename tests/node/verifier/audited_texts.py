@@ -6,8 +6,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from cosine_lab.experiments.engine_rivals import decoded
 from cosine_node import zoo
-from cosine_node.bench.engine_rivals import decoded
 from cosine_node.engine.base import PREFIX, Choice, Engine, Row
 from cosine_node.engine.llama_loading import load_llama
 from cosine_node.engine.loading import load_engine

@@ -18,7 +18,7 @@ from typing import Final
 
 import torch
 
-from cosine_node.bench.engine_rivals import decoded
+from cosine_lab.experiments.engine_rivals import decoded
 from cosine_node.engine.base import Engine, Row
 from cosine_p2p.audit_rule import accuses
 from cosine_protocol.audit_messages import AuditVerdict

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cosine_node.engine.scripted import ScriptedEngine
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.runner import InlineRunner
-from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_node.verifier.audit_quota import AHEAD_S, MAX_AUDITS, TOKENS_PER_S
 from cosine_node.verifier.audit_service import AuditService
 from cosine_node.verifier.service import VerifierConfig, VerifierService

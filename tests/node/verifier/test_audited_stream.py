@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_node.engine.base import Choice
-from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.verifier.audited_stream import CANDIDATES, SCORED_TOKENS, gap_of
 from cosine_protocol.audit_messages import AuditVerdict
 from cosine_protocol.audits import open_verdict

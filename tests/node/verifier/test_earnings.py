@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any, cast
 
-from cosine_node.simulation.swarm import numbered_identity
+from cosine_lab.simulation.swarm import numbered_identity
 from cosine_node.verifier.earnings import signed_earnings
 from cosine_node.verifier.request import KvState, VerifierRequest
 from cosine_protocol.limits import MAX_EARNINGS

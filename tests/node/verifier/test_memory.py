@@ -2,7 +2,7 @@
 
 import pytest
 
-from cosine_node.engine.scripted import ScriptedEngine
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_node.verifier.memory import KvMemory
 from cosine_node.verifier.request import KvState, VerifierRequest
 from cosine_node.verifier.served import ServedRequests

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_node.engine.base import PREFIX, Choice, Row
-from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.verifier.account import SpeculationAccount
 from cosine_node.verifier.prompt_lookup import PromptLookup
 from cosine_node.verifier.request import (

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from cosine_lab.simulation.scripted_engine import ScriptedEngine
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.engine.base import OutOfMemory, Row, RowResult
 from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.scripted import ScriptedEngine
 from cosine_node.fair_places import IDLE_WANTED_S
 from cosine_node.runner import InlineRunner
-from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_node.verifier.policy import Policy
 from cosine_node.verifier.service import IDLE_S, VerifierConfig, VerifierService
 from cosine_node.verifier.step_loop import RETRY_AFTER_S

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from cosine_lab.simulation.records import TARGET
+from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
+from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.learning.home import write_about
 from cosine_node.learning.learning_state import LearningState
-from cosine_node.simulation.records import TARGET
-from cosine_node.simulation.swarm import SimulatedSwarm, numbered_identity
-from cosine_node.simulation.virtual_loop import run_virtual
 from cosine_p2p.client import Swarm
 from cosine_p2p.denied_peers import BanFile
 from cosine_p2p.directory import Directory
