@@ -20,7 +20,6 @@ from cosine_p2p.drafter_search import AskedDrafters, DrafterSearch
 from cosine_p2p.earned_credit import Earned
 from cosine_p2p.evidence import EvidenceFile
 from cosine_p2p.failover_check import FailoverCheck
-from cosine_p2p.fragments import Offload
 from cosine_p2p.generation import AppliedConfig, Chunk, Generation
 from cosine_p2p.generation_config import apply_defaults
 from cosine_p2p.job import Job
@@ -28,7 +27,7 @@ from cosine_p2p.lifetime import Lifetime
 from cosine_p2p.link import Links
 from cosine_p2p.mandates import Coordination, Mandates
 from cosine_p2p.network import joining
-from cosine_p2p.offload import Threads
+from cosine_p2p.offload import Offload, Threads
 from cosine_p2p.options import (
     AUTO,
     DEFAULTS,

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from cosine_p2p.drafter_ledger import DrafterLedger
-from cosine_p2p.fragments import FragmentGate, Offload
+from cosine_p2p.fragments import FragmentGate
 from cosine_p2p.job import Job
 from cosine_p2p.link import Delivery, PeerLink, PeerLinks
+from cosine_p2p.offload import Offload
 from cosine_p2p.peer_failures import PeerFailures
 from cosine_p2p.prompt_window import windowed
 from cosine_p2p.strategies.base import DrafterLost, DrafterStarted, FragmentReceived

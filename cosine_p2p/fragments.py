@@ -2,20 +2,18 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from cosine_p2p.link import Delivery
+from cosine_p2p.offload import Offload
 from cosine_protocol import messages as m
 from cosine_protocol.errors import BadSignature
 from cosine_protocol.identity import verify
 
 MAX_WAITING_FRAGMENTS: Final = 64
 """Bounds memory, for each drafter: far more than arrive while one signature is checked."""
-
-Offload = Callable[[Callable[[], None]], Awaitable[None]]
-"""Runs a blocking check away from the event loop."""
 
 
 class FragmentGate:

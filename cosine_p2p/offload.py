@@ -1,8 +1,11 @@
 """Threads for work that would hold up the event loop."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+
+Offload = Callable[[Callable[[], None]], Awaitable[None]]
+"""Runs a blocking check away from the event loop."""
 
 
 class Threads:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from cosine_p2p.arguments import TOKEN_ID
-from cosine_p2p.fragments import Offload
+from cosine_p2p.offload import Offload
 from cosine_p2p.options import Prompt
 from cosine_p2p.tokenizer import TextCodec
 from cosine_protocol.errors import PromptRefused

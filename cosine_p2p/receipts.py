@@ -6,9 +6,9 @@ from typing import Final
 
 from cosine_p2p.auditing import Auditing
 from cosine_p2p.earned_credit import EarnedCredit
-from cosine_p2p.fragments import Offload
 from cosine_p2p.link import PeerLinks
 from cosine_p2p.mandates import Mandates
+from cosine_p2p.offload import Offload
 from cosine_p2p.peer_failures import PeerFailures
 from cosine_p2p.peer_speeds import PeerSpeeds
 from cosine_p2p.session import Session

@@ -8,9 +8,9 @@ from cosine_p2p.delegation import Coordinator, Delegation
 from cosine_p2p.drafter_count import DrafterCount
 from cosine_p2p.drafter_ledger import DrafterLedger
 from cosine_p2p.drafters import Drafters, DraftingObserver
-from cosine_p2p.fragments import Offload
 from cosine_p2p.job import Job
 from cosine_p2p.link import Delivery, PeerLink, PeerLinks
+from cosine_p2p.offload import Offload
 from cosine_p2p.peer_failures import PeerFailures
 from cosine_p2p.peer_speeds import PeerSpeeds
 from cosine_p2p.session_counts import PeerFailure, SessionCounts, timed_out

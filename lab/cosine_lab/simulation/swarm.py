@@ -265,7 +265,7 @@ class SimulatedSwarm:
         Its nonces follow from its identity, so that a run can be repeated, and it audits nothing unless asked to.
         """
         identity = identity or self._next_identity()
-        options = {"audit": 0.0, "strategies": ALL_STRATEGIES} | options
+        chosen: dict[str, Any] = {"audit": 0.0, "strategies": ALL_STRATEGIES} | options
 
         async def join() -> Swarm:
             return self.client_swarm(identity)
@@ -277,7 +277,7 @@ class SimulatedSwarm:
             # Look-ups take no time here.
             reuse_finds_s=0.0,
             audit_chance=random.Random(identity.peer_id).random,
-            **options,
+            **chosen,
         )
         return await self._stack.enter_async_context(client)
 

@@ -17,10 +17,9 @@ from cosine_node.verifier.policy import MAX_COORDINATED
 from cosine_node.verifier.request import VerifierRequest
 from cosine_node.verifier.served import log_of
 from cosine_p2p.channel import MAX_SENTENCE, StepCounts
-from cosine_p2p.fragments import Offload
 from cosine_p2p.job import Job
 from cosine_p2p.link import Delivery, Links, PeerLink, Sink
-from cosine_p2p.offload import Threads
+from cosine_p2p.offload import Offload, Threads
 from cosine_p2p.peer_failures import PeerFailures
 from cosine_p2p.peer_speeds import PeerSpeeds
 from cosine_p2p.session import Session
