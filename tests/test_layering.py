@@ -28,20 +28,20 @@ EFFECTS: Final = frozenset(
 )
 # Those that docs/architecture.md calls pure; modules and packages whose docstring has a "Pure" are found by it.
 DOCUMENTED_PURE: Final = (
-    "cosine_p2p/cell_walk.py",
-    "cosine_p2p/postings.py",
+    "cosine_p2p/directory/cell_walk.py",
+    "cosine_p2p/directory/postings.py",
     "cosine_p2p/routing",
-    "cosine_p2p/selection.py",
+    "cosine_p2p/directory/selection.py",
     "cosine_p2p/speculation",
     "cosine_p2p/strategies",
-    "cosine_p2p/text.py",
+    "cosine_p2p/text/detokenizer.py",
     "node/cosine_node/drafter/draft_tree.py",
-    "node/cosine_node/verifier/account.py",
+    "node/cosine_node/verifier/request.py",
     "node/cosine_node/verifier/admission.py",
-    "node/cosine_node/verifier/prompt_lookup.py",
+    "node/cosine_node/verifier/request.py",
     "node/cosine_node/verifier/request.py",
     "node/cosine_node/verifier/scheduler.py",
-    "node/cosine_node/verifier/selection.py",
+    "node/cosine_node/verifier/pass_rows.py",
 )
 # The one module that is hivemind's; nothing imports it before a transport of that kind is asked for.
 HIVEMIND_MODULE: Final = ROOT / "cosine_p2p" / "transport" / "hivemind_library.py"

@@ -23,8 +23,8 @@ from cosine_lab.simulation.workload import LOOKUP, TEST_SPLIT, TraceWorkload
 from cosine_node import zoo
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.survey import Surveyor
-from cosine_p2p.token_effects import REPLACEMENT
-from cosine_p2p.tokenizer import TextCodec
+from cosine_p2p.text.token_effects import REPLACEMENT
+from cosine_p2p.text.tokenizer import TextCodec
 from cosine_tui.feed import Feed, ThreadFeed
 from cosine_tui.monitor_state import MonitorState
 from cosine_tui.prompt_line import Options

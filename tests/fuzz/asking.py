@@ -12,39 +12,35 @@ from typing import Any, Final
 
 from cosine_lab.rivals import RIVALS
 from cosine_lab.simulation.memory_transport import MemoryNetwork
-from cosine_p2p.discover import DiscoverCells
-from cosine_p2p.job import Job
-from cosine_p2p.link import Links
-from cosine_p2p.mandates import Coordination, Mandates
-from cosine_p2p.peer_failures import PeerFailures
-from cosine_p2p.peer_speeds import PeerSpeeds
-from cosine_p2p.postings import RecordOpener
-from cosine_p2p.receipts import give_receipts
-from cosine_p2p.session import Session
-from cosine_p2p.speed_trial import SpeedTrial
-from cosine_p2p.strategies import STRATEGIES
-from cosine_p2p.tokenizer_files import NAMES, TokenizerFiles, fetch_tokenizer_files
+from cosine_p2p.directory.discover import DiscoverCells
+from cosine_p2p.directory.postings import RecordOpener
+from cosine_p2p.session.job import Job
+from cosine_p2p.session.receipts import give_receipts
+from cosine_p2p.session.session import Session
+from cosine_p2p.strategy.registry import STRATEGIES
+from cosine_p2p.strategy.speed_trial import SpeedTrial
+from cosine_p2p.text.tokenizer_files import NAMES, TokenizerFiles, fetch_tokenizer_files
 from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.link import Links
+from cosine_p2p.trust.mandates import Coordination, Mandates
+from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
 from cosine_protocol import messages as m
-from cosine_protocol.audit_messages import SignedTranscript, Transcript
 from cosine_protocol.audits import TRANSCRIPT_KIND
 from cosine_protocol.codec import decode, decode_body, encode, encode_body
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import CosineError, PeerLost
-from cosine_protocol.file_messages import FilePiece
 from cosine_protocol.framing import FrameDecoder
 from cosine_protocol.identity import Identity
+from cosine_protocol.messages import Earning, FilePiece, SignedTranscript, Transcript
 from cosine_protocol.protocols import DISCOVER, DRAFT, VERIFY
-from cosine_protocol.receipt_messages import Earning
 from cosine_protocol.receipts import sign_earning
 from cosine_protocol.records import seal_record
 from tests.cosine_p2p.samples import identity_of, record_of, request_of
-
-from .mutation import mutated_session
-from .serving import MENDED, WAITS_S, mended_bytes
-from .target import FuzzTarget, moves, script
-from .watching import run_watched
-from .wire import message_of
+from tests.fuzz.mutation import mutated_session
+from tests.fuzz.serving import MENDED, WAITS_S, mended_bytes
+from tests.fuzz.target import FuzzTarget, moves, script
+from tests.fuzz.watching import run_watched
+from tests.fuzz.wire import message_of
 
 CLIENT: Final = identity_of(50)
 PEERS: Final = tuple(map(identity_of, range(1, 5)))

@@ -10,8 +10,8 @@ from cosine_lab.simulation.memory_transport import MemoryNetwork
 from cosine_lab.simulation.scripted_engine import ScriptedEngine, best_choice, keyed_scores
 from cosine_node.engine.base import BadLogits, Engine, Row, RowResult
 from cosine_node.engine.curve import CostCurve
-from cosine_p2p.channel import Channel
 from cosine_p2p.transport.base import Stream, Transport
+from cosine_p2p.transport.channel import Channel
 from cosine_protocol import messages as m
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.identity import Identity

@@ -12,7 +12,7 @@ from zipfile import ZipFile
 import pytest
 
 from cosine_node import zoo
-from cosine_p2p import __version__
+from cosine_protocol import __version__
 from tests.packaging.conftest import ROOT, Built
 
 pytestmark = pytest.mark.thorough

@@ -13,8 +13,8 @@ from cosine_lab.simulation.swarm import VERIFY_CURVE, Member, SimulatedSwarm
 from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.engine.curve import CostCurve
 from cosine_node.verifier.policy import Policy
-from cosine_p2p.generation import Generation
-from cosine_p2p.strategies.base import (
+from cosine_p2p.request.results import Generation
+from cosine_p2p.strategy.base import (
     Action,
     Committed,
     DrafterStarted,

@@ -15,8 +15,8 @@ from cosine_lab.rivals.speculative import Speculative, SpeculativeOptions
 from cosine_lab.rivals.spin import Spin, SpinDirector, SpinOptions
 from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
 from cosine_lab.simulation.virtual_loop import run_virtual
-from cosine_p2p.generation import Generation
-from cosine_p2p.strategies.base import StrategyKind
+from cosine_p2p.request.results import Generation
+from cosine_p2p.strategy.base import StrategyKind
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import assert_freed, draft_engine, plain_stream, prompt_of, target_engine
 from tests.thoroughness import quick_first

@@ -12,7 +12,7 @@ from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm
 from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.verifier.service import VerifierService
-from cosine_p2p.warm_spare import EVERY_TOKENS, LEAST_TOKENS
+from cosine_p2p.session.warm_spare import EVERY_TOKENS, LEAST_TOKENS
 
 PROMPT_TOKENS: Final = 2000
 TOKENS: Final = 200

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_p2p.strategies import STRATEGIES
+from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_tui.commands import COMMANDS
 from cosine_tui.completion import complete, suggestion
 from cosine_tui.prompt_line import OPTIONS

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from cosine_node.cli.app import spread_peers
-from cosine_node.cli.exit_codes import FAILURE_EXIT, INTERRUPT_EXIT, USAGE_EXIT
 from cosine_node.cli.laboratory import laboratory_part
 from cosine_node.cli.options import (
     DeniedPeers,
@@ -24,9 +23,9 @@ from cosine_node.cli.options import (
     access_of,
     several,
 )
-from cosine_node.cli.printing import printable
+from cosine_node.terminal.printing import FAILURE_EXIT, INTERRUPT_EXIT, USAGE_EXIT, printable
 from cosine_p2p.access import Access
-from cosine_p2p.target import Target as TargetName
+from cosine_p2p.text.target import Target as TargetName
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import CosineError, UsageError
 
@@ -98,9 +97,9 @@ def _demo(seed: int, speed: float) -> "Feed":
 
 
 def _live(initial_peers: tuple[str, ...], access: Access, target: str) -> "Feed":
-    from cosine_p2p.denied_peers import BanFile
+    from cosine_p2p.directory.peer_file import PeerFile
     from cosine_p2p.network import joining
-    from cosine_p2p.peer_file import PeerFile
+    from cosine_p2p.trust.denied_peers import BanFile
     from cosine_tui.feed import ThreadFeed
     from cosine_tui.sources.live import LiveSource
 

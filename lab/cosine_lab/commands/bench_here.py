@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cosine_node.cli.asking import client_that_asks_once
-from cosine_node.cli.interrupts import run_interruptibly
-from cosine_node.cli.printing import say
 from cosine_node.cli.results import rounded, write_result
+from cosine_node.terminal.interrupts import run_interruptibly
+from cosine_node.terminal.printing import say
 from cosine_protocol.errors import UsageError
 
 if TYPE_CHECKING:

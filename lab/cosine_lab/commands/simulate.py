@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cosine_node.cli.exit_codes import FAILURE_EXIT
 from cosine_node.cli.options import AsJson
+from cosine_node.terminal.printing import FAILURE_EXIT
 from cosine_protocol.errors import UsageError
 
 if TYPE_CHECKING:

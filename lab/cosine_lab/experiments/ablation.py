@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cosine_lab.experiments.entrants import SHIPPED, SHIPS, OptionValues
-from cosine_p2p.mandates import Coordination
+from cosine_p2p.trust.mandates import Coordination
 
 # The label of the first row and the two orders, as they stand in the JSON files.
 CHAIN: Final = "a chain of one drafter"

@@ -20,11 +20,9 @@ from cosine_lab.simulation.workload import LOOKUP
 from cosine_node.drafter.draft_tree import MIN_PROBABILITY
 from cosine_node.drafter.service import FIRST_CHOICE_POWER
 from cosine_node.engine.ngram import FollowerIndex
-from cosine_p2p.routing.base import DrafterFacts, Round
-from cosine_p2p.routing.hedge import HedgeRouter
-from cosine_p2p.speculation.calibration import Calibration
-from cosine_p2p.speculation.fusion import FusedView, Fusion
-from cosine_p2p.speculation.tree import LiveTree, TreeNode
+from cosine_p2p.strategy.fusion import Calibration, FusedView, Fusion
+from cosine_p2p.strategy.router import DrafterFacts, HedgeRouter, Round
+from cosine_p2p.strategy.tree import LiveTree, TreeNode
 from cosine_protocol.nodes import BASE, Node
 
 LOOKUP_NLL: Final = math.log(VOCAB_TOKENS)

@@ -25,8 +25,8 @@ from cosine_lab.experiments.engine_transformers import (
 )
 from cosine_lab.experiments.experiment import JsonRow, Say, setup_of
 from cosine_node import zoo
-from cosine_node.engine.loading import resolve_device
-from cosine_node.engine.threads import limit_threads
+from cosine_node.engine.torch.loading import resolve_device
+from cosine_node.engine.torch.threads import limit_threads
 
 # Targets, as they were set before anything was measured.
 PLAIN_EMBEDDED: Final = 1.5

@@ -28,9 +28,9 @@ from transformers.utils.logging import disable_progress_bar
 from cosine_lab.experiments.engine_models import EMBEDDED, SHAPES, EngineOptions
 from cosine_lab.experiments.texts import Tokens, embedded_prompts, random_prompts
 from cosine_node import zoo
-from cosine_node.engine.loading import resolve_device, resolve_dtype
-from cosine_node.engine.support import cache_parameter, is_sixteen_bit
-from cosine_node.engine.torch_engine import TorchEngine
+from cosine_node.engine.torch.engine import TorchEngine
+from cosine_node.engine.torch.loading import resolve_device, resolve_dtype
+from cosine_node.engine.torch.support import cache_parameter, is_sixteen_bit
 from cosine_protocol.errors import CosineError, UsageError
 
 ATTENTION: Final = "sdpa"

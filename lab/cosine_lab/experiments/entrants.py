@@ -29,10 +29,10 @@ from cosine_lab.rivals.spin import Spin, SpinDirector, SpinOptions
 from cosine_lab.simulation.scenario import Scenario
 from cosine_lab.simulation.traces import Trace
 from cosine_node.verifier.policy import Policy
-from cosine_p2p.mandates import Coordination
-from cosine_p2p.strategies.base import Strategy, StrategyKind
-from cosine_p2p.strategies.cosine import Cosine, CosineOptions
-from cosine_p2p.strategies.plain import Plain
+from cosine_p2p.strategy.base import Strategy, StrategyKind
+from cosine_p2p.strategy.cosine import Cosine, CosineOptions
+from cosine_p2p.strategy.registry import Plain
+from cosine_p2p.trust.mandates import Coordination
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 

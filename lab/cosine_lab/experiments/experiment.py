@@ -37,7 +37,7 @@ from cosine_node import zoo
 from cosine_node.engine.base import Engine
 from cosine_node.engine.ngram import FollowerIndex
 from cosine_node.zoo.family import Family
-from cosine_p2p.strategies.base import StrategyKind
+from cosine_p2p.strategy.base import StrategyKind
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Request, Sampling
@@ -277,7 +277,7 @@ def _cases(scenario: Scenario, workload: ReplayedWorkload, plays: Entrant, cell:
     """Everything an entrant may know of each request, by the digest that its strategy is made with."""
     director = plays.director(scenario, cell.choice, cell.budget_tokens)
     # A client lists one drafter of each expertise, in the order of their names, before a second of any
-    # (`cosine_p2p.selection`); it numbers authors in that order.
+    # (`cosine_p2p.directory.selection`); it numbers authors in that order.
     present = sorted({scenario.domain(index) for index in range(scenario.drafters)})
     experts = EXPERTS_OF[cell.prompts.family]
     numbers = {f"{DRAFTER_MODEL}{domain}": author for author, domain in enumerate(present, 1)}

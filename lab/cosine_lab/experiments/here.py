@@ -21,9 +21,9 @@ from cosine_lab.report.intervals import bootstrap_interval, medians
 from cosine_node import zoo
 from cosine_node.demo.race import OPTIONS, Way
 from cosine_node.demo.swarm import SETTLE_S, Cast, running_nodes
-from cosine_node.distillation.questions import SUFFIXES, in_turns, read_questions
+from cosine_node.training.questions import SUFFIXES, in_turns, read_questions
 from cosine_p2p import AsyncClient
-from cosine_p2p.options import GenerationOptions, Prompt
+from cosine_p2p.request.options import GenerationOptions, Prompt
 from cosine_protocol.errors import UsageError
 
 WARM_UP_TOKENS: Final = 8

@@ -48,7 +48,7 @@ from cosine_lab.simulation.report import RequestResult
 from cosine_lab.simulation.traces import Trace
 from cosine_lab.simulation.workload import LOOKUP
 from cosine_node.zoo.family import Family
-from cosine_p2p.mandates import Coordination
+from cosine_p2p.trust.mandates import Coordination
 
 COPYING: Final = "the verifier copies"
 AT_VERIFIER: Final = ", a generalist at the verifier"

@@ -15,13 +15,13 @@ from cosine_lab.experiments.texts import Tokens, random_prompts
 from cosine_node import zoo
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import measure_curve
-from cosine_node.engine.engine_kind import EngineChoice, EngineKind, load_with
-from cosine_node.engine.llama_library import llama_library
-from cosine_node.engine.llama_model import FedToken, LlamaContext, LlamaModel
+from cosine_node.engine.llama.library import llama_library
+from cosine_node.engine.llama.model import FedToken, LlamaContext, LlamaModel
+from cosine_node.engine.pool_size import PoolSize
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.unfolding import unfold
 from cosine_node.gguf.writing import write_gguf
-from cosine_node.pool_size import PoolSize
+from cosine_node.models.engine_kind import EngineChoice, EngineKind, load_with
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 

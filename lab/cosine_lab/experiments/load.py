@@ -22,8 +22,8 @@ from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_lab.simulation.workload import Task, plain_stream
 from cosine_node import zoo
-from cosine_node.emulation import Emulation
 from cosine_node.engine.base import Engine
+from cosine_node.passes.emulation import Emulation
 from cosine_node.verifier.scheduler import STALL, pass_budget_tokens
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
@@ -91,8 +91,8 @@ def _engine(options: LoadOptions, name: str, **scripted: Any) -> Engine:
         return ScriptedEngine(vocab_tokens=SCRIPTED_VOCAB_TOKENS, pool_tokens=options.pool_tokens, **scripted)
     if options.models != EMBEDDED:
         raise UsageError(f"The models of a load are {EMBEDDED} or {SCRIPTED}, not {options.models!r}.")
-    from cosine_node.engine.loading import load_engine
-    from cosine_node.engine.threads import limit_threads
+    from cosine_node.engine.torch.loading import load_engine
+    from cosine_node.engine.torch.threads import limit_threads
 
     folder = zoo.folder(name)
     limit_threads(1, folder)

@@ -14,9 +14,9 @@ from cosine_lab.experiments.experiment import ExperimentOptions
 from cosine_lab.simulation.letter_codec import LetterCodec
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm
 from cosine_lab.simulation.workload import Task
-from cosine_node.emulation import DEFAULT_PROFILE, Emulation
 from cosine_node.engine.base import Engine
 from cosine_node.engine.paged import PagedEngine
+from cosine_node.passes.emulation import DEFAULT_PROFILE, Emulation
 from cosine_p2p.client import AsyncClient
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.records import Role

@@ -33,7 +33,7 @@ from cosine_lab.report.rtt_findings import ALONE
 from cosine_lab.simulation.cities import rtt_s
 from cosine_lab.simulation.scenario import SCENARIOS
 from cosine_node.zoo.family import Family
-from cosine_p2p.mandates import Coordination
+from cosine_p2p.trust.mandates import Coordination
 
 ROUNDS: Final = "specinfer"
 """The rival beside the verifier."""

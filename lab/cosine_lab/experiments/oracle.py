@@ -7,9 +7,9 @@ would need, drafters that know the stream too, `Scenario.is_oracle` gives.
 
 from collections.abc import Collection, Sequence
 
-from cosine_p2p.speculation.fusion import FusedView
-from cosine_p2p.speculation.tree import TreeNode
-from cosine_p2p.strategies.cosine import Cosine, CosineOptions
+from cosine_p2p.strategy.cosine import Cosine, CosineOptions
+from cosine_p2p.strategy.fusion import FusedView
+from cosine_p2p.strategy.tree import TreeNode
 from cosine_protocol.digests import extend_digest
 
 

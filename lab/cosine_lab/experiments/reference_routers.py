@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from cosine_lab.experiments.routing_replay import ReplayedRequest
 from cosine_lab.rivals.router import Chance, JudgedRound, prompt_shares, shuffled
-from cosine_p2p.routing.base import DrafterFacts
+from cosine_p2p.strategy.router import DrafterFacts
 
 
 class FixedRouter:

@@ -30,7 +30,7 @@ from cosine_lab.report.intervals import bootstrap_interval, ratio_of_sums, speed
 from cosine_lab.report.ring_findings import BESIDE, CHAIN, CHUNKS, TOLD, TREE, UNTRIED, coverage_of, findings_of
 from cosine_lab.simulation.scenario import curves
 from cosine_node.zoo.family import Family
-from cosine_p2p.mandates import Coordination
+from cosine_p2p.trust.mandates import Coordination
 
 PATH: Final = "path-{}"
 WIDE: Final = "tree-{}"

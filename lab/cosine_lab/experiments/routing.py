@@ -35,7 +35,7 @@ from cosine_lab.rivals.goodput_bandit import GoodputRouter
 from cosine_lab.rivals.router import Router, prompt_shares
 from cosine_lab.simulation.traces import TraceSet
 from cosine_lab.simulation.workload import TEST_SPLIT
-from cosine_p2p.routing.hedge import HedgeRouter
+from cosine_p2p.strategy.router import HedgeRouter
 
 Constants = Mapping[str, Any]
 NORMAL_95: Final = 1.96

@@ -15,7 +15,7 @@ from typing import Final
 
 from cosine_lab.rivals.router import JudgedRound, Router
 from cosine_lab.simulation.traces import DrafterTrace, Trace, splice
-from cosine_p2p.routing.base import DrafterFacts
+from cosine_p2p.strategy.router import DrafterFacts
 from cosine_protocol.errors import UsageError
 
 # Choices: a short chain, requests of two recorded lengths and a half, all of which begin in one domain.

@@ -36,8 +36,8 @@ from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_lab.simulation.workload import TEST_SPLIT, Task, Workload, workload_of
 from cosine_p2p.client import AsyncClient
-from cosine_p2p.generation import Generation
-from cosine_p2p.strategies import STRATEGIES
+from cosine_p2p.request.results import Generation
+from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.limits import MAX_CELL_OWNERS
 from cosine_protocol.records import Role

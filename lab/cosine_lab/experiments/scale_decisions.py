@@ -9,9 +9,9 @@ from typing import Final
 from cosine_lab.experiments.experiment import EXPERTS, JsonRow
 from cosine_lab.simulation.participants import identity_of
 from cosine_lab.simulation.records import DIGEST
-from cosine_p2p.drafter_search import MAX_ASKED_DRAFTERS
-from cosine_p2p.selection import pick_drafters, rank_verifiers
-from cosine_p2p.strategies.base import (
+from cosine_p2p.directory.selection import pick_drafters, rank_verifiers
+from cosine_p2p.session.drafter_search import MAX_ASKED_DRAFTERS
+from cosine_p2p.strategy.base import (
     Committed,
     DrafterStarted,
     FragmentReceived,

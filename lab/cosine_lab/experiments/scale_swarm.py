@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from cosine_lab.simulation.discovery import NETWORK
 from cosine_lab.simulation.records import TARGET
 from cosine_lab.simulation.swarm import Member
-from cosine_node.announced_node import LOAD_CHECK_S
-from cosine_node.announcing import Announcer
-from cosine_p2p.dht import Cells, DhtDirectory, MemoryCells, Placement
-from cosine_p2p.directory import Directory
-from cosine_p2p.postings import RecordOpener
-from cosine_p2p.strategies.base import Action, Committed, DrafterLost, Event, Strategy, StrategyKind
+from cosine_node.serving.announced_node import LOAD_CHECK_S
+from cosine_node.serving.announcing import Announcer
+from cosine_p2p.directory.dht import Cells, DhtDirectory, MemoryCells, Placement
+from cosine_p2p.directory.directory import Directory
+from cosine_p2p.directory.postings import RecordOpener
+from cosine_p2p.strategy.base import Action, Committed, DrafterLost, Event, Strategy, StrategyKind
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import NodeRecord, Role
 

@@ -10,8 +10,8 @@ from cosine_lab.rivals.pipeinfer import PipeInfer
 from cosine_lab.rivals.specinfer import SpecInfer
 from cosine_lab.rivals.speculative import Speculative
 from cosine_lab.rivals.spin import Spin
-from cosine_p2p.strategies import STRATEGIES
-from cosine_p2p.strategies.base import StrategyKind
+from cosine_p2p.strategy.base import StrategyKind
+from cosine_p2p.strategy.registry import STRATEGIES
 
 RIVALS: Final = MappingProxyType(
     {

@@ -7,8 +7,7 @@ pass takes along what has arrived; a pass without any is one of plain decoding.
 from abc import ABC, abstractmethod
 
 from cosine_lab.rivals.lone_drafter import LoneDrafter
-from cosine_p2p.speculation.tree import LiveTree, TreeNode
-from cosine_p2p.strategies.base import (
+from cosine_p2p.strategy.base import (
     Action,
     Committed,
     DrafterLost,
@@ -20,6 +19,7 @@ from cosine_p2p.strategies.base import (
     Tick,
     VerifierOpened,
 )
+from cosine_p2p.strategy.tree import LiveTree, TreeNode
 from cosine_protocol.limits import MAX_TREE_DEPTH
 
 

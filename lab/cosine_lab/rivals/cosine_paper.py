@@ -14,9 +14,9 @@ from cosine_lab.rivals.cosine_score import CosineScoreRouter
 from cosine_lab.rivals.draft_length import best_draft_tokens
 from cosine_lab.rivals.rounds import Acceptance, Rounds, merged
 from cosine_lab.rivals.router import JudgedRound
-from cosine_p2p.routing.base import DrafterFacts
-from cosine_p2p.speculation.tree import TreeNode
-from cosine_p2p.strategies.base import Action, DrafterStarted, FragmentReceived
+from cosine_p2p.strategy.base import Action, DrafterStarted, FragmentReceived
+from cosine_p2p.strategy.router import DrafterFacts
+from cosine_p2p.strategy.tree import TreeNode
 from cosine_protocol.limits import MAX_GUESS_TOKENS
 from cosine_protocol.messages import PassStats
 

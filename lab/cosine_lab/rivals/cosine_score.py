@@ -8,7 +8,7 @@ constants are not published; they are options here.
 from dataclasses import dataclass
 
 from cosine_lab.rivals.router import Chance, JudgedRound, prompt_shares, shuffled
-from cosine_p2p.routing.base import DrafterFacts
+from cosine_p2p.strategy.router import DrafterFacts
 
 
 @dataclass(slots=True)

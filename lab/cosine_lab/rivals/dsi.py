@@ -9,8 +9,8 @@ along the drafter's chain as far as it has come. Passes over other prefixes at t
 from dataclasses import dataclass
 
 from cosine_lab.rivals.continuous import Continuous, credit
-from cosine_p2p.speculation.block import block_below
-from cosine_p2p.strategies.base import SendTree
+from cosine_p2p.strategy.base import SendTree
+from cosine_p2p.strategy.tree import block_below
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

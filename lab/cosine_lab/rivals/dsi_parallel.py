@@ -15,10 +15,7 @@ from typing import Final
 
 from cosine_lab.rivals.lone_drafter import LoneDrafter
 from cosine_lab.rivals.rounds import MIN_PATIENCE_S, PATIENCE_FACTOR
-from cosine_p2p.speculation.block import chain_block
-from cosine_p2p.speculation.moving_average import moving_average
-from cosine_p2p.speculation.tree import LiveTree, TreeNode
-from cosine_p2p.strategies.base import (
+from cosine_p2p.strategy.base import (
     Action,
     Committed,
     DrafterLost,
@@ -31,6 +28,8 @@ from cosine_p2p.strategies.base import (
     VerifierOpened,
     WakeAt,
 )
+from cosine_p2p.strategy.moving_average import moving_average
+from cosine_p2p.strategy.tree import LiveTree, TreeNode, chain_block
 from cosine_protocol.digests import extend_digest
 from cosine_protocol.limits import MAX_TREE_DEPTH
 

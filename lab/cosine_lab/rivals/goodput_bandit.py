@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cosine_lab.rivals.router import Chance, JudgedRound, prompt_shares, shuffled
-from cosine_p2p.routing.base import DrafterFacts
+from cosine_p2p.strategy.router import DrafterFacts
 
 PRIOR_TOKENS: Final = 4
 """A choice: the usual length of a draft, in which prior rounds are counted."""

@@ -3,9 +3,7 @@
 import math
 from typing import Final
 
-from cosine_p2p.speculation.moving_average import moving_average
-from cosine_p2p.speculation.tree import LiveTree
-from cosine_p2p.strategies.base import (
+from cosine_p2p.strategy.base import (
     Action,
     Committed,
     DrafterStarted,
@@ -14,6 +12,8 @@ from cosine_p2p.strategies.base import (
     SendAdvance,
     SendAssign,
 )
+from cosine_p2p.strategy.moving_average import moving_average
+from cosine_p2p.strategy.tree import LiveTree
 from cosine_protocol.limits import MAX_WINDOW_NODES
 
 FIRST_ACCEPTANCE: Final = 0.6

@@ -9,9 +9,8 @@ carries the single-token run, which is always wanted, so abandoning one could on
 from dataclasses import dataclass
 
 from cosine_lab.rivals.continuous import Continuous, credit
-from cosine_p2p.speculation.block import block_below
-from cosine_p2p.speculation.tree import TreeNode
-from cosine_p2p.strategies.base import SendTree
+from cosine_p2p.strategy.base import SendTree
+from cosine_p2p.strategy.tree import TreeNode, block_below
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,10 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_p2p.speculation.block import block_below
-from cosine_p2p.speculation.moving_average import moving_average
-from cosine_p2p.speculation.tree import LiveTree, TreeNode
-from cosine_p2p.strategies.base import (
+from cosine_p2p.strategy.base import (
     Action,
     Committed,
     DrafterLost,
@@ -30,6 +27,8 @@ from cosine_p2p.strategies.base import (
     VerifierOpened,
     WakeAt,
 )
+from cosine_p2p.strategy.moving_average import moving_average
+from cosine_p2p.strategy.tree import LiveTree, TreeNode, block_below
 from cosine_protocol.limits import MAX_COMMIT_TOKENS
 from cosine_protocol.messages import PassStats
 

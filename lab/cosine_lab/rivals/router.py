@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from cosine_p2p.routing.base import DrafterFacts, Round
+from cosine_p2p.strategy.router import DrafterFacts, Round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ from typing import Final
 
 from cosine_lab.rivals.draft_length import best_draft_tokens
 from cosine_lab.rivals.rounds import Acceptance, Rounds, merged
-from cosine_p2p.speculation.tree import TreeNode
-from cosine_p2p.strategies.base import Action, DrafterStarted, WakeAt
+from cosine_p2p.strategy.base import Action, DrafterStarted, WakeAt
+from cosine_p2p.strategy.tree import TreeNode
 
 FADING_TOKENS: Final = 8.0
 """A choice: after so many judged tokens the prompt counts half as much."""

@@ -18,9 +18,9 @@ from cosine_lab.rivals.goodput_bandit import DraftedRounds, GoodputRouter
 from cosine_lab.rivals.matching import assign
 from cosine_lab.rivals.router import JudgedRound
 from cosine_lab.rivals.speculative import ChainRounds
-from cosine_p2p.routing.base import DrafterFacts
-from cosine_p2p.speculation.tree import TreeNode
-from cosine_p2p.strategies.base import DrafterStarted
+from cosine_p2p.strategy.base import DrafterStarted
+from cosine_p2p.strategy.router import DrafterFacts
+from cosine_p2p.strategy.tree import TreeNode
 
 LEAST_VALUE: Final = 1e-6
 """Accepted tokens per second; what ranks drafters without any evidence."""

@@ -3,9 +3,9 @@
 import asyncio
 from typing import Final
 
-from cosine_p2p.dht import DhtDirectory, MemoryCells
-from cosine_p2p.directory import Directory
-from cosine_p2p.postings import RecordOpener
+from cosine_p2p.directory.dht import DhtDirectory, MemoryCells
+from cosine_p2p.directory.directory import Directory
+from cosine_p2p.directory.postings import RecordOpener
 from cosine_protocol.identity import Identity
 
 NETWORK: Final = "simulation"

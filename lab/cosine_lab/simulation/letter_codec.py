@@ -4,8 +4,8 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from cosine_p2p.token_effects import TokenEffect
-from cosine_p2p.tokenizer import TextCodec
+from cosine_p2p.text.token_effects import TokenEffect
+from cosine_p2p.text.tokenizer import TextCodec
 
 FIRST_LETTER: Final = 48
 """Token 0 is the character 0, so that small vocabularies are printable."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from cosine_p2p.channel import Channel, serve_channel
 from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.channel import Channel, serve_channel
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.digests import request_digest, roll_digest

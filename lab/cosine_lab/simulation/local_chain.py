@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from cosine_node.engine.base import RowResult
-from cosine_node.engine.operations import ChainLost, Operation
-from cosine_node.engine.stage_engine import StageEngine
+from cosine_node.stages.engine import StageEngine
+from cosine_node.stages.operations import ChainLost, Operation
 from cosine_protocol.errors import CosineError
 
 
 class LocalChain:
-    """Implements `cosine_node.engine.operations.Chain`: operations wait until an answer is asked for."""
+    """Implements `cosine_node.stages.operations.Chain`: operations wait until an answer is asked for."""
 
     def __init__(self, stages: Sequence[StageEngine]) -> None:
         """The stages hold all layers of a model, in their order, none twice."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from cosine_node.engine.base import BadLogits, Engine, Row
 from cosine_node.engine.curve import CostCurve
-from cosine_node.runner import InlineRunner, Pass, Runner, count_tokens
+from cosine_node.passes.runner import InlineRunner, Pass, Runner, count_tokens
 from cosine_p2p.transport.base import Stream, StreamHandler, Transport
 
 DAMAGE: Final = 0x5A

@@ -20,11 +20,11 @@ from cosine_lab.simulation.stages import Ring, SimulatedStage, even_parts
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm
 from cosine_lab.simulation.workload import Workload
 from cosine_node.drafter.service import DrafterService
-from cosine_node.learning.verified_stream import VerifiedStream
+from cosine_node.drafter.streams import VerifiedStream
 from cosine_p2p.client import AsyncClient
-from cosine_p2p.mandates import Coordination
-from cosine_p2p.strategies.base import StrategyKind
+from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.transport.base import StreamHandler
+from cosine_p2p.trust.mandates import Coordination
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import Role
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve
-from cosine_protocol.coordinates import NetworkCoordinate
+from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.records import SCHEMA, GenerationDefaults, NodeRecord, Role, TargetFacts
 
 # The records of simulated nodes name this target, and contents and a tokenizer with this digest.

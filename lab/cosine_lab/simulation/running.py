@@ -17,8 +17,8 @@ from cosine_lab.simulation.scenario import Scenario
 from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_lab.simulation.workload import Task, Workload, workload_of
 from cosine_p2p.client import AsyncClient
-from cosine_p2p.generation import Generation
-from cosine_p2p.strategies.base import StrategyKind
+from cosine_p2p.request.results import Generation
+from cosine_p2p.strategy.base import StrategyKind
 from cosine_protocol.errors import GenerationFailed, UsageError
 
 PLAIN: Final = "plain"

@@ -11,10 +11,10 @@ from typing import Any, Final, get_args
 
 from cosine_lab.simulation.cities import check_city, rtt_s
 from cosine_lab.simulation.devices import deploy
-from cosine_node.emulation import Emulation
 from cosine_node.engine.curve import CostCurve
+from cosine_node.passes.emulation import Emulation
 from cosine_node.zoo.family import Family
-from cosine_p2p.mandates import Coordination
+from cosine_p2p.trust.mandates import Coordination
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 
@@ -88,9 +88,9 @@ _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
 class Scenario:
     """A swarm and its load. Raises `UsageError` for values that mean nothing.
 
-    `profile` gives the devices: VERIFIER_MS/DRAFTER_MS (`cosine_node.emulation`), or DEVICE:MODEL/DEVICE:MODEL,
-    with 2xDEVICE for several cards (`cosine_lab.simulation.devices`). Drafter i is `drafter_speeds[i]` times as
-    fast and an expert in `domains[i]`; shorter lists are read again from their start. `rtt_ms` is that of every
+    `profile` gives the devices: VERIFIER_MS/DRAFTER_MS (`cosine_node.passes.emulation`), or
+    DEVICE:MODEL/DEVICE:MODEL, with 2xDEVICE for several cards (`cosine_lab.simulation.devices`).
+    Drafter i is `drafter_speeds[i]` times as fast and an expert in `domains[i]`; shorter lists are read again from their start. `rtt_ms` is that of every
     pair, `jitter_ms` the mean exponential delay of each write on top, `rate_bytes_per_s` 0 for no limit.
 
     Each client makes `requests` requests, each after the one before has ended; with `arrivals_per_s` above 0 all

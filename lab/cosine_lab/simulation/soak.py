@@ -13,7 +13,7 @@ from cosine_lab.simulation.links import seeded
 from cosine_lab.simulation.report import RequestEnding
 from cosine_lab.simulation.running import run_scenario
 from cosine_lab.simulation.scenario import Scenario, curves
-from cosine_p2p.strategies.base import StrategyKind
+from cosine_p2p.strategy.base import StrategyKind
 
 LOG = logging.getLogger(__name__)
 SOAK: Final = "soak"

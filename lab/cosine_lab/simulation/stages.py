@@ -10,16 +10,16 @@ from typing import Final
 from cosine_lab.simulation.machine import MachineUse
 from cosine_lab.simulation.memory_transport import MemoryTransport
 from cosine_node.engine.base import Engine, Row, RowResult
-from cosine_node.engine.chain_engine import ChainEngine
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.operations import ChainLost, NoChain
 from cosine_node.engine.paged import PagedEngine
-from cosine_node.runner import count_tokens
-from cosine_node.stage.chain_runner import ChainRunner, NoStages, OpenedChain
-from cosine_node.stage.remote_chain import ChainPlan, StagePlace, open_chain
-from cosine_node.stage.service import StageService
-from cosine_protocol.layer_range import LayerRange
+from cosine_node.passes.runner import count_tokens
+from cosine_node.stages.chain_engine import ChainEngine
+from cosine_node.stages.chain_runner import ChainRunner, NoStages, OpenedChain
+from cosine_node.stages.operations import ChainLost, NoChain
+from cosine_node.stages.remote_chain import ChainPlan, StagePlace, open_chain
+from cosine_node.stages.service import StageService
+from cosine_protocol.stage_messages import LayerRange
 
 LAYERS: Final = 64
 """A choice: enough to be cut into as many parts as a scenario may have."""
@@ -36,7 +36,7 @@ def even_parts(parts: int) -> list[LayerRange]:
 
 
 class _Books:
-    """Implements `cosine_node.stage.service.ChainBooks`: activations are zeros, results those of an engine."""
+    """Implements `cosine_node.stages.service.ChainBooks`: activations are zeros, results those of an engine."""
 
     def __init__(self, host: "SimulatedStage", books: PagedEngine, answering: Engine | None) -> None:
         self._host = host
@@ -54,7 +54,7 @@ class _Books:
 
 
 class SimulatedStage:
-    """A part of a target at a peer: implements `cosine_node.stage.service.ChainHost`. `start` serves it."""
+    """A part of a target at a peer: implements `cosine_node.stages.service.ChainHost`. `start` serves it."""
 
     token_bytes: Final = TOKEN_BYTES
 
@@ -135,7 +135,7 @@ class Ring:
 
 
 class SimulatedChains:
-    """Implements `cosine_node.stage.chain_runner.ChainOpener`: the living stages, in the order of their layers."""
+    """Implements `cosine_node.stages.chain_runner.ChainOpener`: the living stages, in the order of their layers."""
 
     def __init__(self, transport: MemoryTransport, ring: Ring, *, target_digest: bytes, whole: Engine) -> None:
         self._transport = transport

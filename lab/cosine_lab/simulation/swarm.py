@@ -20,37 +20,37 @@ from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.stages import Ring, SimulatedChains, SimulatedStage
 from cosine_node.drafter.receipt_ledger import ReceiptLedger
 from cosine_node.drafter.service import DrafterConfig, DrafterService
+from cosine_node.drafter.streams import VerifiedStream
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve
-from cosine_node.learning.verified_stream import VerifiedStream
-from cosine_node.runner import Runner
-from cosine_node.status_service import StatusService
-from cosine_node.surroundings import Surroundings
+from cosine_node.passes.runner import Runner
+from cosine_node.serving.status_service import StatusService
+from cosine_node.serving.surroundings import Surroundings
 from cosine_node.verifier.coordination import RequestCoordinator
 from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.service import VerifierConfig, VerifierService
 from cosine_p2p.client import AsyncClient, Swarm
-from cosine_p2p.directory import Directory, MemoryDirectory
-from cosine_p2p.mandates import Mandates
-from cosine_p2p.strategies import STRATEGIES
-from cosine_p2p.strategies.base import StrategyKind
-from cosine_p2p.tokenizer import TextCodec
+from cosine_p2p.directory.directory import Directory, MemoryDirectory
+from cosine_p2p.directory.distances import Vivaldi
+from cosine_p2p.strategy.base import StrategyKind
+from cosine_p2p.strategy.registry import STRATEGIES
+from cosine_p2p.text.tokenizer import TextCodec
 from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.transport.peer_gate import PeerGate
-from cosine_p2p.vivaldi import Vivaldi
-from cosine_protocol.coordinates import NetworkCoordinate
+from cosine_p2p.trust.mandates import Mandates
 from cosine_protocol.identity import Identity
-from cosine_protocol.layer_range import LayerRange
 from cosine_protocol.limits import NONCE_BYTES
+from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.protocols import DRAFT, STATUS
 from cosine_protocol.records import GenerationDefaults, NodeRecord, Role
+from cosine_protocol.stage_messages import LayerRange
 
 VERIFY_CURVE: Final = CostCurve(((1, 0.060), (4, 0.060), (8, 0.066), (16, 0.082), (32, 0.117)))
-"""The default profile 60/6 of `cosine_node.emulation` for a verifier."""
+"""The default profile 60/6 of `cosine_node.passes.emulation` for a verifier."""
 DRAFT_CURVE: Final = CostCurve(((1, 0.006), (8, 0.00625), (16, 0.0075), (32, 0.0099)))
 """The same for a drafter."""
 ANNOUNCE_S: Final = 5.0
-"""The interval at which a node looks if its load has changed, as `cosine_node.announcing` does."""
+"""The interval at which a node looks if its load has changed, as `cosine_node.serving.announcing` does."""
 
 
 def numbered_identity(number: int) -> Identity:

@@ -214,7 +214,7 @@ class ModelWorkload:
 
     @cached_property
     def eos(self) -> tuple[int, ...]:
-        from cosine_p2p.generation_config import read_eos
+        from cosine_p2p.request.generation_config import read_eos
 
         return read_eos(zoo.tokenizer_folder())
 
@@ -271,8 +271,8 @@ class ModelWorkload:
 
 def _load_engine(name: str) -> Engine:
     """A model of the embedded family on the CPU, with an empty KV cache."""
-    from cosine_node.engine.loading import load_engine
-    from cosine_node.engine.threads import limit_threads
+    from cosine_node.engine.torch.loading import load_engine
+    from cosine_node.engine.torch.threads import limit_threads
 
     limit_threads(1, zoo.folder(name))
     return load_engine(str(zoo.folder(name)), dtype="float32", device="cpu", pool_tokens=POOL_TOKENS)

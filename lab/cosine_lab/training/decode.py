@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers import DynamicCache, LlamaForCausalLM
 
 from cosine_lab.training.vocabulary import END_ID
-from cosine_node.engine.support import cache_parameter
+from cosine_node.engine.torch.support import cache_parameter
 
 _CACHE: Final = cache_parameter(LlamaForCausalLM)
 

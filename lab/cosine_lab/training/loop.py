@@ -1,4 +1,4 @@
-"""The losses of the family's training; the loop itself is the node's (`cosine_node.distillation.loop`)."""
+"""The losses of the family's training; the loop itself is the node's (`cosine_node.training.loop`)."""
 
 from collections.abc import Callable
 

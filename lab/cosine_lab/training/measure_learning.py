@@ -21,17 +21,15 @@ from typing import TypeVar
 import torch
 
 from cosine_lab.report.intervals import ratio_and_interval
-from cosine_node.distillation.agreement import agreement_of
-from cosine_node.distillation.answers import Answer
-from cosine_node.distillation.asking_target import ask_all, prompts_of
-from cosine_node.distillation.questions import read_questions
-from cosine_node.distillation.target_source import Answering, LocalSource
+from cosine_node.drafter.streams import MIN_TOKENS, FailedBranch, VerifiedStream
 from cosine_node.engine.base import PREFIX, Choice, Engine, Row
 from cosine_node.learning.decision import Acceptance
 from cosine_node.learning.finetuning import OWN_WEIGHT, Experience, RoundSettings, drafter_in, train_round
-from cosine_node.learning.stream_records import MIN_TOKENS
-from cosine_node.learning.verified_stream import FailedBranch, VerifiedStream
-from cosine_node.model import fetch_folder
+from cosine_node.models.model import fetch_folder
+from cosine_node.training.answers import Answer
+from cosine_node.training.distilling import agreement_of
+from cosine_node.training.questions import read_questions
+from cosine_node.training.target_source import Answering, LocalSource, ask_all, prompts_of
 
 SLOTS = 48
 NEW_TOKENS = 128

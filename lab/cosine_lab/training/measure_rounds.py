@@ -10,13 +10,12 @@ from pathlib import Path
 from random import Random
 
 from cosine_node import zoo
-from cosine_node.learning.orders import RoundOrder, RoundOutcome
+from cosine_node.drafter.streams import NO_GUESS, VerifiedStream
 from cosine_node.learning.served_weights import gguf_kind
 from cosine_node.learning.stream_store import StreamStore
-from cosine_node.learning.verified_stream import NO_GUESS, VerifiedStream
-from cosine_node.learning.worker import carry_out
-from cosine_node.model import fetch_folder
-from cosine_p2p.tokenizer_files import NAMES
+from cosine_node.learning.worker import RoundOrder, RoundOutcome, carry_out
+from cosine_node.models.model import fetch_folder
+from cosine_p2p.text.tokenizer_files import NAMES
 from cosine_protocol.request import Sampling
 
 STREAMS = 60

@@ -28,12 +28,12 @@ from cosine_lab.training.measure_learning import answers_of, experienced, first_
 from cosine_lab.training.record_smol_traces import recorded_in
 from cosine_lab.training.record_traces import NEAR_TIE, TEMPERATURES, Recorded, TargetOutput, choices_along, compose
 from cosine_node import zoo
-from cosine_node.distillation.answers import Answer
-from cosine_node.distillation.target_source import LocalSource
 from cosine_node.learning.finetuning import RoundSettings, drafter_in, train_round
-from cosine_node.model import fetch_folder
+from cosine_node.models.model import fetch_folder
+from cosine_node.training.answers import Answer
+from cosine_node.training.target_source import LocalSource
 from cosine_node.zoo.family import SCHEME
-from cosine_p2p.generation_config import read_eos
+from cosine_p2p.request.generation_config import read_eos
 
 log = logging.getLogger(__name__)
 

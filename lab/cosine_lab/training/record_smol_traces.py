@@ -18,16 +18,15 @@ from cosine_lab.simulation.traces import Trace, TraceSet
 from cosine_lab.training.record_traces import POOL_TOKENS, TEMPERATURES, Recorded, RecordedModel, compose, write
 from cosine_node import zoo
 from cosine_node.engine.base import Engine
-from cosine_node.engine.draft_vocabulary import DraftVocabulary
-from cosine_node.engine.loading import load_engine, load_model
-from cosine_node.engine.reduced_vocabulary import ReducedVocabularyEngine
-from cosine_node.model import fetch_folder
+from cosine_node.engine.torch.loading import load_engine, load_model
+from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
+from cosine_node.models.model import fetch_folder
 from cosine_node.zoo.family import SCHEME, SMOL_DOMAINS, SMOL_TARGET, Family
-from cosine_p2p.generation_config import read_eos
-from cosine_p2p.options import Prompt
-from cosine_p2p.prompt import encode_prompt
-from cosine_p2p.tokenizer import TextCodec
-from cosine_p2p.tokenizer_files import TokenizerFiles
+from cosine_p2p.request.generation_config import read_eos
+from cosine_p2p.request.options import Prompt
+from cosine_p2p.text.prompt import encode_prompt
+from cosine_p2p.text.tokenizer import TextCodec
+from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.request import Sampling
 
 LONG = "long"

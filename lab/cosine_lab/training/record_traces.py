@@ -20,9 +20,9 @@ from cosine_lab.simulation.traces import CANDIDATES, EOS, DrafterTrace, Trace, T
 from cosine_lab.training.model import load_model
 from cosine_node import zoo
 from cosine_node.engine.base import PREFIX, Choice, Engine, Row
-from cosine_node.engine.loading import load_engine
-from cosine_node.engine.recipe import Recipe
-from cosine_node.engine.sampling import log_probabilities
+from cosine_node.engine.sampling import Recipe
+from cosine_node.engine.torch.loading import load_engine
+from cosine_node.engine.torch.sampling import log_probabilities
 from cosine_protocol.request import Sampling
 
 TEMPERATURES = (0.0, 0.8)

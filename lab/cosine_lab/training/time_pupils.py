@@ -33,8 +33,9 @@ from cosine_lab.experiments.experiment import (
 )
 from cosine_lab.simulation.workload import TEST_SPLIT
 from cosine_node.zoo.family import Family
-from cosine_p2p import drafters, selection
-from cosine_p2p.mandates import Coordination
+from cosine_p2p.directory import selection
+from cosine_p2p.session import drafters
+from cosine_p2p.trust.mandates import Coordination
 
 TEMPERATURES: Final = (0.0, 0.8)
 

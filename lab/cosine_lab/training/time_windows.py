@@ -36,7 +36,7 @@ from cosine_lab.training.record_smol_traces import LONG, load_drafters
 from cosine_lab.training.record_traces import TargetOutput, candidate_table, choices_along
 from cosine_node.engine.base import Engine
 from cosine_node.zoo.family import Family
-from cosine_p2p.prompt_window import USUAL_WINDOW_TOKENS
+from cosine_p2p.request.prompt_window import USUAL_WINDOW_TOKENS
 from cosine_protocol.request import Sampling
 
 KINDS: Final[Mapping[str, tuple[Family, bool]]] = {

@@ -20,9 +20,9 @@ from cosine_lab.training.loop import Loss, distillation_loss, loss_per_token, ne
 from cosine_lab.training.model import default_device, load_model, parameter_count
 from cosine_lab.training.stream import Source, TokenMix, even_windows, to_tensor
 from cosine_lab.training.vocabulary import CONTEXT_TOKENS, END_ID
-from cosine_node.distillation.loop import Plan, Training
-from cosine_node.distillation.loop import train as train_model
-from cosine_node.distillation.small_model import Shape, new_model
+from cosine_node.training.loop import Plan, Training
+from cosine_node.training.loop import train as train_model
+from cosine_node.training.target_source import Shape, new_model
 
 # The mix that the shipped target was trained on.
 SHARES = {"code": 0.22, "math": 0.18, "medical": 0.22, "dialogue": 0.20, "literature": 0.18}

@@ -10,27 +10,23 @@ from typing import Annotated, Any, Final
 import typer
 
 from cosine_node.cli.audit import audit
-from cosine_node.cli.ban import ban
-from cosine_node.cli.bootstrap import bootstrap
+from cosine_node.cli.bootstrap import bootstrap, identity
 from cosine_node.cli.configuration import DOCTOR, commands_of, defaults_by_command, read_config
-from cosine_node.cli.convert import convert
 from cosine_node.cli.demo import demo
 from cosine_node.cli.doctor import doctor
-from cosine_node.cli.exit_codes import FAILURE_EXIT, INTERRUPT_EXIT, USAGE_EXIT
 from cosine_node.cli.generate import generate
-from cosine_node.cli.identity import identity
-from cosine_node.cli.interrupts import raise_on_interrupt
 from cosine_node.cli.join import join
 from cosine_node.cli.laboratory import is_absent, laboratory_command
 from cosine_node.cli.learned import learned
-from cosine_node.cli.printing import LogLines, show
+from cosine_node.cli.models import convert, zoo
 from cosine_node.cli.serve import serve
 from cosine_node.cli.status import status
-from cosine_node.cli.swarm import swarm
+from cosine_node.cli.swarm import ban, swarm
 from cosine_node.cli.systemd_unit import service
-from cosine_node.cli.waiting import clear
-from cosine_node.cli.zoo import zoo
-from cosine_p2p.__version__ import __version__
+from cosine_node.terminal.interrupts import raise_on_interrupt
+from cosine_node.terminal.printing import FAILURE_EXIT, INTERRUPT_EXIT, USAGE_EXIT, LogLines, show
+from cosine_node.terminal.waiting import clear
+from cosine_protocol.__version__ import __version__
 from cosine_protocol.errors import CosineError, UsageError
 
 LOG = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ from typing import Final
 
 from cosine_node import zoo
 from cosine_node.engine.base import Engine, Row
-from cosine_p2p.prompt import encode_prompt
-from cosine_p2p.tokenizer import TextCodec
+from cosine_p2p.text.prompt import encode_prompt
+from cosine_p2p.text.tokenizer import TextCodec
 from cosine_protocol.errors import PromptRefused
 from cosine_protocol.request import Sampling
 

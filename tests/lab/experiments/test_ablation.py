@@ -7,7 +7,7 @@ from typing import Any
 from cosine_lab.experiments.ablation import CHAIN, CUMULATIVE, PARTS, SINGLE, Variant, variants
 from cosine_lab.experiments.entrants import NOT_OF_STRATEGIES, POLICIES, SHIPPED, SHIPS
 from cosine_lab.simulation.scenario import Scenario
-from cosine_p2p.strategies.cosine import CosineOptions
+from cosine_p2p.strategy.cosine import CosineOptions
 
 ADDED, LEFT_OUT = ([variant for variant in variants() if variant.order == order] for order in (CUMULATIVE, SINGLE))
 

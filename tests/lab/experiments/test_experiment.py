@@ -17,7 +17,7 @@ from cosine_lab.experiments.experiment import (
     run_cell,
     shipped_traces,
 )
-from cosine_p2p.strategies.base import Action, DrafterStarted, Event
+from cosine_p2p.strategy.base import Action, DrafterStarted, Event
 from cosine_protocol.errors import UsageError
 from tests.lab.experiments.quick import silent
 

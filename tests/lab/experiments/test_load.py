@@ -8,7 +8,7 @@ import pytest
 from cosine_lab.experiments.load import LONG, bound_ms, findings_of, run
 from cosine_lab.experiments.load_swarm import LoadOptions, resident_bytes
 from cosine_lab.report.report_sections import SECTIONS
-from cosine_node.emulation import Emulation
+from cosine_node.passes.emulation import Emulation
 from cosine_node.verifier.scheduler import STALL
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role

@@ -2,7 +2,7 @@
 
 from cosine_lab.experiments.experiment import Cell, Prompts, run_cell
 from cosine_lab.experiments.oracle import OracleCosine
-from cosine_p2p.strategies.base import DrafterStarted, FragmentReceived, SendTree, VerifierOpened
+from cosine_p2p.strategy.base import DrafterStarted, FragmentReceived, SendTree, VerifierOpened
 from cosine_protocol.messages import Draft
 from cosine_protocol.nodes import BASE, Node, NodeBlock
 

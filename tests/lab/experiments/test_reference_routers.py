@@ -4,7 +4,7 @@ import random
 from collections import Counter
 
 from cosine_lab.experiments.reference_routers import FixedRouter, UcbRouter, UniformRouter
-from tests.cosine_p2p.routing.rounds import facts, joined, round_of
+from tests.cosine_p2p.strategy.rounds import facts, joined, round_of
 
 
 def test_the_order_holds_whatever_happens() -> None:

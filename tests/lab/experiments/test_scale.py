@@ -7,7 +7,7 @@ import pytest
 
 from cosine_lab.experiments.scale import ScaleOptions, findings_of, run, run_size
 from cosine_lab.experiments.scale_decisions import commit_times_us, decision_rows
-from cosine_p2p.strategies import STRATEGIES
+from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_protocol.limits import MAX_CELL_OWNERS
 
 OPTIONS = ScaleOptions.quick()

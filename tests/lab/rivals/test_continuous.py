@@ -5,8 +5,8 @@ import pytest
 from cosine_lab.rivals.continuous import Continuous
 from cosine_lab.rivals.dsi import Dsi
 from cosine_lab.rivals.pipeinfer import PipeInfer, PipeInferOptions
-from cosine_p2p.strategies.base import DrafterLost, SendAdvance, SendAssign, SendTree, VerifierOpened
-from tests.cosine_p2p.strategies.script import ROOT, committed, drafted, started
+from cosine_p2p.strategy.base import DrafterLost, SendAdvance, SendAssign, SendTree, VerifierOpened
+from tests.cosine_p2p.strategy.script import ROOT, committed, drafted, started
 
 
 def made(name: str) -> Continuous:

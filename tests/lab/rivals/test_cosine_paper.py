@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from cosine_lab.rivals.batch_objective import BatchDirector
 from cosine_lab.rivals.cosine_paper import CosinePaper, CosinePaperOptions
-from cosine_p2p.speculation.tree import Block, LiveTree
-from cosine_p2p.strategies.base import (
+from cosine_p2p.strategy.base import (
     Action,
     Committed,
     DrafterLost,
@@ -15,9 +14,10 @@ from cosine_p2p.strategies.base import (
     VerifierOpened,
     WakeAt,
 )
+from cosine_p2p.strategy.tree import Block, LiveTree
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.messages import PassStats
-from tests.cosine_p2p.strategies.script import ROOT, committed, drafted, started
+from tests.cosine_p2p.strategy.script import ROOT, committed, drafted, started
 
 TWO = CosinePaperOptions(drafters=2, draft_tokens=2, explore_share=0.0, exploit_share=0.0)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from cosine_lab.rivals.cosine_score import CosineScoreRouter
-from tests.cosine_p2p.routing.rounds import facts, joined, round_of
+from tests.cosine_p2p.strategy.rounds import facts, joined, round_of
 
 
 def calm(*, smoothing: float = 0.3) -> CosineScoreRouter:

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from cosine_lab.rivals.dsi import Dsi, DsiOptions
-from cosine_p2p.speculation.tree import LiveTree
-from cosine_p2p.strategies.base import SendTree, VerifierOpened
+from cosine_p2p.strategy.base import SendTree, VerifierOpened
+from cosine_p2p.strategy.tree import LiveTree
 from cosine_protocol.digests import roll_digest
-from tests.cosine_p2p.strategies.script import ROOT, committed, drafted, feed, started, tokens_of_trees
+from tests.cosine_p2p.strategy.script import ROOT, committed, drafted, feed, started, tokens_of_trees
 
 
 def opened(**options: Any) -> Dsi:

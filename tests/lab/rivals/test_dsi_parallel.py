@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from cosine_lab.rivals.dsi_parallel import OVERDUE_PASSES, DsiParallel, DsiParallelOptions
-from cosine_p2p.strategies.base import (
+from cosine_p2p.strategy.base import (
     Action,
     Committed,
     DrafterLost,
@@ -16,7 +16,7 @@ from cosine_p2p.strategies.base import (
 )
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.messages import PassStats
-from tests.cosine_p2p.strategies.script import ROOT, drafted, started
+from tests.cosine_p2p.strategy.script import ROOT, drafted, started
 
 PASS_S = 0.06
 RTT_S = 0.01

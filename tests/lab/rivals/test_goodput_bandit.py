@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from cosine_lab.rivals.goodput_bandit import DraftedRounds, GoodputRouter
-from tests.cosine_p2p.routing.rounds import facts, joined, round_of
+from tests.cosine_p2p.strategy.rounds import facts, joined, round_of
 
 
 def test_goodput_is_accepted_tokens_per_second_of_drafting() -> None:

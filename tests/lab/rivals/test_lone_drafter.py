@@ -1,10 +1,10 @@
 """One drafter at a time: the best, another when it is lost or often wrong."""
 
 from cosine_lab.rivals.lone_drafter import LoneDrafter
-from cosine_p2p.speculation.tree import LiveTree
-from cosine_p2p.strategies.base import RecallDrafter, ReleaseDrafter, SendAdvance, SendAssign
+from cosine_p2p.strategy.base import RecallDrafter, ReleaseDrafter, SendAdvance, SendAssign
+from cosine_p2p.strategy.tree import LiveTree
 from cosine_protocol.nodes import BASE, Node
-from tests.cosine_p2p.strategies.script import ROOT, committed, started
+from tests.cosine_p2p.strategy.script import ROOT, committed, started
 
 
 def alone(author: int | None = None) -> tuple[LoneDrafter, LiveTree]:

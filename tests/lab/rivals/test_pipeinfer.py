@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from cosine_lab.rivals.pipeinfer import PipeInfer, PipeInferOptions
-from cosine_p2p.speculation.tree import LiveTree
-from cosine_p2p.strategies.base import (
+from cosine_p2p.strategy.base import (
     FragmentReceived,
     SendAdvance,
     SendAssign,
     SendTree,
     VerifierOpened,
 )
+from cosine_p2p.strategy.tree import LiveTree
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.messages import Draft
 from cosine_protocol.nodes import BASE, Node, NodeBlock
-from tests.cosine_p2p.strategies.script import ROOT, committed, drafted, feed, started, tokens_of_trees
+from tests.cosine_p2p.strategy.script import ROOT, committed, drafted, feed, started, tokens_of_trees
 
 
 def opened(**options: Any) -> PipeInfer:

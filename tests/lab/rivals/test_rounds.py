@@ -13,8 +13,7 @@ from cosine_lab.rivals.rounds import BACKOFF_ROUNDS, Acceptance, merged, verify
 from cosine_lab.rivals.specinfer import SpecInfer
 from cosine_lab.rivals.speculative import Speculative
 from cosine_lab.rivals.spin import Spin
-from cosine_p2p.speculation.tree import LiveTree
-from cosine_p2p.strategies.base import (
+from cosine_p2p.strategy.base import (
     Action,
     DrafterLost,
     Event,
@@ -26,10 +25,11 @@ from cosine_p2p.strategies.base import (
     Tick,
     VerifierOpened,
 )
+from cosine_p2p.strategy.tree import LiveTree
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.limits import MAX_COMMIT_TOKENS
 from cosine_protocol.nodes import BASE, Node, NodeBlock
-from tests.cosine_p2p.strategies.script import ROOT, committed, drafted, started
+from tests.cosine_p2p.strategy.script import ROOT, committed, drafted, started
 
 
 def opened() -> Speculative:

@@ -15,8 +15,8 @@ from cosine_lab.experiments.reference_routers import FixedRouter, UcbRouter, Uni
 from cosine_lab.rivals.cosine_score import CosineScoreRouter
 from cosine_lab.rivals.goodput_bandit import GoodputRouter
 from cosine_lab.rivals.router import Router, prompt_shares
-from cosine_p2p.routing.hedge import HedgeRouter
-from tests.cosine_p2p.routing.rounds import facts, joined, play, round_of, share_of
+from cosine_p2p.strategy.router import HedgeRouter
+from tests.cosine_p2p.strategy.rounds import facts, joined, play, round_of, share_of
 
 AUTHORS = range(1, 7)
 ROUTERS: list[Callable[[random.Random], Router]] = [
@@ -96,9 +96,9 @@ def test_the_prompt_is_likely_in_proportion_to_the_best() -> None:
 def test_picks_do_not_depend_on_the_hash_seed() -> None:
     code = (
         "import random;"
-        "from cosine_p2p.routing.hedge import HedgeRouter;"
+        "from cosine_p2p.strategy.router import HedgeRouter;"
         "from cosine_lab.rivals.cosine_score import CosineScoreRouter;"
-        "from tests.cosine_p2p.routing.rounds import joined, play;"
+        "from tests.cosine_p2p.strategy.rounds import joined, play;"
         "routers = HedgeRouter(), CosineScoreRouter(random.Random(1));"
         "skill = {1: 0.2, 2: 0.5, 3: 0.5, 4: 0.7};"
         "print([play(joined(r, *skill), skill, rounds=40, active=3, chance=random.Random(2)) for r in routers])"

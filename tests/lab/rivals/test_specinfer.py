@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 
 from cosine_lab.rivals.specinfer import SpecInfer, SpecInferOptions
-from cosine_p2p.speculation.tree import LiveTree
-from cosine_p2p.strategies.base import (
+from cosine_p2p.strategy.base import (
     Action,
     DrafterLost,
     FragmentReceived,
@@ -14,10 +13,11 @@ from cosine_p2p.strategies.base import (
     VerifierOpened,
     WakeAt,
 )
+from cosine_p2p.strategy.tree import LiveTree
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.messages import Draft
 from cosine_protocol.nodes import BASE, Node, NodeBlock
-from tests.cosine_p2p.strategies.script import ROOT, committed, drafted, feed, started
+from tests.cosine_p2p.strategy.script import ROOT, committed, drafted, feed, started
 
 THREE = SpecInferOptions(drafters=2, depth_tokens=3, width_nodes=2, tree_nodes=8, max_nodes=6)
 

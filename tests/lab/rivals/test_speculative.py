@@ -1,8 +1,7 @@
 """Synchronous rounds: ask one drafter, verify its chain, repeat."""
 
 from cosine_lab.rivals.speculative import Speculative
-from cosine_p2p.speculation.tree import Block
-from cosine_p2p.strategies.base import (
+from cosine_p2p.strategy.base import (
     Action,
     DrafterLost,
     SendAdvance,
@@ -12,8 +11,9 @@ from cosine_p2p.strategies.base import (
     VerifierOpened,
     WakeAt,
 )
+from cosine_p2p.strategy.tree import Block
 from cosine_protocol.digests import roll_digest
-from tests.cosine_p2p.strategies.script import ROOT, committed, drafted, started
+from tests.cosine_p2p.strategy.script import ROOT, committed, drafted, started
 
 
 def begun(*authors: int) -> tuple[Speculative, list[Action]]:

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_lab.rivals.spin import Spin, SpinDirector, SpinOptions
-from cosine_p2p.strategies.base import Action, DrafterLost, SendAssign, SendVerify, VerifierOpened
-from tests.cosine_p2p.strategies.script import ROOT, committed, drafted, started
+from cosine_p2p.strategy.base import Action, DrafterLost, SendAssign, SendVerify, VerifierOpened
+from tests.cosine_p2p.strategy.script import ROOT, committed, drafted, started
 
 CHAIN = SpinOptions(draft_tokens=2, explore_rounds=3, exploit_rounds=12)
 

@@ -9,10 +9,10 @@ import transformers as tf
 
 from cosine_lab.simulation.local_chain import LocalChain
 from cosine_node.engine.base import BadLogits, Row
-from cosine_node.engine.chain_engine import ChainEngine
 from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.operations import ChainLost
-from cosine_node.engine.stage_engine import StageEngine
+from cosine_node.stages.chain_engine import ChainEngine
+from cosine_node.stages.engine import StageEngine
+from cosine_node.stages.operations import ChainLost
 from cosine_protocol.request import Sampling
 from tests.node.engine.random_serving import draw_requests, serve_alone, serve_together
 from tests.node.engine.staged import load_stages, ranges, whole_engine

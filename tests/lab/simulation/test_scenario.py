@@ -15,7 +15,7 @@ from cosine_lab.simulation.report import RequestEnding, speedup
 from cosine_lab.simulation.running import run_scenario
 from cosine_lab.simulation.scenario import SCENARIOS, Scenario, read_scenario, scenario_of, with_nodes
 from cosine_lab.simulation.workload import workload_of
-from cosine_node.emulation import Emulation
+from cosine_node.passes.emulation import Emulation
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 

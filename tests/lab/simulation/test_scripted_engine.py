@@ -6,8 +6,8 @@ import torch
 
 from cosine_lab.simulation.scripted_engine import ScriptedEngine, best_choice, keyed_scores, scripted_logits
 from cosine_node.engine.base import PREFIX, Engine, OutOfPages, Row
-from cosine_node.engine.recipe import Query
-from cosine_node.engine.sampling import choose
+from cosine_node.engine.sampling import Query
+from cosine_node.engine.torch.sampling import choose
 from cosine_protocol.errors import LocalProtocolError, UsageError
 from cosine_protocol.request import Sampling
 

@@ -10,8 +10,8 @@ from cosine_lab.simulation.faults import FaultKind, plan_faults
 from cosine_lab.simulation.links import seeded
 from cosine_lab.simulation.participants import population_of
 from cosine_lab.simulation.soak import run_soak, soak_scenario
-from cosine_p2p.strategies.base import Action, Event, StrategyKind
-from cosine_p2p.strategies.plain import Plain
+from cosine_p2p.strategy.base import Action, Event, StrategyKind
+from cosine_p2p.strategy.registry import Plain
 
 SEEDS = range(500)
 SOME = {name: ALL_STRATEGIES[name] for name in ("plain", "cosine")}

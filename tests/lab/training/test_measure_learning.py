@@ -11,8 +11,8 @@ import pytest
 
 from cosine_lab.training import measure_learning
 from cosine_lab.training.measure_learning import garbage_of, main, repeated_shares
+from cosine_node.drafter.streams import FailedBranch
 from cosine_node.learning.finetuning import RoundSettings
-from cosine_node.learning.verified_stream import FailedBranch
 from tests.node.learning.streams import stream
 
 LINE = "zoo:draft-math, 200 tokens, both, 30 % garbage, seed 0: literature 0."

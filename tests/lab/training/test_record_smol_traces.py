@@ -11,7 +11,7 @@ import torch
 from cosine_lab.training.record_smol_traces import LONG, PASSAGE_CHARACTERS, TASKS, ReducedModel, questions
 from cosine_node import zoo
 from cosine_node.engine.base import Engine
-from cosine_node.engine.draft_vocabulary import DraftVocabulary
+from cosine_node.engine.vocabulary import DraftVocabulary
 from tests.docs.pages import DOCS
 
 VOCAB_TOKENS = 6

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cosine_lab.training import corpus, evaluate, generate_text, pack, train, write_cards
 from cosine_lab.training.stream import Source, TokenMix
-from cosine_node.distillation.loop import Training
+from cosine_node.training.loop import Training
 
 VOCABULARY = 400
 Result = TypeVar("Result")

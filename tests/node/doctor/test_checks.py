@@ -12,8 +12,8 @@ from cosine_node.doctor.checks import Check, run_checks
 from cosine_node.doctor.facts import Facts
 from cosine_node.doctor.finding import CheckStatus, Finding, failure, fine
 from cosine_node.doctor.machine import EngineFacts, MachineFacts
-from cosine_node.engine.engine_kind import EngineChoice
-from cosine_node.pool_size import TokenBytes
+from cosine_node.engine.pool_size import TokenBytes
+from cosine_node.models.engine_kind import EngineChoice
 from cosine_protocol.records import Role
 from tests.node.doctor.examined import doctor_options, findings
 

@@ -7,11 +7,11 @@ from cosine_lab.simulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.trace_engine import TraceDrafter, TraceTarget
 from cosine_lab.simulation.traces import DIGITS, TraceSet
 from cosine_node.engine.base import PREFIX, Choice, Row
-from cosine_node.engine.llama_engine import LlamaEngine
+from cosine_node.engine.llama.engine import LlamaEngine
 from cosine_node.engine.ngram import NgramEngine
 from cosine_node.engine.paged import PagedEngine
-from cosine_node.engine.pass_way import PassWay
-from cosine_node.engine.torch_engine import TorchEngine
+from cosine_node.engine.torch.engine import TorchEngine
+from cosine_node.engine.torch.pass_way import PassWay
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from tests.lab.simulation.test_traces import MODELS, a_trace

@@ -24,13 +24,13 @@ from cosine_node.learning.learner import MAX_WAITING, Learner
 from cosine_node.learning.learner_report import LOCK, Activity, LearnerNow
 from cosine_node.learning.stream_store import NAME
 from cosine_node.learning.versions import SHIPPED, VERSIONS, Versions
-from cosine_node.runner import InlineRunner
+from cosine_node.passes.runner import InlineRunner
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
+from tests.node.drafter.test_stream_records import followed, noted
 from tests.node.learning import scripted_child
 from tests.node.learning.scripted_child import SCRIPT
 from tests.node.learning.streams import stream
-from tests.node.learning.test_stream_records import followed, noted
 
 BETTER = {"before": 500, "after": 600}
 CURVE = CostCurve(((1, 0.001), (64, 0.002)))

@@ -18,7 +18,7 @@ from cosine_node.learning.served_weights import (
     gguf_kind,
     serving_folder,
 )
-from cosine_p2p.target import GGUF_LINK
+from cosine_p2p.text.target import GGUF_LINK
 from cosine_protocol.errors import UsageError
 
 ENGINE = ScriptedEngine(model_seed=1, vocab_tokens=64)

@@ -11,10 +11,9 @@ from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.gateway.admission import Admission
 from cosine_node.gateway.app import count_requests
 from cosine_node.metrics import GenerationMetrics
-from cosine_node.metrics.node import LABELS, NodeCollector
-from cosine_node.metrics.stage import ObservedStage, StageCollector
-from cosine_node.stage.service import StageService
-from cosine_p2p.offload import Threads
+from cosine_node.metrics.node import LABELS, NodeCollector, ObservedStage, StageCollector
+from cosine_node.stages.service import StageService
+from cosine_p2p.request.offload import Threads
 from cosine_protocol.errors import ErrorCode
 from tests.fuzz.staging import ScriptedStage
 from tests.node.gateway.generations import DONE

@@ -9,7 +9,7 @@ from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_lab.simulation.virtual_loop import run_virtual
 from cosine_node.engine.base import OutOfPages
 from cosine_node.verifier.service import VerifierService
-from cosine_p2p.generation import HOME_SOURCE, Generation
+from cosine_p2p.request.results import HOME_SOURCE, Generation
 
 TOKENS = 96
 
