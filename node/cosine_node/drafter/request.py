@@ -1,4 +1,4 @@
-"""The rows of a drafter's next pass: requests in turns, within their clients' shares. Pure."""
+"""The rows of a drafter's next pass: requests in turns, within their clients' shares.."""
 
 import logging
 from collections.abc import Callable, Iterable
