@@ -26,6 +26,7 @@ from tests.docs.pages import DOCS
 from tests.fuzz.kept import kept
 from tests.fuzz.target import regressions
 from tests.fuzz.targets import TARGETS
+from tests.swarm.test_soak import SOAKED_SEEDS
 
 SECURITY: Final = (DOCS / "security.md").read_text("utf-8")
 QUESTIONS: Final = (DOCS / "faq.md").read_text("utf-8")
